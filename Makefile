@@ -1,0 +1,111 @@
+# Clew's tasks; `make help` lists them. They need make, Python 3.11 or newer and pip's package index.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Tests and linters see this checkout and its environments, and no settings of the shell they are started from.
+unexport CLEW_DB PYTHONHOME PYTHONPATH
+
+# PYTHON=… chooses the interpreter. Otherwise it is python3 if that is new enough, else the newest of its kind.
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+CHOSEN := $(shell for python in $(CANDIDATES); do \
+    version=$$("$$python" -c 'import sys; sys.version_info >= (3, 11) and print("%d.%d.%d" % sys.version_info[:3])' \
+        2>/dev/null) && [ -n "$$version" ] && echo "$$python $$version" && break; done)
+INTERPRETER := $(word 1,$(CHOSEN))
+VERSION := $(word 2,$(CHOSEN))
+
+VENV_PYTHON := .venv/bin/python
+PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check
+INSTALL := install --quiet --quiet --no-compile --constraint constraints.txt
+
+# The stamps name the version, so that another PYTHON gets another environment.
+RUNTIME := .venv/.runtime-$(VERSION)
+TOOLS := .venv/.tools-$(VERSION)
+
+.PHONY: help
+help: ## List the tasks
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: $(RUNTIME) ## Show what Clew does, on a temporary database
+	@.venv/bin/clew demo
+
+.PHONY: test
+test: check acceptance ## Run everything: linters, types, imports, the wheel on each Python, all tests at a tenth of the scale
+	@echo "All tests, on Python $(VERSION):"
+	@CLEW_SCALE=0.1 $(VENV_PYTHON) -m pytest --numprocesses auto
+
+.PHONY: check
+check: $(TOOLS) ## Run the linters and the type checks only
+	$(VENV_PYTHON) -m ruff check
+	$(VENV_PYTHON) -m ruff format --check
+	$(VENV_PYTHON) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+.PHONY: acceptance
+acceptance: $(TOOLS) ## Run the acceptance tests against the built wheel, on each Python that is there
+	@rm -rf dist
+	@$(VENV_PYTHON) -m hatchling build --target wheel
+	@set -e; \
+	find_python() { \
+	    pyenv_python=$$(pyenv prefix "$$(pyenv whence "python$$1" 2>/dev/null | tail -n 1)" 2>/dev/null || :)/bin/python$$1; \
+	    for found in $(VENV_PYTHON) "python$$1" "$$pyenv_python"; do \
+	        if "$$found" -c 'import sqlite3, sys, venv; sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' "$$1" \
+	            2>/dev/null; then echo "$$found"; return; fi; \
+	    done; \
+	}; \
+	wheel=$$(echo dist/*.whl); tested=; missing=; \
+	for version in $(sort 3.11 3.12 3.13 $(basename $(VERSION))); do \
+	    python=$$(find_python "$$version"); \
+	    if [ -z "$$python" ]; then missing="$$missing $$version"; continue; fi; \
+	    env=.venv-wheel/$$version; \
+	    if "$$env/bin/python" -c '' 2>/dev/null \
+	        && [ -z "$$(find pyproject.toml constraints.txt -newer "$$env/.ready" 2>&1)" ]; then \
+	        $(PIP) --python "$$env" $(INSTALL) --no-deps --force-reinstall "$$wheel"; \
+	    else \
+	        echo "Setting up $$env for the wheel"; \
+	        rm -rf "$$env"; \
+	        "$$python" -m venv --without-pip "$$env"; \
+	        $(PIP) --python "$$env" $(INSTALL) "$$wheel[test]"; \
+	        touch "$$env/.ready"; \
+	    fi; \
+	    echo "Acceptance tests of the wheel, on Python $$version:"; \
+	    CLEW_SCALE=0.1 CLEW_EXPECT_WHEEL=1 "$$env/bin/python" -m pytest tests/acceptance; \
+	    tested="$$tested $$version"; \
+	done; \
+	echo "The wheel passed on Python$$tested. Not on this machine:$${missing:- none}."
+
+.PHONY: bench
+bench: $(RUNTIME) ## Print the figures of the benchmarks beside their budgets
+	@$(VENV_PYTHON) -m benchmarks
+
+.PHONY: soak
+soak: $(TOOLS) ## Run all tests at full scale, without a time limit
+	@CLEW_SCALE=1 $(VENV_PYTHON) -m pytest --numprocesses auto --timeout 0
+
+.PHONY: clean
+clean: ## Remove the environments, builds and caches
+	rm -rf .venv .venv-wheel dist build
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNTIME): pyproject.toml constraints.txt
+ifeq ($(VERSION),)
+	@echo "Clew needs Python 3.11 or newer, and none of these is one: $(CANDIDATES). Install one, or name it: make PYTHON=…" >&2
+	@exit 1
+else
+	@"$(INTERPRETER)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(INTERPRETER) ($(VERSION)) cannot make environments: it has no ensurepip." \
+	        "Install it (Debian, Ubuntu: apt install python3-venv), or name another Python: make PYTHON=…" >&2; exit 1; }
+	@echo "Setting up .venv with Python $(VERSION)"
+	@[ "$$($(VENV_PYTHON) -c 'import pip, platform; print(platform.python_version())' 2>/dev/null)" = "$(VERSION)" ] \
+	    || { rm -rf .venv && "$(INTERPRETER)" -m venv .venv; }
+	@$(PIP) $(INSTALL) hatchling
+	@$(PIP) $(INSTALL) --no-build-isolation --editable .
+	@touch $@
+endif
+
+$(TOOLS): $(RUNTIME)
+	@echo "Adding the linters and the test tools"
+	@$(PIP) $(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,24 @@
+"""The command line: thin commands over the service."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``clew`` with these arguments, by default those of the process; returns the exit code.
+
+    0: done, 1: failed, 2: wrong usage, 3: verification failed, 130: interrupted.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        from clew.cli.app import run
+
+        return run(given)
+    except KeyboardInterrupt:  # also while modules are still being imported
+        print("clew: interrupted.", file=sys.stderr)  # noqa: T201  # the one line that says so
+        return INTERRUPTED

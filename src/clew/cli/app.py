@@ -1,0 +1,97 @@
+"""The application: its options, its commands, and the way from arguments to an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from clew.cli import INTERRUPTED, branching, checking, demo, reading, transfer
+from clew.cli.failures import FAILED, USAGE, report
+from clew.cli.stores import DEFAULT_URL, Chosen
+
+app = typer.Typer(
+    name="clew",
+    no_args_is_help=False,
+    rich_markup_mode=None,  # help in rich costs more than the whole budget of start-up
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Begin with `clew demo`, or with `clew import FILE`. `clew COMMAND --help` shows examples.",
+)
+
+app.command("import")(transfer.import_)
+app.command("export")(transfer.export)
+app.command("threads")(reading.threads)
+app.command("show")(reading.show)
+app.command("log")(reading.log)
+app.command("fork")(branching.fork)
+app.command("verify")(checking.verify)
+app.command("demo")(demo.demo)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"clew {version('clew')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def clew(
+    context: typer.Context,
+    db: Annotated[
+        str, typer.Option("--db", envvar="CLEW_DB", metavar="URL", help="The database.")
+    ] = DEFAULT_URL,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose threads.")] = "default",
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Conversations as event streams that fork, rewind, travel in time and verify."""
+    del version
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(USAGE)
+    context.obj = Chosen(db, tenant)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit code. Nothing is raised but KeyboardInterrupt."""
+    as_json = "--json" in arguments
+    _prepare_streams(as_json=as_json)
+    try:
+        outcome = app(args=list(arguments), prog_name="clew", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _quietly()
+    except SystemExit as ended:  # Typer's own way out of a broken pipe
+        return _quietly() if ended.code == FAILED else int(ended.code or 0)
+    except Exception as error:  # noqa: BLE001  # never a traceback
+        return report(error, as_json=as_json)
+    code = outcome if isinstance(outcome, int) else 0
+    return report(KeyboardInterrupt(), as_json=as_json) if code == INTERRUPTED else code
+
+
+def _prepare_streams(*, as_json: bool) -> None:
+    """JSON is UTF-8 wherever it goes; for people, what a terminal has no character for is shown as a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if as_json:
+            sys.stdout.reconfigure(encoding="utf-8")
+        else:
+            sys.stdout.reconfigure(errors="replace")
+
+
+def _quietly() -> int:
+    """Whoever read the output has read enough. What is still buffered goes nowhere, also when Python ends."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+        os.close(nowhere)
+    except (OSError, ValueError):
+        return FAILED
+    return FAILED

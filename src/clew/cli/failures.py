@@ -1,0 +1,70 @@
+"""Failures: what is said of an error, in one line or in JSON, and the exit code that it gives."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from typer import TyperException
+
+from clew.cli import INTERRUPTED
+from clew.cli.text import json_text, one_line, shortened
+
+FAILED = 1
+USAGE = 2
+NOT_VERIFIED = 3
+
+LONGEST = 2_000
+"""Characters of a message: a URL or a name that is wrong may be of any length."""
+
+
+def report(error: BaseException, *, as_json: bool) -> int:
+    """Say on stderr what went wrong; returns the exit code."""
+    if isinstance(error, TyperException):
+        return _say("UsageError", _usage(error), error.exit_code, as_json=as_json)
+    if isinstance(error, KeyboardInterrupt):
+        return _say("KeyboardInterrupt", "interrupted.", INTERRUPTED, as_json=as_json)
+    if isinstance(error, OSError):
+        where = "" if error.filename is None else f"{error.filename}: "
+        return _say(type(error).__name__, f"{where}{error.strerror or error}.", FAILED, as_json=as_json)
+
+    from clew.domain import errors
+
+    if isinstance(error, errors.ClewError):
+        wrong = isinstance(error, errors.StoreUrlError | errors.InvalidNameError | errors.InvalidTimeError)
+        return _say(_public_name(error), str(error), USAGE if wrong else FAILED, as_json=as_json)
+    return _say(type(error).__name__, _mistake(error), FAILED, as_json=as_json)
+
+
+def _say(kind: str, message: str, code: int, *, as_json: bool) -> int:
+    line = shortened(one_line(message), LONGEST)
+    if as_json:
+        print(json_text({"error": {"type": kind, "message": line}}), file=sys.stderr)  # noqa: T201  # where errors go
+    else:
+        print(f"clew: {line}", file=sys.stderr)  # noqa: T201  # where errors go
+    return code
+
+
+def _public_name(error: BaseException) -> str:
+    """The error's name in Clew's tree of errors: a store's own subclass of it is nobody's business."""
+    for each in type(error).__mro__:
+        if each.__module__ == "clew.domain.errors":
+            return each.__name__
+    return type(error).__name__
+
+
+def _usage(error: TyperException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = "clew" if context is None else context.command_path
+    if any(f"No such option: {name}" in message for name in ("--db", "--tenant")):
+        return f"{message}: it stands before the command, as in clew --db sqlite:///clew.db threads."
+    return f"{message}. Try '{path} --help'."
+
+
+def _mistake(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" in {Path(frame.filename).name}, line {frame.lineno}" for frame in last)
+    said = str(error) or "no more is known"
+    return f"this is a mistake in Clew, please report it: {type(error).__name__}{where}: {said}"

@@ -1,0 +1,48 @@
+"""Text on its way out: JSON with nothing lost, and words that cannot steer the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+# Control characters but for tab and newline; what turns the direction of text; line ends that are none of a terminal's;
+# lone surrogates, which come from arguments that are no UTF-8.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def safe(text: str) -> str:
+    """The text with every control character shown as an escape, but for tabs and newlines."""
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, safe for a terminal: line ends and what is around them become one space."""
+    return safe(re.sub(r"\s*[\r\n]\s*", " ", text).replace("\t", " ").strip())
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, or its beginning with an ellipsis if it is longer."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def json_text(value: Any) -> str:
+    """JSON on one line. The standard library's: it writes integers of any size, and Unicode as it is."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_json(value: Any) -> None:
+    """One value on a line of stdout."""
+    sys.stdout.write(json_text(value) + "\n")
+
+
+def json_time(time: datetime) -> str:
+    """A moment in JSON: ISO 8601 in UTC, to the microsecond."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def shown_time(time: datetime) -> str:
+    """A moment for people, in UTC, to the second; ``--at`` takes it."""
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

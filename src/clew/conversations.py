@@ -1,0 +1,324 @@
+"""The service for threads of control: threads, forks, checkpoints, rewinds and histories. Synchronous."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self, overload
+
+from clew.domain.control import Status
+from clew.domain.decisions import Delete, End, Resume, Start, Suspend
+from clew.domain.events import Event
+from clew.domain.history import History, HistoryMessage, ThreadState
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Message
+from clew.domain.ports import Verdict
+from clew.domain.view import ModelView, model_view
+from clew.infrastructure import clock
+from clew.infrastructure.urls import open_log
+from clew.service import reading, writing
+from clew.service.core import Core, new_core
+from clew.service.feeds import Feed, store_feed, thread_feed
+from clew.service.operations import run
+from clew.service.reading import At, ThreadSummary
+
+PAGE = 100
+
+
+class Conversations:
+    """All threads of one tenant in one store. Use it from as many threads as you like; close it when done."""
+
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
+        self._core = core
+        self._live: weakref.WeakSet[Subscription] = weakref.WeakSet() if live is None else live
+
+    @classmethod
+    def open(
+        cls, url: str = "sqlite:///clew.db", *, tenant: str = "default", now: Callable[[], int] = clock.now
+    ) -> Self:
+        """Open a store by its URL.
+
+        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. ``now`` gives microseconds
+        since 1970 (UTC). Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+        """
+        return cls(new_core(open_log(url), tenant, now))
+
+    def acting_as(self, actor: str | None) -> Conversations:
+        """The same service with this actor on every call."""
+        return Conversations(self._core.acting_as(actor), self._live)
+
+    def start_thread(
+        self,
+        title: str | None = None,
+        *,
+        thread_id: str | None = None,
+        labels: JsonObject | None = None,
+        metadata: JsonObject | None = None,
+        messages: Sequence[Message] = (),
+        actor: str | None = None,
+    ) -> LocalThread:
+        """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
+        intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
+        return self._thread(run(writing.start(self._core, thread_id, intent, actor)))
+
+    def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread:
+        """The thread of that id, begun if it is not there."""
+        run(writing.open_or_start(self._core, thread_id, actor))
+        return self._thread(thread_id)
+
+    def thread(self, thread_id: str) -> LocalThread:
+        """The thread of that id. Raises UnknownThreadError."""
+        run(reading.existing(self._core, thread_id))
+        return self._thread(thread_id)
+
+    def threads(self, *, page: int = PAGE) -> Iterator[ThreadSummary]:
+        """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
+        after: int | None = 0
+        while after is not None:
+            found, after = run(reading.summaries(self._core, after, page))
+            yield from found
+
+    def subscribe(self, *, after: int = 0) -> Subscription:
+        """Every event of every thread from a position on, and then those that come, as they come."""
+        return Subscription(self._core, store_feed(self._core, after), self._live)
+
+    def verify(self, thread_id: str | None = None) -> Verdict:
+        """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
+        return run(reading.verify(self._core, thread_id))
+
+    def close(self) -> None:
+        """Write what was submitted, end the subscriptions and let go of the store."""
+        for subscription in list(self._live):
+            subscription.close()
+        self._core.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _thread(self, thread_id: str) -> LocalThread:
+        return LocalThread(self._core, self._live, thread_id)
+
+
+class LocalThread:
+    """One conversation whose history Clew holds. It keeps nothing: what it says is what the store has."""
+
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
+        self._core = core
+        self._live = live
+        self.id = thread_id
+
+    def __repr__(self) -> str:
+        return f"LocalThread({self.id!r})"
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return run(reading.existing(self._core, self.id)).version
+
+    @property
+    def status(self) -> Status:
+        """active, suspended, ended or deleted."""
+        return run(reading.existing(self._core, self.id)).status
+
+    def summary(self) -> ThreadSummary:
+        """What a list says of the thread."""
+        return run(reading.summary(self._core, self.id))
+
+    @overload
+    def append(
+        self,
+        messages: Message,
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage: ...
+    @overload
+    def append(
+        self,
+        messages: Sequence[Message],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[HistoryMessage]: ...
+    def append(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage | list[HistoryMessage]:
+        """Append one message or many, in one commit; returns them in their places.
+
+        With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
+        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
+        """
+        many = writing.as_messages(messages)
+        found = run(
+            writing.append(
+                self._core,
+                self.id,
+                many,
+                actor=actor,
+                expected_version=expected_version,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return found[0] if isinstance(messages, Message) else found
+
+    def label(self, *, actor: str | None = None, **labels: Json) -> None:
+        """Set labels, or with None remove them."""
+        run(writing.label(self._core, self.id, labels, actor))
+
+    def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
+        """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
+        return run(writing.checkpoint(self._core, self.id, name, at, actor))
+
+    def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        actor: str | None = None,
+    ) -> LocalThread:
+        """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
+        return self._other(
+            run(
+                writing.fork(
+                    self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
+                )
+            )
+        )
+
+    def rewind(self, to: At, *, actor: str | None = None) -> int:
+        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
+        return run(writing.rewind(self._core, self.id, to, actor))
+
+    def edit(
+        self,
+        message: HistoryMessage | int,
+        new: Message | str,
+        *,
+        title: str | None = None,
+        thread_id: str | None = None,
+        actor: str | None = None,
+    ) -> LocalThread:
+        """A fork from before a message, with something else said there."""
+        return self._other(
+            run(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
+        )
+
+    def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Let the thread rest: nothing is appended until it is resumed."""
+        run(writing.change(self._core, self.id, Suspend(reason), actor))
+
+    def resume(self, *, actor: str | None = None) -> None:
+        """Let the thread go on."""
+        run(writing.change(self._core, self.id, Resume(), actor))
+
+    def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Close the conversation. It can still be read, labelled, forked and redacted."""
+        run(writing.change(self._core, self.id, End(reason), actor))
+
+    def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
+        run(writing.change(self._core, self.id, Delete(reason), actor))
+
+    def redact(self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None) -> int:
+        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
+        return run(writing.redact(self._core, self.id, message, reason, actor))
+
+    def history(self, *, at: At = None, at_message: int | None = None) -> History:
+        """The messages on the path at a version, by default the newest."""
+        return run(reading.history(self._core, self.id, at, at_message))
+
+    def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
+        """The messages that a model would be sent: the history, with every call followed by its result."""
+        return model_view(self.history(at=at, at_message=at_message))
+
+    def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
+        """What the thread was at a version: status, labels, checkpoints and messages."""
+        return run(reading.state(self._core, self.id, at, at_message))
+
+    def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> Iterator[Event]:
+        """The events of the lineage up to a version, ancestors' included, read a page at a time."""
+        upto = run(reading.upto(self._core, self.id, at, at_message))
+        while page := run(reading.events(self._core, self.id, after, upto)):
+            yield from page
+            after = page[-1].version
+
+    def replay(self, *, at: At = None, at_message: int | None = None) -> Iterator[tuple[Event, ThreadState]]:
+        """Each event with the state after it."""
+        run(reading.readable(self._core, self.id, "replay"))
+        return reading.replay(self.events(at=at, at_message=at_message))
+
+    def forks(self) -> list[ThreadSummary]:
+        """The threads that were forked from this one."""
+        return run(reading.forks(self._core, self.id))
+
+    def subscribe(self, *, after: int = 0) -> Subscription:
+        """The events of the lineage from a version on, and then those that come, as they come."""
+        return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
+
+    def verify(self) -> Verdict:
+        """Recompute the hash chain of the thread and of its ancestors."""
+        return run(reading.verify(self._core, self.id))
+
+    def _other(self, thread_id: str) -> LocalThread:
+        return LocalThread(self._core, self._live, thread_id)
+
+
+class Subscription(Iterator[Event]):
+    """A live stream of events: iterate over it, close it to end the iteration. It holds no thread."""
+
+    def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
+        self._feed = feed
+        self._page: list[Event] = []
+        self._next = 0
+        self._closed = False
+        self._woken = threading.Event()
+        self._end = core.log.listen(self._woken.set)
+        live.add(self)
+
+    def __next__(self) -> Event:
+        event = self.wait(None)
+        if event is None:
+            raise StopIteration
+        return event
+
+    def wait(self, timeout: float | None) -> Event | None:
+        """The next event; None when the subscription is closed or nothing came for so many seconds."""
+        while self._next == len(self._page):
+            if self._closed:
+                return None
+            self._woken.clear()
+            self._page, self._next = run(self._feed.next_page()), 0
+            if not self._page and not self._closed and not self._woken.wait(timeout):
+                return None
+        self._next += 1
+        return self._page[self._next - 1]
+
+    def close(self) -> None:
+        """End the iteration, also of a thread that waits in it."""
+        self._closed = True
+        self._end()
+        self._woken.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""What is said, what happened and what it means: pure, no I/O."""

@@ -1,0 +1,179 @@
+"""Every error that Clew raises, as one tree.
+
+ClewError
+├── InvalidContentError        what was given cannot be stored and come back equal
+├── InvalidNameError           an id or a checkpoint name that Clew does not take
+├── InvalidTimeError           a time without a zone, or one that is no time at all
+├── UnknownThreadError         no thread of that id
+├── AmbiguousThreadError       the beginning of more than one thread's id
+├── UnknownVersionError        the thread has no such version, message or moment
+├── UnknownCheckpointError     the thread has no checkpoint of that name
+├── ThreadExistsError          an id that is taken
+├── CheckpointExistsError      a checkpoint name that is taken along the lineage
+├── ThreadStatusError          the thread's status does not allow it
+│   └── ThreadDeletedError     … because the thread is deleted
+├── NotRedactableError         the version holds no message that can be redacted
+├── ConflictError              somebody else wrote first
+├── IdempotencyKeyReusedError  a key that stands for other content
+├── ImportFormatError          a file or a conversation that cannot be imported
+├── StoreError                 the store cannot do what was asked
+│   ├── StoreUrlError          a URL that names no store
+│   ├── StoreSchemaError       not a Clew database, or one of a newer schema
+│   ├── StoreUnavailableError  it cannot be opened, read or written
+│   ├── CorruptEventError      stored bytes that are no event
+│   └── ClosedError            used after close()
+└── MissingExtraError          an optional package is not installed
+
+Each message says what was asked, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+
+class ClewError(Exception):
+    """The root of all errors that Clew raises on purpose."""
+
+
+class InvalidContentError(ClewError):
+    """What was given cannot be stored and come back equal: not JSON, too deep, too large or not Unicode."""
+
+
+class InvalidNameError(ClewError):
+    """An id, a tenant or a checkpoint name that Clew does not take."""
+
+
+class InvalidTimeError(ClewError):
+    """A time without a zone, so that it names no moment."""
+
+
+class UnknownThreadError(ClewError):
+    """No thread of that id is in the store."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(f"There is no thread {thread_id!r}. List the threads that there are, or start it first.")
+        self.thread_id = thread_id
+
+
+class AmbiguousThreadError(ClewError):
+    """The ids of several threads begin so."""
+
+    def __init__(self, prefix: str, candidates: list[str], *, more: bool = False) -> None:
+        there = ", ".join(candidates) + (" and others" if more else "")
+        super().__init__(f"More than one thread's id begins with {prefix!r}: {there}. Give more of the id.")
+        self.prefix = prefix
+        self.candidates = candidates
+
+
+class UnknownVersionError(ClewError):
+    """The thread has no such version, no such message, or had not begun at that time."""
+
+
+class UnknownCheckpointError(ClewError):
+    """The thread has no checkpoint of that name."""
+
+    def __init__(self, thread_id: str, name: str, known: list[str]) -> None:
+        there = "It has none." if not known else "It has: " + ", ".join(repr(k) for k in known[:10]) + "."
+        super().__init__(f"Thread {thread_id!r} has no checkpoint {name!r}. {there}")
+        self.thread_id = thread_id
+        self.name = name
+
+
+class ThreadExistsError(ClewError):
+    """A thread of that id is in the store already."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(f"There is already a thread {thread_id!r}. Choose another id, or open the one that is there.")
+        self.thread_id = thread_id
+
+
+class CheckpointExistsError(ClewError):
+    """The name of the checkpoint is taken along the thread's lineage."""
+
+    def __init__(self, thread_id: str, name: str, version: int) -> None:
+        super().__init__(
+            f"Thread {thread_id!r} already has a checkpoint {name!r}, at version {version}. Choose another name."
+        )
+        self.thread_id = thread_id
+        self.name = name
+        self.version = version
+
+
+class ThreadStatusError(ClewError):
+    """The thread's status does not allow what was asked."""
+
+    def __init__(self, thread_id: str, status: str, asked: str, advice: str) -> None:
+        super().__init__(f"Thread {thread_id!r} is {status}: {asked} is refused. {advice}")
+        self.thread_id = thread_id
+        self.status = status
+        self.asked = asked
+
+
+class ThreadDeletedError(ThreadStatusError):
+    """The thread is deleted: only its events can be read."""
+
+
+class NotRedactableError(ClewError):
+    """The version holds no message, or one that is redacted already."""
+
+
+class ConflictError(ClewError):
+    """Somebody else wrote to the stream first.
+
+    Attributes: ``stream`` (its name or the thread's id), ``expected`` and ``actual`` (versions; 0 for a stream that
+    is not there).
+    """
+
+    def __init__(self, stream: str, expected: int, actual: int) -> None:
+        super().__init__(
+            f"{stream}: expected version {expected}, found version {actual}. Read what is there, then decide again."
+        )
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.stream, self.expected, self.actual)
+
+
+class IdempotencyKeyReusedError(ClewError):
+    """An idempotency key that already stands for other content."""
+
+    def __init__(self, stream: str, key: str) -> None:
+        super().__init__(
+            f"{stream}: the idempotency key {key!r} was used for other content. Use a new key for a new append."
+        )
+        self.stream = stream
+        self.key = key
+
+
+class ImportFormatError(ClewError):
+    """A file, a line or a conversation that is not in the format it should have."""
+
+
+class StoreError(ClewError):
+    """The store cannot do what was asked."""
+
+
+class StoreUrlError(StoreError):
+    """The URL names no store that Clew knows."""
+
+
+class StoreSchemaError(StoreError):
+    """The database belongs to another program or to a newer Clew."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be opened, read or written: missing, read-only, full, locked or broken."""
+
+
+class CorruptEventError(StoreError):
+    """Stored bytes that are no event of the type that the row names."""
+
+
+class ClosedError(StoreError):
+    """Something was used after its ``close()``."""
+
+
+class MissingExtraError(ClewError):
+    """An optional package is needed and not installed."""

@@ -1,0 +1,216 @@
+"""What happened: the events of a thread, and the envelope that each of them is recorded in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import not_
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Message, Role
+from clew.domain.names import parse_stream_name
+from clew.domain.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Source(Value):
+    """Where an imported thread comes from.
+
+    ``id`` is the conversation's id there, None if it had none; ``fields`` are the other fields of its object, as they
+    were, without the messages.
+    """
+
+    id: Json = None
+    fields: JsonObject = Field(default_factory=dict, exclude_if=not_)
+
+
+class ThreadStarted(Value):
+    """A conversation began."""
+
+    title: str | None = None
+    labels: JsonObject = Field(default_factory=dict, exclude_if=not_)
+    metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
+    source: Source | None = None
+
+
+class ThreadForked(Value):
+    """A thread began whose past is another thread up to a version, the cut; ``parent_hash`` is its hash, in hex."""
+
+    parent_id: str
+    parent_version: int
+    parent_hash: str
+    title: str | None = None
+
+
+class ThreadLabelled(Value):
+    """Labels were set, or with None removed."""
+
+    labels: JsonObject
+
+
+class MessageAppended(Value):
+    """A message was said. Every message of a history is exactly one such event."""
+
+    message: Message
+
+
+class MessageRedacted(Value):
+    """The message at ``version`` of this stream was shredded.
+
+    ``digest`` is the SHA-256 of the bytes that were there, in hex; ``stub`` is what the row holds instead.
+    """
+
+    version: int
+    digest: str
+    stub: str
+    reason: str | None = None
+
+
+class HistoryRewound(Value):
+    """The path goes on from version ``to``."""
+
+    to: int
+
+
+class CheckpointMade(Value):
+    """Version ``at`` got a name."""
+
+    name: str
+    at: int
+
+
+class ThreadSuspended(Value):
+    """The thread rests: nothing is appended until it is resumed."""
+
+    reason: str | None = None
+
+
+class ThreadResumed(Value):
+    """The thread goes on after a rest."""
+
+
+class ThreadEnded(Value):
+    """The conversation is over; it can still be read and forked."""
+
+    reason: str | None = None
+
+
+class ThreadDeleted(Value):
+    """The thread is not to be read any more. Its events remain until they are erased."""
+
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """The stored bytes of an event that this version of Clew does not know."""
+
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Shredded:
+    """What is left of an event whose content was shredded; ``role`` is the role of the message that it was."""
+
+    role: Role | None
+
+
+ThreadEvent: TypeAlias = (
+    ThreadStarted
+    | ThreadForked
+    | ThreadLabelled
+    | MessageAppended
+    | MessageRedacted
+    | HistoryRewound
+    | CheckpointMade
+    | ThreadSuspended
+    | ThreadResumed
+    | ThreadEnded
+    | ThreadDeleted
+)
+
+EVENT_TYPES: Mapping[str, type[ThreadEvent]] = MappingProxyType(
+    {
+        "thread-started": ThreadStarted,
+        "thread-forked": ThreadForked,
+        "thread-labelled": ThreadLabelled,
+        "message-appended": MessageAppended,
+        "message-redacted": MessageRedacted,
+        "history-rewound": HistoryRewound,
+        "checkpoint-made": CheckpointMade,
+        "thread-suspended": ThreadSuspended,
+        "thread-resumed": ThreadResumed,
+        "thread-ended": ThreadEnded,
+        "thread-deleted": ThreadDeleted,
+    }
+)
+"""The closed registry. A stored row names its type by one of these strings and can never name code."""
+
+TYPE_NAMES: Mapping[type[ThreadEvent], str] = MappingProxyType({cls: name for name, cls in EVENT_TYPES.items()})
+
+MESSAGE_APPENDED = "message-appended"
+
+
+class Event(NamedTuple):
+    """An event in its envelope: what happened, and when, by whom and why.
+
+    ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
+    along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 when an opaque event does
+    not say. ``position`` and ``hash`` are None until it is recorded. A tuple, because a long history is many of them
+    and tuples are made fastest.
+    """
+
+    stream: str
+    version: int
+    type: str
+    event_id: str
+    recorded_at: int
+    messages: int
+    data: ThreadEvent | Opaque | Shredded
+    actor: str | None = None
+    run_id: str | None = None
+    cause: str | None = None
+    subject: str | None = None
+    metadata: JsonObject | None = None
+    position: int | None = None
+    hash: bytes | None = None
+
+    @property
+    def time(self) -> datetime:
+        """When it was recorded, in UTC."""
+        return to_time(self.recorded_at)
+
+    @property
+    def thread_id(self) -> str:
+        """The id of the thread that the event is recorded in: for an inherited one, the ancestor's."""
+        name = parse_stream_name(self.stream)
+        return self.stream if name is None else name.id
+
+    @property
+    def originator_id(self) -> str:
+        """The stream's name, as the eventsourcing library calls it."""
+        return self.stream
+
+    @property
+    def originator_version(self) -> int:
+        """The version, as the eventsourcing library calls it."""
+        return self.version
+
+
+def to_time(microseconds: int) -> datetime:
+    """The moment that lies so many microseconds after 1970, in UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def to_microseconds(time: datetime) -> int:
+    """Microseconds since 1970 (UTC) of an aware time."""
+    return (time - _EPOCH) // _MICROSECOND

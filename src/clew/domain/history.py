@@ -1,0 +1,170 @@
+"""Histories: the messages on a thread's path, as a definition and as a fast builder."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from clew.domain.control import Control, Status, advance
+from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import Content, Message, Role
+from clew.domain.path import spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class HistoryMessage(NamedTuple):
+    """A message in its place: ``message`` is None when it was redacted."""
+
+    version: int
+    role: Role
+    message: Message | None
+    event_id: str
+    recorded_at: int
+    actor: str | None = None
+
+    @property
+    def redacted(self) -> bool:
+        """Whether its content was shredded."""
+        return self.message is None
+
+    @property
+    def text(self) -> str:
+        """The words of the message, nothing when it was redacted."""
+        return "" if self.message is None else self.message.text
+
+    @property
+    def contents(self) -> tuple[Content, ...]:
+        """What the message is made of, nothing when it was redacted."""
+        return () if self.message is None else self.message.contents
+
+    @property
+    def author(self) -> str | None:
+        """Who speaks within the role."""
+        return None if self.message is None else self.message.author
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The application's own JSON."""
+        return {} if self.message is None else self.message.metadata
+
+    @property
+    def time(self) -> datetime:
+        """When it was recorded, in UTC."""
+        return to_time(self.recorded_at)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The messages on a thread's path at a version."""
+
+    thread_id: str
+    version: int
+    messages: tuple[HistoryMessage, ...]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[HistoryMessage]:
+        return iter(self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """What a thread is at a version: its control and its messages.
+
+    ``past`` holds the messages after each earlier version, which a rewind goes back to.
+    """
+
+    control: Control = field(default_factory=Control)
+    messages: tuple[HistoryMessage, ...] = ()
+    past: tuple[tuple[HistoryMessage, ...], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def version(self) -> int:
+        """The version that this is the state of."""
+        return self.control.version
+
+    @property
+    def status(self) -> Status:
+        """active, suspended, ended or deleted."""
+        return self.control.status
+
+    @property
+    def title(self) -> str | None:
+        """The thread's title."""
+        return self.control.title
+
+    @property
+    def labels(self) -> JsonObject:
+        """The thread's labels."""
+        return self.control.labels
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata that the thread was started with."""
+        return self.control.metadata
+
+    @property
+    def checkpoints(self) -> dict[str, int]:
+        """Names and the versions that they stand for."""
+        return self.control.checkpoints
+
+
+def evolve(state: ThreadState, event: Event) -> ThreadState:
+    """The state after one more event of the lineage. This is the definition; HistoryBuilder is its fast form."""
+    messages = state.messages
+    if isinstance(event.data, HistoryRewound):
+        messages = (*state.past, state.messages)[event.data.to]
+    elif (said := as_message(event)) is not None:
+        messages = (*messages, said)
+    return ThreadState(advance(state.control, event), messages, (*state.past, state.messages))
+
+
+def as_message(event: Event) -> HistoryMessage | None:
+    """The message that an event appended, redacted or not; None for other events."""
+    data = event.data
+    if isinstance(data, MessageAppended):
+        return HistoryMessage(
+            event.version, data.message.role, data.message, event.event_id, event.recorded_at, event.actor
+        )
+    if isinstance(data, Shredded) and event.type == MESSAGE_APPENDED and data.role is not None:
+        return HistoryMessage(event.version, data.role, None, event.event_id, event.recorded_at, event.actor)
+    return None
+
+
+class HistoryBuilder:
+    """The messages of a lineage, read once and forwards, and from them the history at any of its versions."""
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        self.version = 0
+        self._messages: list[HistoryMessage] = []
+        self._versions: list[int] = []
+        self._rewinds: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take in the next events of the lineage."""
+        for event in events:
+            self.version = event.version
+            if isinstance(event.data, HistoryRewound):
+                self._rewinds[event.version] = event.data.to
+            elif (said := as_message(event)) is not None:
+                self._messages.append(said)
+                self._versions.append(event.version)
+
+    def history(self, at: int | None = None) -> History:
+        """The messages on the path at version ``at``, by default the newest."""
+        version = self.version if at is None else at
+        found: list[HistoryMessage] = []
+        for first, last in spans(self._rewinds, version):
+            found += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
+        return History(self.thread_id, version, tuple(found))

@@ -1,0 +1,61 @@
+"""The difference between two JSON values, small where they are nearly equal.
+
+A patch is an object: ``{"is": value}`` replaces everything; else ``set`` holds keys that are added, ``drop`` names keys
+that go, and ``in`` holds patches for keys that are in both, or for places of lists of one length (as decimal text).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from clew.domain.json_values import Json, JsonObject
+
+
+def same(one: Json, other: Json) -> bool:
+    """Whether two values are the same JSON: 1, 1.0 and true are three values, and the order of keys says nothing."""
+    return difference(one, other) is None
+
+
+def difference(old: Json, new: Json) -> JsonObject | None:
+    """The patch that makes ``new`` of ``old``, None when they are the same JSON."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _object_difference(old, new)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        inner: JsonObject = {}
+        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+            if (patch := difference(before, after)) is not None:
+                inner[str(place)] = patch
+        return {"in": inner} if inner else None
+    # Floats by their text: 0.0 and -0.0 are equal numbers and not the same JSON.
+    equal = repr(old) == repr(new) if isinstance(old, float) else old == new
+    return None if type(old) is type(new) and equal else {"is": new}
+
+
+def patched(old: Json, patch: JsonObject) -> Json:
+    """What the patch makes of ``old``, which stays as it is; what it says of keys that are not there is passed over."""
+    if "is" in patch:
+        return patch["is"]
+    inner = cast("dict[str, JsonObject]", patch.get("in", {}))
+    if isinstance(old, list):
+        return [patched(item, inner[str(place)]) if str(place) in inner else item for place, item in enumerate(old)]
+    if not isinstance(old, dict):
+        return old
+    dropped = cast("list[str]", patch.get("drop", []))
+    kept = {key: patched(item, inner.get(key, {})) for key, item in old.items() if key not in dropped}
+    return {**kept, **cast("JsonObject", patch.get("set", {}))}
+
+
+def _object_difference(old: JsonObject, new: JsonObject) -> JsonObject | None:
+    patch: JsonObject = {}
+    if added := {key: value for key, value in new.items() if key not in old}:
+        patch["set"] = added
+    if gone := [key for key in old if key not in new]:
+        patch["drop"] = list(gone)
+    inner: JsonObject = {}
+    for key, before in old.items():
+        if key in new and (change := difference(before, new[key])) is not None:
+            inner[key] = change
+    if inner:
+        patch["in"] = inner
+    return patch or None

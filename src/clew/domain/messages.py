@@ -1,0 +1,163 @@
+"""What is said: messages, and the contents that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import not_
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.values import Value
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
+
+ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
+
+
+class Text(Value):
+    """Something said in words."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class Reasoning(Value):
+    """What a model thought before it answered; ``data`` is the provider's own item, which goes back unchanged."""
+
+    type: Literal["reasoning"] = "reasoning"
+    text: str
+    data: Json = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class Media(Value):
+    """A picture, a sound or a file: ``uri`` is its address, or a ``data:`` URI that holds it."""
+
+    type: Literal["media"] = "media"
+    uri: str
+    media_type: str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class FunctionCall(Value):
+    """A model's wish to have a function called; ``arguments`` is the text that the model wrote, mostly JSON."""
+
+    type: Literal["function-call"] = "function-call"
+    call_id: str
+    name: str
+    arguments: str
+
+
+class FunctionResult(Value):
+    """What a function gave back. Call ids recur within a conversation: pair by order, not by id alone."""
+
+    type: Literal["function-result"] = "function-result"
+    call_id: str
+    name: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    result: Json = None
+
+
+class ApprovalRequest(Value):
+    """A call that waits for somebody's approval."""
+
+    type: Literal["approval-request"] = "approval-request"
+    approval_id: str
+    call: FunctionCall
+    reason: str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class ApprovalResponse(Value):
+    """Somebody's answer to an approval request."""
+
+    type: Literal["approval-response"] = "approval-response"
+    approval_id: str
+    approved: bool
+    reason: str | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class Raw(Value):
+    """A provider's item that Clew has no word for, kept as it came."""
+
+    type: Literal["raw"] = "raw"
+    value: Json = None
+
+
+Content: TypeAlias = Text | Reasoning | Media | FunctionCall | FunctionResult | ApprovalRequest | ApprovalResponse | Raw
+
+
+class Message(Value):
+    """One message of a conversation.
+
+    ``author`` names who speaks within the role; ``metadata`` is the application's own JSON; ``source`` holds what the
+    format that the message came in says and these fields do not, so that export gives back what import took.
+    """
+
+    role: Role
+    author: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    contents: tuple[Annotated[Content, Field(discriminator="type")], ...]
+    metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
+    source: JsonObject = Field(default_factory=dict, exclude_if=not_)
+
+    @classmethod
+    def system(cls, text: str, *, metadata: JsonObject | None = None) -> Message:
+        """The instructions of a conversation."""
+        return cls(role="system", contents=(Text(text=text),), metadata=metadata or {})
+
+    @classmethod
+    def user(cls, text: str, *, author: str | None = None, metadata: JsonObject | None = None) -> Message:
+        """Something that a person says."""
+        return cls(role="user", author=author, contents=(Text(text=text),), metadata=metadata or {})
+
+    @classmethod
+    def assistant(
+        cls,
+        text: str | None = None,
+        *,
+        calls: Sequence[FunctionCall] = (),
+        author: str | None = None,
+        metadata: JsonObject | None = None,
+    ) -> Message:
+        """Something that a model says, the functions that it wants called, or both."""
+        words = () if text is None else (Text(text=text),)
+        return cls(role="assistant", author=author, contents=(*words, *calls), metadata=metadata or {})
+
+    @classmethod
+    def tool(
+        cls, call_id: str, result: Json, *, name: str | None = None, metadata: JsonObject | None = None
+    ) -> Message:
+        """What a function gave back."""
+        contents = (FunctionResult(call_id=call_id, name=name, result=result),)
+        return cls(role="tool", contents=contents, metadata=metadata or {})
+
+    @property
+    def text(self) -> str:
+        """The words of the message, its text contents joined."""
+        return "".join(content.text for content in self.contents if isinstance(content, Text))
+
+    @property
+    def calls(self) -> tuple[FunctionCall, ...]:
+        """The function calls in the message, in order."""
+        return tuple(content for content in self.contents if isinstance(content, FunctionCall))
+
+    @property
+    def results(self) -> tuple[FunctionResult, ...]:
+        """The function results in the message, in order."""
+        return tuple(content for content in self.contents if isinstance(content, FunctionResult))
+
+
+def check_message(message: Message) -> None:
+    """Raise InvalidContentError unless everything in ``message`` will come back equal."""
+    check_json(message.metadata, "metadata")
+    check_json(message.source, "source")
+    check_json(message.author, "author")
+    for index, content in enumerate(message.contents):
+        _check_fields(content, f"contents[{index}]")
+
+
+def _check_fields(value: Value, where: str) -> None:
+    for name in type(value).model_fields:
+        field = getattr(value, name)
+        if isinstance(field, Value):
+            _check_fields(field, f"{where}.{name}")
+        else:
+            check_json(field, f"{where}.{name}")

@@ -1,0 +1,93 @@
+"""Names: of streams, threads, tenants and checkpoints."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Literal, NamedTuple, TypeAlias
+from urllib.parse import quote, unquote
+
+from clew.domain.errors import InvalidNameError
+
+Kind: TypeAlias = Literal["thread", "memory", "chat", "system"]
+
+MAX_LENGTH = 200
+"""Characters of an id, a tenant or a checkpoint's name."""
+
+_SAFE = ":@"
+"""Beside letters, digits and ``_.-~``, what stands in a stream's name unescaped."""
+
+
+class StreamName(NamedTuple):
+    """The parts of a stream's name ``tenant/kind/id``."""
+
+    tenant: str
+    kind: str
+    id: str
+
+
+def stream_name(tenant: str, kind: Kind, id_: str) -> str:
+    """The name of a stream. What is outside ``[A-Za-z0-9._:@-]`` is percent-escaped."""
+    return f"{_escape(tenant)}/{kind}/{_escape(id_)}"
+
+
+def stream_prefix(tenant: str, kind: Kind, id_prefix: str = "") -> str:
+    """What the names of all streams of this kind, with ids that begin so, begin with."""
+    return f"{_escape(tenant)}/{kind}/{_escape(id_prefix)}"
+
+
+def parse_stream_name(name: str) -> StreamName | None:
+    """The parts of a stream's name, None for a stream that Clew has not named."""
+    parts = name.split("/")
+    if len(parts) != 3:  # noqa: PLR2004  # tenant, kind, id
+        return None
+    return StreamName(unquote(parts[0]), parts[1], unquote(parts[2]))
+
+
+def check_id(value: str, what: str) -> None:
+    """Raise InvalidNameError unless ``value`` is a name of 1 to 200 characters of valid Unicode."""
+    if not isinstance(value, str):
+        message = f"{what}: {type(value).__name__} is not a string."
+        raise InvalidNameError(message)
+    if not 1 <= len(value) <= MAX_LENGTH:
+        message = f"{what}: {len(value)} characters, but it must have 1 to {MAX_LENGTH}."
+        raise InvalidNameError(message)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        message = f"{what}: it holds a lone surrogate, which is not valid Unicode."
+        raise InvalidNameError(message) from None
+
+
+def check_checkpoint_name(name: str) -> None:
+    """Raise InvalidNameError for a name that could be taken for a version, a message or a time."""
+    check_id(name, "checkpoint name")
+    if name.strip() != name or not name.isprintable():
+        message = f"checkpoint name {name!r}: it begins or ends with a space, or holds a control character."
+        raise InvalidNameError(message)
+    if is_version(name) or message_number(name) is not None or moment(name) is not None:
+        message = f"checkpoint name {name!r}: it reads as a version, a message or a time. Choose a word."
+        raise InvalidNameError(message)
+
+
+def is_version(text: str) -> bool:
+    """Whether ``text`` is written as a version: digits only."""
+    return re.fullmatch(r"[0-9]+", text) is not None
+
+
+def message_number(text: str) -> int | None:
+    """N of ``message:N``, None for anything else."""
+    found = re.fullmatch(r"message:([0-9]{1,18})", text)
+    return int(found[1]) if found else None
+
+
+def moment(text: str) -> datetime | None:
+    """The time that ``text`` says in ISO 8601, with or without an offset; None for anything else."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _escape(part: str) -> str:
+    return quote(part, safe=_SAFE).replace("~", "%7E")

@@ -1,0 +1,40 @@
+"""Previous and path: what a conversation consists of after forks and rewinds.
+
+Every version has one ``previous``: for ``history-rewound`` the version that it names, else the version before it (for a
+fork's first event, the cut). The path at a version is what is met walking back from it. A lineage has its versions
+without a gap, so a path is a few spans of versions: one more than the rewinds on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def spans(rewinds: Mapping[int, int], at: int, order: Sequence[int] | None = None) -> list[tuple[int, int]]:
+    """The path at version ``at`` as spans ``(first, last)`` of versions, both included, in ascending order.
+
+    ``rewinds`` maps the version of each ``history-rewound`` event of the lineage to its target; ``order`` is its keys,
+    sorted, for callers that have them.
+    """
+    jumps = sorted(rewinds) if order is None else order
+    found: list[tuple[int, int]] = []
+    last = at
+    while last > 0:
+        index = bisect_right(jumps, last) - 1
+        if index < 0:
+            found.append((1, last))
+            break
+        jump = jumps[index]
+        found.append((jump, last))
+        last = rewinds[jump]
+    found.reverse()
+    return found
+
+
+def on_path(path: Sequence[tuple[int, int]], version: int) -> bool:
+    """Whether ``version`` lies on the path."""
+    return any(first <= version <= last for first, last in path)

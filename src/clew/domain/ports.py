@@ -1,0 +1,164 @@
+"""The port through which the service reads and writes the log, and what passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from clew.domain.control import Control
+from clew.domain.events import Event
+
+
+class Head(NamedTuple):
+    """The last event of a stream's own."""
+
+    version: int
+    hash: bytes
+
+
+class StreamInfo(NamedTuple):
+    """A stream as the store knows it; ``key`` grows in the order in which streams were made."""
+
+    key: int
+    name: str
+    parent: str | None
+    cut: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a stream that an append begins leaves its parent."""
+
+    parent: str
+    cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shred:
+    """Replace the stored bytes of one row by their digest and a stub, in the transaction of an append."""
+
+    stream: str
+    version: int
+    digest: bytes
+    """The SHA-256 of the bytes that are to go: another digest there is a conflict."""
+    stub: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An idempotency key: ``content`` is what the key stands for; the store keeps a salted digest of it."""
+
+    stream: str
+    key: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The outcome of an append: a position and a hash for each event, in the order in which they were given."""
+
+    positions: tuple[int, ...]
+    hashes: tuple[bytes, ...]
+    versions: tuple[int, ...]
+    repeated: bool = False
+    """True when the idempotency key was there: these are then the positions, hashes and versions of the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Everything that one append writes, all of it or nothing. ``controls`` are snapshots, by stream."""
+
+    events: Sequence[Event]
+    forks: Mapping[str, Fork] = field(default_factory=dict)
+    shreds: Sequence[Shred] = ()
+    controls: Mapping[str, Control] = field(default_factory=dict)
+    key: Key | None = None
+
+
+class Redactable(NamedTuple):
+    """What it takes to shred a row: the digest of its bytes, and the stub that will stand in their place."""
+
+    digest: bytes
+    stub: bytes
+
+
+class Verdict(NamedTuple):
+    """What verification found: how much was looked at, and the first thing that is wrong."""
+
+    threads: int
+    events: int
+    first_bad: Fault | None
+
+
+class Fault(NamedTuple):
+    """An event that is not as it was written."""
+
+    thread_id: str
+    version: int
+    reason: str
+
+
+class EventLog(Protocol):
+    """An append-only log of events in streams that fork."""
+
+    def submit(self, write: Write) -> Future[Appended]:
+        """Hand an append to the writer; the future can be cancelled until the writer has taken it.
+
+        Fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it
+        is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
+        """
+        ...
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        ...
+
+    def head(self, stream: str) -> Head | None:
+        """The last version and hash of a stream's own events, None when it has none."""
+        ...
+
+    def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
+        """A stream's events and its ancestors' up to each cut, in version order, ``after`` < version ≤ ``upto``."""
+        ...
+
+    def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
+        """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
+        ...
+
+    def last_position(self) -> int:
+        """The highest position that readers may see, 0 for an empty log."""
+        ...
+
+    def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order in which they were made, ``after`` < key."""
+        ...
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order in which they were made."""
+        ...
+
+    def control(self, stream: str, upto: int | None = None) -> Control:
+        """The control of a thread at a version, from the newest snapshot and what came after it."""
+        ...
+
+    def redactable(self, stream: str, version: int) -> Redactable | None:
+        """What it takes to shred a row of the stream's own, None when it is shredded already."""
+        ...
+
+    def shredded(self) -> int:
+        """How many rows were ever shredded: a cache of decoded events holds only while it stands still."""
+        ...
+
+    def verify(self, stream: str | None = None) -> Verdict:
+        """Recompute the chain of one stream and its ancestors, or of the whole store."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit, of this process or another; returns the function that ends it."""
+        ...
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of everything; later calls raise ClosedError."""
+        ...

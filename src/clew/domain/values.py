@@ -1,0 +1,34 @@
+"""What every value of the domain is: frozen, strict about its fields, and clear about what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clew.domain.errors import InvalidContentError
+
+
+class Value(BaseModel):
+    """A frozen value. Building one from wrong parts raises InvalidContentError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    if not TYPE_CHECKING:  # type checkers see the fields, not this signature
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise InvalidContentError(explain(type(self).__name__, error)) from None
+
+        # Only a direct call comes through here: bulk reads are validated without a Python call a value.
+        __init__.__pydantic_base_init__ = True
+
+
+def explain(name: str, error: ValidationError) -> str:
+    """One line for a validation error: where, what was expected; never the input, which may be private."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    more = error.error_count() - 1
+    return f"{name}{'.' + where if where else ''}: {first['msg']}" + (f" (and {more} more)" if more else "") + "."

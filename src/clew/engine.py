@@ -1,0 +1,391 @@
+"""The same service for asyncio, and the agents' way in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from clew.domain.control import Control, Status
+from clew.domain.decisions import Delete, End, Resume, Start, Suspend
+from clew.domain.events import Event
+from clew.domain.history import History, HistoryMessage, ThreadState, evolve
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Message
+from clew.domain.ports import Verdict
+from clew.domain.view import ModelView, model_view
+from clew.infrastructure import clock
+from clew.infrastructure.urls import open_log
+from clew.service import reading, writing
+from clew.service.core import Core, new_core
+from clew.service.feeds import Feed, store_feed, thread_feed
+from clew.service.operations import Operation, Read, Wait
+from clew.service.reading import At, ThreadSummary
+
+T = TypeVar("T")
+
+PAGE = 100
+
+
+class Engine:
+    """All threads of one tenant in one store. Use it from the tasks of one event loop; close it when done."""
+
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
+        self._core = core
+        self._live: weakref.WeakSet[Subscription] = weakref.WeakSet() if live is None else live
+
+    @classmethod
+    def open(
+        cls, url: str = "sqlite:///clew.db", *, tenant: str = "default", now: Callable[[], int] = clock.now
+    ) -> Self:
+        """Open a store by its URL.
+
+        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. ``now`` gives microseconds
+        since 1970 (UTC). Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+        """
+        return cls(new_core(open_log(url), tenant, now))
+
+    def acting_as(self, actor: str | None) -> Engine:
+        """The same service with this actor on every call."""
+        return Engine(self._core.acting_as(actor), self._live)
+
+    async def start_thread(
+        self,
+        title: str | None = None,
+        *,
+        thread_id: str | None = None,
+        labels: JsonObject | None = None,
+        metadata: JsonObject | None = None,
+        messages: Sequence[Message] = (),
+        actor: str | None = None,
+    ) -> LocalThread:
+        """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
+        intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
+        return self._thread(await drive(writing.start(self._core, thread_id, intent, actor)))
+
+    async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread:
+        """The thread of that id, begun if it is not there."""
+        await drive(writing.open_or_start(self._core, thread_id, actor))
+        return self._thread(thread_id)
+
+    async def thread(self, thread_id: str) -> LocalThread:
+        """The thread of that id. Raises UnknownThreadError."""
+        await drive(reading.existing(self._core, thread_id))
+        return self._thread(thread_id)
+
+    async def threads(self, *, page: int = PAGE) -> AsyncIterator[ThreadSummary]:
+        """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
+        after: int | None = 0
+        while after is not None:
+            found, after = await drive(reading.summaries(self._core, after, page))
+            for each in found:
+                yield each
+
+    def subscribe(self, *, after: int = 0) -> Subscription:
+        """Every event of every thread from a position on, and then those that come, as they come."""
+        return Subscription(self._core, store_feed(self._core, after), self._live)
+
+    async def verify(self, thread_id: str | None = None) -> Verdict:
+        """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
+        return await drive(reading.verify(self._core, thread_id))
+
+    async def close(self) -> None:
+        """Write what was submitted, end the subscriptions and let go of the store."""
+        for subscription in list(self._live):
+            subscription.close()
+        await asyncio.to_thread(self._core.log.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _thread(self, thread_id: str) -> LocalThread:
+        return LocalThread(self._core, self._live, thread_id)
+
+
+class LocalThread:
+    """One conversation whose history Clew holds. The store has all of it; this is a way in."""
+
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
+        self._core = core
+        self._live = live
+        self.id = thread_id
+        self._seen = Control()
+
+    def __repr__(self) -> str:
+        return f"LocalThread({self.id!r})"
+
+    @property
+    def version(self) -> int:
+        """The newest version that this process has seen; ``summary()`` looks."""
+        return self._control().version
+
+    @property
+    def status(self) -> Status:
+        """active, suspended, ended or deleted, as far as this process has seen; ``summary()`` looks."""
+        return self._control().status
+
+    async def summary(self) -> ThreadSummary:
+        """What a list says of the thread."""
+        return await drive(reading.summary(self._core, self.id))
+
+    @overload
+    async def append(
+        self,
+        messages: Message,
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage: ...
+    @overload
+    async def append(
+        self,
+        messages: Sequence[Message],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[HistoryMessage]: ...
+    async def append(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage | list[HistoryMessage]:
+        """Append one message or many, in one commit; returns them in their places.
+
+        With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
+        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
+        """
+        many = writing.as_messages(messages)
+        found = await drive(
+            writing.append(
+                self._core,
+                self.id,
+                many,
+                actor=actor,
+                expected_version=expected_version,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return found[0] if isinstance(messages, Message) else found
+
+    async def label(self, *, actor: str | None = None, **labels: Json) -> None:
+        """Set labels, or with None remove them."""
+        await drive(writing.label(self._core, self.id, labels, actor))
+
+    async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
+        """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
+        return await drive(writing.checkpoint(self._core, self.id, name, at, actor))
+
+    async def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        actor: str | None = None,
+    ) -> LocalThread:
+        """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
+        return self._other(
+            await drive(
+                writing.fork(
+                    self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
+                )
+            )
+        )
+
+    async def rewind(self, to: At, *, actor: str | None = None) -> int:
+        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
+        return await drive(writing.rewind(self._core, self.id, to, actor))
+
+    async def edit(
+        self,
+        message: HistoryMessage | int,
+        new: Message | str,
+        *,
+        title: str | None = None,
+        thread_id: str | None = None,
+        actor: str | None = None,
+    ) -> LocalThread:
+        """A fork from before a message, with something else said there."""
+        return self._other(
+            await drive(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
+        )
+
+    async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Let the thread rest: nothing is appended until it is resumed."""
+        await drive(writing.change(self._core, self.id, Suspend(reason), actor))
+
+    async def resume(self, *, actor: str | None = None) -> None:
+        """Let the thread go on."""
+        await drive(writing.change(self._core, self.id, Resume(), actor))
+
+    async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Close the conversation. It can still be read, labelled, forked and redacted."""
+        await drive(writing.change(self._core, self.id, End(reason), actor))
+
+    async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
+        await drive(writing.change(self._core, self.id, Delete(reason), actor))
+
+    async def redact(
+        self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
+    ) -> int:
+        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
+        return await drive(writing.redact(self._core, self.id, message, reason, actor))
+
+    async def history(self, *, at: At = None, at_message: int | None = None) -> History:
+        """The messages on the path at a version, by default the newest."""
+        return await drive(reading.history(self._core, self.id, at, at_message))
+
+    async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
+        """The messages that a model would be sent: the history, with every call followed by its result."""
+        return model_view(await self.history(at=at, at_message=at_message))
+
+    async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
+        """What the thread was at a version: status, labels, checkpoints and messages."""
+        return await drive(reading.state(self._core, self.id, at, at_message))
+
+    async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
+        """The events of the lineage up to a version, ancestors' included, read a page at a time."""
+        upto = await drive(reading.upto(self._core, self.id, at, at_message))
+        while page := await drive(reading.events(self._core, self.id, after, upto)):
+            for each in page:
+                yield each
+            after = page[-1].version
+
+    async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
+        """Each event with the state after it."""
+        await drive(reading.readable(self._core, self.id, "replay"))
+        now = ThreadState()
+        async for each in self.events(at=at, at_message=at_message):
+            now = evolve(now, each)
+            yield each, now
+
+    async def forks(self) -> list[ThreadSummary]:
+        """The threads that were forked from this one."""
+        return await drive(reading.forks(self._core, self.id))
+
+    def subscribe(self, *, after: int = 0) -> Subscription:
+        """The events of the lineage from a version on, and then those that come, as they come."""
+        return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
+
+    async def verify(self) -> Verdict:
+        """Recompute the hash chain of the thread and of its ancestors."""
+        return await drive(reading.verify(self._core, self.id))
+
+    def _other(self, thread_id: str) -> LocalThread:
+        return LocalThread(self._core, self._live, thread_id)
+
+    def _control(self) -> Control:
+        known = self._core.controls.get(self._core.stream(self.id))
+        if known is not None and known.version > self._seen.version:
+            self._seen = known
+        return self._seen
+
+
+class Subscription(AsyncIterator[Event]):
+    """A live stream of events: iterate over it, close it to end the iteration. It holds no thread."""
+
+    def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
+        self._feed = feed
+        self._page: list[Event] = []
+        self._next = 0
+        self._closed = False
+        self._woken = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._end = core.log.listen(self._wake)
+        live.add(self)
+
+    async def __anext__(self) -> Event:
+        event = await self.wait(None)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def wait(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109  # the same as the synchronous one
+        """The next event; None when the subscription is closed or nothing came for so many seconds."""
+        while self._next == len(self._page):
+            if self._closed:
+                return None
+            self._woken.clear()
+            self._page, self._next = await drive(self._feed.next_page()), 0
+            if self._page or self._closed:
+                continue
+            try:
+                await asyncio.wait_for(self._woken.wait(), timeout)
+            except TimeoutError:
+                return None
+        self._next += 1
+        return self._page[self._next - 1]
+
+    def close(self) -> None:
+        """End the iteration, also of a task that waits in it."""
+        self._closed = True
+        self._end()
+        self._wake()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+
+async def drive(operation: Operation[T]) -> T:
+    """Run an operation: short reads in a thread, the writer's futures awaited."""
+    step: Read[Any] | Wait[Any]
+    try:
+        step = next(operation)
+        while True:
+            try:
+                found = await (asyncio.to_thread(step.do) if isinstance(step, Read) else settled(step.outcome))
+            except BaseException as error:  # noqa: BLE001  # the operation decides what it means
+                step = operation.throw(error)
+            else:
+                step = operation.send(found)
+    except StopIteration as done:
+        outcome: T = done.value
+        return outcome
+
+
+async def settled(outcome: Future[T]) -> T:
+    """The outcome of a future of the writer's.
+
+    Cancelled before the writer took it, it is withdrawn and never stored. Cancelled later, the outcome is waited for
+    and then the cancellation goes on: nothing is stored behind the back of a caller who believes that it was not.
+    """
+    waiter = asyncio.wrap_future(outcome)
+    cancelled: asyncio.CancelledError | None = None
+    while not waiter.done():
+        try:
+            await asyncio.shield(waiter)
+        except asyncio.CancelledError as error:
+            if waiter.cancelled() or outcome.cancel():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001, S110  # it is raised below, by result()
+            pass
+    if cancelled is not None:
+        waiter.exception()  # looked at, so that asyncio does not report it as lost
+        raise cancelled
+    return waiter.result()

@@ -1,0 +1,1 @@
+"""The outside world: event stores, files and clocks."""

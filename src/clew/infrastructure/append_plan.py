@@ -1,0 +1,217 @@
+"""The rules of an append, for every store that decides them in one writer: what may follow what, and what is linked.
+
+A plan is made from what the store knows, before anything is written, so that an append that is refused leaves nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from clew.domain.chain import ROOT, digest, link
+from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
+from clew.infrastructure.recorder import Append, Appended, Fork, Head, Key, RecordedConflictError
+
+SALT_BYTES = 16
+
+
+class PlannedRow(NamedTuple):
+    """A row that is to be written, in the order of the append's events."""
+
+    stream: str
+    version: int
+    type: str
+    state: bytes
+    hash: bytes
+
+
+class StoredState(NamedTuple):
+    """What a shred finds of a row."""
+
+    state: bytes
+    digest: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the first append under an idempotency key came to; ``digest`` is None once a row of it was shredded."""
+
+    salt: bytes
+    digest: bytes | None
+    appended: Appended
+
+    def repeat(self, key: Key) -> Appended:
+        """Answer a second append under the key. Raises IdempotencyKeyReusedError when its content is other."""
+        if self.digest is not None and content_digest(self.salt, key.content) != self.digest:
+            raise IdempotencyKeyReusedError(key.stream, key.key)
+        return replace(self.appended, repeated=True)
+
+
+class Known(Protocol):
+    """What a plan asks of the store, as it stands after the appends before this one."""
+
+    def head(self, stream: str) -> Head | None:
+        """The last version and hash of a stream's own events."""
+        ...
+
+    def hash_at(self, stream: str, version: int) -> bytes | None:
+        """The hash of a stream's own row, None when there is no such row."""
+        ...
+
+    def state_at(self, stream: str, version: int) -> StoredState | None:
+        """The stored bytes of a stream's own row, None when there is no such row."""
+        ...
+
+    def outcome(self, key: Key) -> Outcome | None:
+        """What the key stands for, None when it is new."""
+        ...
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything that an append will write, checked."""
+
+    append: Append
+    rows: list[PlannedRow] = field(default_factory=list)
+    heads: dict[str, Head] = field(default_factory=dict)
+    """Where the streams of the append stand after it."""
+    began: dict[str, Fork | None] = field(default_factory=dict)
+    """The streams that the append begins, in order, and what they are forks of."""
+
+
+def stream_name(originator_id: UUID | str) -> str:
+    """The name of the stream of one of the library's ids: text as it is, a UUID in its 32 hex digits."""
+    return originator_id.hex if isinstance(originator_id, UUID) else originator_id
+
+
+def new_salt() -> bytes:
+    """Random bytes without which a short content could be guessed from its digest."""
+    return secrets.token_bytes(SALT_BYTES)
+
+
+def content_digest(salt: bytes, content: bytes) -> bytes:
+    """The salted SHA-256 of what an idempotency key stands for."""
+    return sha256(salt + content).digest()
+
+
+def plan(append: Append, known: Known) -> Plan | Appended:
+    """Check an append against what the store knows; an outcome instead of a plan when its key was there.
+
+    Raises RecordedConflictError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an append that no
+    store could carry out (a key without events, a fork without its first event).
+    """
+    if append.key is not None:
+        # Before the versions: who lost the answer asks again with the versions of then.
+        first = known.outcome(append.key)
+        if first is not None:
+            return first.repeat(append.key)
+    made = Plan(append)
+    _check_forks(append, known)
+    for event in append.events:
+        _plan_event(made, stream_name(event.originator_id), event.originator_version, event.topic, event.state, known)
+    _check_rest(made, known)
+    return made
+
+
+def _plan_event(made: Plan, name: str, version: int, type_: str, state: bytes, known: Known) -> None:
+    head = made.heads.get(name)
+    if head is None:
+        head = known.head(name)
+    if head is not None:
+        if version != head.version + 1:
+            raise RecordedConflictError(name, version - 1, head.version)
+        previous = head.hash
+    else:
+        fork = made.append.forks.get(name)
+        previous = _first_link(made, name, version, fork, known)
+        made.began[name] = fork
+    try:
+        hashed = link(previous, name, version, type_, digest(state))
+    except UnicodeEncodeError as error:
+        msg = f"A stream's name and an event's type must be valid Unicode; found {error.object!r}. Take another."
+        raise InvalidNameError(msg) from None
+    made.heads[name] = Head(version, hashed)
+    made.rows.append(PlannedRow(name, version, type_, state, hashed))
+
+
+def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:
+    if fork is None:
+        if version not in (0, 1):
+            raise RecordedConflictError(name, version - 1, 0)
+        return ROOT
+    if version != fork.cut + 1:
+        raise RecordedConflictError(name, version - 1, fork.cut)
+    for row in made.rows:
+        if row.stream == fork.parent and row.version == fork.cut:
+            return row.hash
+    found = known.hash_at(fork.parent, fork.cut)
+    if found is None:
+        raise RecordedConflictError(fork.parent, fork.cut, _version(known.head(fork.parent)))
+    return found
+
+
+def _check_forks(append: Append, known: Known) -> None:
+    for name in append.forks:
+        head = known.head(name)
+        if head is not None:
+            raise RecordedConflictError(name, 0, head.version)
+        if all(stream_name(event.originator_id) != name for event in append.events):
+            msg = f"The fork {name!r} has no first event in its append."
+            raise ValueError(msg)
+
+
+def _check_rest(made: Plan, known: Known) -> None:
+    append = made.append
+    if append.key is not None:
+        if not append.events:
+            msg = f"The idempotency key {append.key.key!r} stands for an append without events."
+            raise ValueError(msg)
+        _check_stream(made, append.key.stream, 1, known)
+    for snapshot in append.snapshots:
+        _check_stream(made, snapshot.stream, snapshot.version, known)
+    gone: set[tuple[str, int]] = set()
+    for shred in append.shreds:
+        found = known.state_at(shred.stream, shred.version)
+        address = shred.stream, shred.version
+        if (
+            found is None
+            or found.digest is not None
+            or address in gone
+            or digest(found.state) != shred.digest
+        ):
+            raise RecordedConflictError(shred.stream, shred.version, _version(known.head(shred.stream)))
+        gone.add(address)
+
+
+def _check_stream(made: Plan, name: str, version: int, known: Known) -> None:
+    head = made.heads.get(name) or known.head(name)
+    if head is None or (version > head.version and version > 1):
+        raise RecordedConflictError(name, version, _version(head))
+
+
+def _version(head: Head | None) -> int:
+    return 0 if head is None else head.version
+
+
+def first_after(prefix: str) -> str | None:
+    """The lowest text above every text with the prefix in code point order, None when there is none.
+
+    The order is that of the UTF-8 bytes as well, so a store can seek in an index with it.
+    """
+    while prefix:
+        last = ord(prefix[-1])
+        if last == 0xD7FF:
+            return prefix[:-1] + "\ue000"  # what lies between are surrogates, which no text holds
+        if last < 0x10FFFF:
+            return prefix[:-1] + chr(last + 1)
+        prefix = prefix[:-1]
+    return None
+
+
+def hashes(rows: Iterable[PlannedRow]) -> tuple[bytes, ...]:
+    """The hashes of planned rows, in their order."""
+    return tuple(row.hash for row in rows)

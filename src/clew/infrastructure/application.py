@@ -1,0 +1,120 @@
+"""The event log on an eventsourcing application: Clew's events in, Clew's recorders beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, cast
+
+from eventsourcing.application import Application
+from eventsourcing.persistence import Mapper
+from eventsourcing.utils import Environment
+
+from clew.domain.chain import digest
+from clew.domain.control import Control, advance
+from clew.domain.events import Event
+from clew.domain.ports import Appended, Head, Key, Redactable, StreamInfo, Verdict, Write
+from clew.infrastructure.control_snapshots import read_control, write_control
+from clew.infrastructure.envelope import decode, stub
+from clew.infrastructure.mapper import EnvelopeMapper
+from clew.infrastructure.recorder import Append, Recorder, Row, Snapshot
+from clew.infrastructure.verification import verify_lineage, verify_store
+
+
+class ConversationLog(Application[str]):
+    """Clew's event log. Everything is given: nothing is read from the environment of the process."""
+
+    name = "clew"
+
+    @property
+    def _recorder(self) -> Recorder:
+        return cast("Recorder", self.recorder)
+
+    def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
+        """Only what is given: a host's settings for the library are for the host's own applications."""
+        return Environment(name, dict(env or {}))
+
+    def construct_mapper(self) -> Mapper[str]:
+        """Clew's mapper, here and not in the factory, so that other applications keep theirs."""
+        return EnvelopeMapper()
+
+    def submit(self, write: Write) -> Future[Appended]:
+        """Hand an append to the writer: see the port."""
+        return self._recorder.submit(
+            Append(
+                events=[self.mapper.to_stored_event(cast("Any", event)) for event in write.events],
+                forks=write.forks,
+                shreds=write.shreds,
+                snapshots=[
+                    Snapshot(stream, control.version, write_control(control))
+                    for stream, control in write.controls.items()
+                ],
+                key=write.key,
+            )
+        )
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key."""
+        return self._recorder.repeated(key)
+
+    def head(self, stream: str) -> Head | None:
+        """The last of a stream's own events."""
+        return self._recorder.head(stream)
+
+    def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
+        """A stream's events and its ancestors', one query."""
+        return [_event(row) for row in self._recorder.lineage(stream, after=after, upto=upto)]
+
+    def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
+        """Events of many streams in position order."""
+        return [_event(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
+
+    def last_position(self) -> int:
+        """The highest position that readers may see."""
+        return self._recorder.last_position()
+
+    def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order in which they were made."""
+        return self._recorder.streams(prefix=prefix, after=after, limit=limit)
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams that were forked from this one."""
+        return self._recorder.forks(stream)
+
+    def control(self, stream: str, upto: int | None = None) -> Control:
+        """The control of a thread, ``Control()`` if it is not there."""
+        snapshot = self._recorder.snapshot(stream, upto)
+        control = None if snapshot is None else read_control(snapshot.state)
+        if control is None:
+            control = Control()
+        for row in self._recorder.lineage(stream, after=control.version or -1, upto=upto):
+            control = advance(control, _event(row))
+        return control
+
+    def redactable(self, stream: str, version: int) -> Redactable | None:
+        """What it takes to shred a row."""
+        for row in self._recorder.own_rows(stream, after=version - 1, limit=1):
+            if row.version == version and row.digest is None:
+                return Redactable(digest(row.state), stub(_event(row)))
+        return None
+
+    def shredded(self) -> int:
+        """How many rows were ever shredded."""
+        return self._recorder.shredded()
+
+    def verify(self, stream: str | None = None) -> Verdict:
+        """Recompute the chain of one stream and its ancestors, or of the whole store."""
+        return verify_store(self._recorder) if stream is None else verify_lineage(self._recorder, stream)
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit."""
+        return self._recorder.listen(wake)
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of everything."""
+        self._recorder.close()
+        super().close()
+
+
+def _event(row: Row) -> Event:
+    return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)

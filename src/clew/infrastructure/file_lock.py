@@ -1,0 +1,94 @@
+"""The lock that the processes of a store take in turn: a file that is locked, never read, never deleted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+
+from clew.domain.errors import StoreError
+from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, unavailable
+
+
+class FileLock:
+    """An exclusive lock between processes, not between threads; ``timeout`` in seconds."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._fd: int | None = None
+        self._waiting: list[_Waiter] = []
+
+    def acquire(self) -> None:
+        """Wait for the lock. Raises StoreUnavailableError when it cannot be had within the timeout."""
+        try:
+            if self._fd is None:
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._wait()
+        except OSError as error:
+            raise unavailable(self._path, error) from error
+
+    def release(self) -> None:
+        """Let the next process have it."""
+        if self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of the file; in the child of a fork this leaves the parent's lock alone."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def forget(self) -> None:
+        """Close every descriptor that the parent of a fork had, also of threads that wait only there."""
+        self.close()
+        for waiter in self._waiting:
+            os.close(waiter.fd)
+        self._waiting.clear()
+
+    def _wait(self) -> None:
+        # Waiting in the kernel gives every process its turn, which asking again and again does not. It cannot be
+        # given a timeout, so a thread waits, with a descriptor of its own that becomes the lock's.
+        waiter = _Waiter(self._path)
+        self._waiting.append(waiter)
+        if not waiter.wait(self._timeout):
+            self._waiting = [w for w in self._waiting if w is waiter or w.thread.is_alive()]
+            raise self._refusal()
+        self._waiting.remove(waiter)
+        self.close()
+        self._fd = waiter.fd
+
+    def _refusal(self) -> StoreError:
+        return SQLiteUnavailableError(
+            f"{self._path}: another process has held the lock for {self._timeout:g} s. "
+            "Wait or end that process, then try again."
+        )
+
+
+class _Waiter:
+    """One wait for the lock, in a thread: what comes after the timeout is given back at once."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._decided = threading.Lock()
+        self._got = threading.Event()
+        self._abandoned = False
+        self.thread = threading.Thread(target=self._run, name="clew-lock", daemon=True)
+        self.thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether the lock was had in time."""
+        self._got.wait(timeout)
+        with self._decided:
+            self._abandoned = not self._got.is_set()
+            return not self._abandoned
+
+    def _run(self) -> None:
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        with self._decided:
+            if self._abandoned:
+                os.close(self.fd)
+            else:
+                self._got.set()

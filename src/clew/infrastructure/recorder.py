@@ -1,0 +1,141 @@
+"""What every event store of Clew's does, on stored bytes: the port that one contract suite holds them to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
+
+from clew.domain.errors import ConflictError
+from clew.domain.ports import Appended, Fork, Head, Key, Shred, StreamInfo
+
+__all__ = [
+    "Append",
+    "Appended",
+    "Fork",
+    "Head",
+    "Key",
+    "RecordedConflictError",
+    "Recorder",
+    "Row",
+    "Shred",
+    "Snapshot",
+    "StreamInfo",
+]
+
+
+class RecordedConflictError(ConflictError, IntegrityError):
+    """The conflict that the recorders raise: Clew's own, and the library's for applications of the library's."""
+
+
+class Row(NamedTuple):
+    """One stored event as it lies in the store."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    state: bytes
+    """The stored bytes; of a shredded row, the stub."""
+    hash: bytes
+    digest: bytes | None
+    """None, or of a shredded row the SHA-256 of the bytes that were there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A droppable snapshot of the small state that decisions need, outside the chain."""
+
+    stream: str
+    version: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Everything that one append writes, all of it or nothing."""
+
+    events: Sequence[StoredEvent]
+    forks: Mapping[str, Fork] = field(default_factory=dict)
+    shreds: Sequence[Shred] = ()
+    snapshots: Sequence[Snapshot] = ()
+    key: Key | None = None
+    tracking: Tracking | None = None
+
+
+class Recorder(Protocol):
+    """An event store on stored bytes."""
+
+    def submit(self, append: Append) -> Future[Appended]:
+        """Hand an append to the writer; the future can be cancelled until the writer has taken it.
+
+        Fails with RecordedConflictError (a stream is not where the append says: an event's version must be its
+        stream's head + 1; a stream without events may start at 0 or 1, a fork at its cut + 1),
+        IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it is stored.
+        """
+        ...
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        ...
+
+    def head(self, stream: str) -> Head | None:
+        """The last version and hash of a stream's own events, None when it has none."""
+        ...
+
+    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+        """The rows of a stream and of its ancestors up to each cut, in version order, ``after`` < version ≤ ``upto``.
+
+        One query, whatever the depth. Empty when there is no such stream.
+        """
+        ...
+
+    def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
+        """The rows that lie under the stream itself, in version order: what verification walks."""
+        ...
+
+    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+        """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
+        ...
+
+    def last_position(self) -> int:
+        """The highest position that readers may see, 0 for an empty store."""
+        ...
+
+    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order in which they were made, ``after`` < key."""
+        ...
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        ...
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order in which they were made."""
+        ...
+
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
+        """Stream key and version of rows whose stream is not in the table of streams: only tampering makes any."""
+        ...
+
+    def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        ...
+
+    def shredded(self) -> int:
+        """How many rows were ever shredded: a cache of decoded events holds only while it stands still."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit, of this process or another; returns the function that ends it.
+
+        ``wake`` is called from a thread of the store's, must return at once, and may be called without need.
+        """
+        ...
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of everything; later calls raise ClosedError."""
+        ...

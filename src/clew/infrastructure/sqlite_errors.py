@@ -1,0 +1,54 @@
+"""What SQLite and the file system answer, said as Clew's errors: what failed, where, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from eventsourcing.persistence import OperationalError
+
+from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError
+
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "the disk is full. Free some space, then try again.",
+    sqlite3.SQLITE_BUSY: "another program keeps it locked. Wait or end that program, then try again.",
+    sqlite3.SQLITE_LOCKED: "another program keeps it locked. Wait or end that program, then try again.",
+    sqlite3.SQLITE_READONLY: "it is read-only. Make the file and its folder writable, or work on a copy.",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened. Check that its folder is there and that both may be written to.",
+    sqlite3.SQLITE_PERM: "it may not be written to. Check the permissions of the file and its folder.",
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write. Check the disk, then try again.",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged. Restore a copy of it.",
+}
+
+_FILE_ADVICE = {
+    errno.ENOENT: "its folder does not exist. Make the folder, or choose another path.",
+    errno.ENOTDIR: "its folder is not a folder. Choose another path.",
+    errno.EISDIR: "it is a folder. Name a file in it.",
+    errno.EACCES: "it may not be opened. Check the permissions of the file and its folder.",
+    errno.EPERM: "it may not be opened. Check the permissions of the file and its folder.",
+    errno.EROFS: "it is on a read-only disk. Choose another path, or work on a copy.",
+    errno.ENOSPC: "the disk is full. Free some space, then try again.",
+    errno.ENAMETOOLONG: "its name is too long. Choose a shorter path.",
+}
+
+
+class SQLiteUnavailableError(StoreUnavailableError, OperationalError):
+    """The store cannot be opened, read or written: Clew's error, and the library's for the library's applications."""
+
+
+def unavailable(path: str, error: Exception) -> StoreError:
+    """The error of Clew's for one of SQLite's or of the file system's."""
+    if isinstance(error, OSError):
+        why = _FILE_ADVICE.get(error.errno or 0) or f"{error.strerror or error}. Check the file and its folder."
+        return SQLiteUnavailableError(f"{path}: {why}")
+    # Only errors that come from SQLite itself have a code; the low byte is the kind.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreSchemaError(f"{path}: this is not an SQLite database. Choose another path.")
+    why = _ADVICE.get(code) or "SQLite cannot do what was asked. Check that the file is a database of this Clew."
+    return SQLiteUnavailableError(f"{path}: {why} (SQLite says: {error})")
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether SQLite or the file system raised it, rather than a mistake in a program."""
+    return isinstance(error, sqlite3.Error | OSError)

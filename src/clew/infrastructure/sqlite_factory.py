@@ -1,0 +1,63 @@
+"""The library's factory for Clew's SQLite stores: ``PERSISTENCE_MODULE=clew.infrastructure.sqlite_factory``."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import eventsourcing.sqlite as library
+from eventsourcing.persistence import AggregateRecorder, ApplicationRecorder, ProcessRecorder
+from eventsourcing.utils import Environment, EnvType
+
+from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore, Synchronous
+from clew.infrastructure.sqlite_recorder import SQLiteRecorder
+
+
+class SQLiteFactory(library.SQLiteFactory):
+    """Serves any application of the library's, with the settings of the library's own factory.
+
+    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) is Clew's. Snapshots and plain tracking stay in the library's tables.
+    """
+
+    SQLITE_SYNCHRONOUS = "SQLITE_SYNCHRONOUS"
+
+    application_recorder_class = SQLiteRecorder
+    process_recorder_class = SQLiteRecorder
+
+    def __init__(self, env: Environment | EnvType | None) -> None:
+        super().__init__(env)
+        settings = self.datastore
+        timeout = (self.env.get(self.SQLITE_LOCK_TIMEOUT) or "").strip()
+        synchronous = (self.env.get(self.SQLITE_SYNCHRONOUS) or "FULL").upper()
+        if synchronous not in ("FULL", "NORMAL", "OFF"):
+            msg = f"{self.SQLITE_SYNCHRONOUS} is {synchronous!r}. Set it to FULL, NORMAL or OFF."
+            raise OSError(msg)
+        self.datastore: ClewSQLiteDatastore = ClewSQLiteDatastore(
+            settings.pool.db_name,
+            lock_timeout=int(timeout) if timeout else None,
+            single_row_tracking=settings.single_row_tracking,
+            originator_id_type=cast("Literal['uuid', 'text']", settings.originator_id_type),
+            synchronous=cast("Synchronous", synchronous),
+            create=self.env_create_table(),
+        )
+
+    def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
+        """The library's own recorder and table, without chain or contiguity."""
+        with self.datastore.exclusive():
+            return super().aggregate_recorder(purpose)
+
+    def application_recorder(self) -> ApplicationRecorder:
+        """Clew's recorder."""
+        with self.datastore.exclusive():
+            return super().application_recorder()
+
+    def tracking_recorder(
+        self, tracking_recorder_class: type[library.SQLiteTrackingRecorder] | None = None
+    ) -> library.SQLiteTrackingRecorder:
+        """The library's own recorder, or the class that is given."""
+        with self.datastore.exclusive():
+            return super().tracking_recorder(tracking_recorder_class)
+
+    def process_recorder(self) -> ProcessRecorder:
+        """Clew's recorder."""
+        with self.datastore.exclusive():
+            return super().process_recorder()

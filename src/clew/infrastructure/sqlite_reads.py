@@ -1,0 +1,167 @@
+"""What is read from a SQLite store: lineages, rows by position, streams and snapshots, each in one short query."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from clew.infrastructure.append_plan import first_after
+from clew.infrastructure.recorder import Head, Row, Snapshot, StreamInfo
+from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+
+HIGHEST = 2**63 - 1
+WINDOW = 20_000
+"""How many positions one query of a prefix looks at, so that none holds back the checkpoints for long."""
+
+FEW_STREAMS = 1_000
+
+# Where a stub did not fit into the place of its row, the row's digest is empty and both lie in ``remains``.
+_STATE = (
+    "CASE WHEN e.digest = x'' THEN coalesce((SELECT r.state FROM remains r WHERE r.position = e.position), x'') "
+    "ELSE e.state END"
+)
+_DIGEST = (
+    "CASE WHEN e.digest = x'' THEN coalesce((SELECT r.digest FROM remains r WHERE r.position = e.position), x'') "
+    "ELSE e.digest END"
+)
+
+# The cut grows from a parent to its forks, which the writer sees to; asked for, it ends the walk even in a file that
+# somebody changed into a circle.
+_LINE = """WITH RECURSIVE line (id, name, parent, cut, upto) AS (
+    SELECT id, name, parent, cut, :upto FROM stream WHERE name = :name
+    UNION ALL
+    SELECT p.id, p.name, p.parent, p.cut, min(line.upto, line.cut)
+    FROM line CROSS JOIN stream p ON p.id = line.parent
+    WHERE line.cut > :after AND (p.cut IS NULL OR p.cut < line.cut)
+) """
+_LINEAGE = f"""{_LINE}
+SELECT e.position, line.name, e.version, e.type, {_STATE}, e.hash, {_DIGEST}
+FROM line CROSS JOIN event e ON e.stream = line.id AND e.version > :after AND e.version <= line.upto"""
+_SNAPSHOT = f"""{_LINE}
+SELECT line.name, s.version, s.state FROM line CROSS JOIN snapshot s ON s.stream = line.id AND s.version =
+    (SELECT max(n.version) FROM snapshot n WHERE n.stream = line.id AND n.version <= line.upto)
+LIMIT 1"""
+_ROWS = (
+    f"SELECT e.position, s.name, e.version, e.type, {_STATE}, e.hash, {_DIGEST} "
+    "FROM event e CROSS JOIN stream s ON s.id = e.stream "
+)
+_STREAMS = "SELECT s.id, s.name, p.name, s.cut FROM stream s LEFT JOIN stream p ON p.id = s.parent "
+_ORPHANS = """WITH RECURSIVE owner (id) AS (
+    SELECT min(stream) FROM event
+    UNION ALL
+    SELECT (SELECT min(stream) FROM event WHERE stream > owner.id) FROM owner WHERE owner.id IS NOT NULL
+)
+SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = owner.id
+WHERE owner.id NOT IN (SELECT id FROM stream) ORDER BY e.stream, e.version LIMIT ?"""
+
+_version = itemgetter(2)
+
+
+class SQLiteReads:
+    """The reading half of the port, on a datastore."""
+
+    datastore: ClewSQLiteDatastore
+
+    def head(self, stream: str) -> Head | None:
+        """The last version and hash of a stream's own events."""
+        found = self.datastore.query(
+            "SELECT e.version, e.hash FROM stream s CROSS JOIN event e ON e.stream = s.id "
+            "WHERE s.name = ? ORDER BY e.version DESC LIMIT 1",
+            (stream,),
+        )
+        return Head(*found[0]) if found else None
+
+    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+        """The rows of a stream and of its ancestors up to each cut, in version order."""
+        found = self.datastore.query(
+            _LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto}
+        )
+        # They come stream by stream, each in order: sorting such runs costs less here than a sorter there.
+        found.sort(key=_version)
+        return list(map(Row._make, found))
+
+    def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
+        """The rows that lie under the stream itself, in version order."""
+        found = self.datastore.query(
+            f"SELECT e.position, s.name, e.version, e.type, {_STATE}, e.hash, {_DIGEST} "  # noqa: S608 - constants
+            "FROM stream s CROSS JOIN event e ON e.stream = s.id "
+            "WHERE s.name = ? AND e.version > ? ORDER BY e.version LIMIT ?",
+            (stream, after, limit),
+        )
+        return list(map(Row._make, found))
+
+    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+        """Rows in position order of streams whose name begins with ``prefix``."""
+        if not prefix:
+            sql = _ROWS + "WHERE e.position > ? ORDER BY e.position LIMIT ?"
+            return list(map(Row._make, self.datastore.query(sql, (after, limit))))
+        names, bounds = _named(prefix)
+        sql = _ROWS + f"WHERE e.position > ? AND e.position <= ? AND {names} ORDER BY e.position LIMIT ?"
+        rows: list[Row] = []
+        last = self.last_position()
+        while after < last and len(rows) < limit:
+            upto = min(last, max(after, 0) + WINDOW)
+            found = self.datastore.query(sql, (after, upto, *bounds, limit - len(rows)))
+            rows.extend(map(Row._make, found))
+            after = upto
+        return rows
+
+    def last_position(self) -> int:
+        """The highest position that readers may see, 0 for an empty store."""
+        found = self.datastore.query("SELECT max(position) FROM event")
+        return found[0][0] or 0
+
+    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order in which they were made, ``after`` < key."""
+        if not prefix:
+            sql = _STREAMS + "WHERE s.id > ? ORDER BY s.id LIMIT ?"
+            return list(map(StreamInfo._make, self.datastore.query(sql, (after, limit))))
+        names, bounds = _named(prefix)
+        # A prefix of few streams is found by its names; where it has many, the order of keys is the shorter way.
+        few = self.datastore.query(
+            f"SELECT s.id FROM stream s WHERE {names} LIMIT ?",  # noqa: S608 - constants
+            (*bounds, FEW_STREAMS),
+        )
+        if len(few) < FEW_STREAMS:
+            keys = sorted(key for (key,) in few if key > after)[:limit]
+            marks = ",".join("?" * len(keys))
+            sql = _STREAMS + f"WHERE s.id IN ({marks}) ORDER BY s.id"
+            return list(map(StreamInfo._make, self.datastore.query(sql, keys)))
+        sql = _STREAMS + f"WHERE s.id > ? AND {names.replace('s.name', '+s.name')} ORDER BY s.id LIMIT ?"
+        return list(map(StreamInfo._make, self.datastore.query(sql, (after, *bounds, limit))))
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        found = self.datastore.query(_STREAMS + "WHERE s.name = ?", (name,))
+        return StreamInfo._make(found[0]) if found else None
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order in which they were made."""
+        found = self.datastore.query(
+            _STREAMS + "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) ORDER BY s.id", (stream,)
+        )
+        return list(map(StreamInfo._make, found))
+
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
+        """Stream key and version of rows whose stream is not in the table of streams."""
+        return [(key, version) for key, version in self.datastore.query(_ORPHANS, (limit,))]
+
+    def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        # The walk goes from the stream to its ancestors and stops at the first that has one.
+        found = self.datastore.query(
+            _SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto}
+        )
+        return Snapshot(*found[0]) if found else None
+
+    def shredded(self) -> int:
+        """How many rows were ever shredded."""
+        found = self.datastore.query("SELECT value FROM counter WHERE name = 'shredded'")
+        return int(found[0][0]) if found else 0
+
+
+def _named(prefix: str) -> tuple[str, tuple[str, ...]]:
+    """The condition that a stream's name begins with the prefix, as a range that the index of names can seek."""
+    end = first_after(prefix)
+    if end is None:
+        return "s.name >= ?", (prefix,)
+    return "s.name >= ? AND s.name < ?", (prefix, end)

@@ -1,0 +1,109 @@
+"""The tables of a Clew database in SQLite, and how a file is recognised as one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from clew.domain.errors import StoreSchemaError
+
+APPLICATION_ID = 0x436C6577
+"""``Clew`` in ASCII, in the header of the file."""
+
+SCHEMA_VERSION = 1
+
+_MAGIC = b"SQLite format 3\0"
+
+# Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
+TABLES = (
+    """CREATE TABLE stream (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        parent INTEGER REFERENCES stream,
+        cut INTEGER
+    )""",
+    "CREATE INDEX stream_parent ON stream (parent) WHERE parent IS NOT NULL",
+    # AUTOINCREMENT: a position is never given twice, whatever is deleted by tampering.
+    """CREATE TABLE event (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        stream INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        state BLOB NOT NULL,
+        hash BLOB NOT NULL,
+        digest BLOB
+    )""",
+    "CREATE UNIQUE INDEX event_stream_version ON event (stream, version)",
+    # The rows of an append are the positions from first to last, so first finds the key that covers a row.
+    """CREATE TABLE append_key (
+        first INTEGER PRIMARY KEY,
+        last INTEGER NOT NULL,
+        stream INTEGER NOT NULL,
+        key TEXT NOT NULL,
+        salt BLOB NOT NULL,
+        digest BLOB
+    )""",
+    "CREATE UNIQUE INDEX append_key_stream_key ON append_key (stream, key)",
+    # What is left of a shredded row where it would not fit into the place of the row: see the writer.
+    "CREATE TABLE remains (position INTEGER PRIMARY KEY, state BLOB NOT NULL, digest BLOB NOT NULL)",
+    """CREATE TABLE snapshot (
+        stream INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        state BLOB NOT NULL,
+        PRIMARY KEY (stream, version)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO counter (name, value) VALUES ('shredded', 0)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+def refuse_other_files(path: str) -> None:
+    """Look at a file before anything is made beside it. Raises StoreSchemaError when it is no SQLite database."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - the path may be bytes that pathlib would change
+            start = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        return
+    if start and start != _MAGIC:
+        msg = f"{path}: this is not an SQLite database. Choose another path."
+        raise StoreSchemaError(msg)
+
+
+def is_prepared(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the tables are there; False for an empty file.
+
+    Raises StoreSchemaError for another program's database and for one that a newer Clew made.
+    """
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    if application_id != APPLICATION_ID:
+        if application_id != 0 or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            msg = f"{path}: this is another program's SQLite database. Choose another path for Clew's."
+            raise StoreSchemaError(msg)
+        return False
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        msg = (
+            f"{path}: this database has schema {version}, and this Clew knows schema {SCHEMA_VERSION}. "
+            "Open it with the Clew that made it, or a newer one."
+        )
+        raise StoreSchemaError(msg)
+    return True
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables, all of them or none. The caller holds the lock of the store."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in TABLES:
+            connection.execute(statement)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def may_be_written(path: str) -> bool:
+    """Whether the file, if it is there, may be written to by this user."""
+    return not os.path.exists(path) or os.access(path, os.W_OK)  # noqa: PTH110 - as above

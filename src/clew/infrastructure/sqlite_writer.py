@@ -1,0 +1,402 @@
+"""What the writer thread of a SQLite store does: a batch of appends in one transaction, then the checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from eventsourcing.persistence import IntegrityError
+from eventsourcing.sqlite import SQLiteTrackingRecorder
+
+from clew.domain.errors import ClewError
+from clew.infrastructure.append_plan import (
+    Outcome,
+    Plan,
+    StoredState,
+    content_digest,
+    hashes,
+    new_salt,
+    plan,
+)
+from clew.infrastructure.recorder import Append, Appended, Head, Key, RecordedConflictError, Shred
+from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, is_refusal, unavailable
+
+if TYPE_CHECKING:
+    from eventsourcing.persistence import Tracking
+
+    from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+
+MOST_HEADS = 65_536
+PASSIVE_BYTES = 4 * 1024 * 1024
+TRUNCATE_BYTES = 24 * 1024 * 1024
+PATIENT_BYTES = 40 * 1024 * 1024
+COMMIT_BYTES = 6 * 4096
+"""About what a small commit adds to the log: the pages of four tables and indexes."""
+
+BUSY_MS = 20
+PATIENT_MS = 2_000
+SCRUB_MS = 200
+SCRUB_AGAIN_SECONDS = 0.05
+
+# A stub of more would let the cell of a row with overflow pages grow; the bound is for pages of 4096 bytes.
+MOST_IN_PLACE = 340
+DIGEST_BYTES = 32
+
+_HEAD = (
+    "SELECT s.id, e.version, e.hash FROM stream s CROSS JOIN event e ON e.stream = s.id "
+    "WHERE s.name = ? ORDER BY e.version DESC LIMIT 1"
+)
+_AT = (
+    "SELECT e.position, e.type, e.state, e.hash, e.digest FROM stream s CROSS JOIN event e ON e.stream = s.id "
+    "WHERE s.name = ? AND e.version = ?"
+)
+_INSERT = "INSERT INTO event (position, stream, version, type, state, hash) VALUES (?, ?, ?, ?, ?, ?)"
+_KEY = (
+    "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
+    "WHERE s.name = ? AND k.key = ?"
+)
+_STORED = (
+    "SELECT s.name, e.version, e.type, e.state, e.hash FROM event e CROSS JOIN stream s ON s.id = e.stream "
+    "WHERE e.position = ?"
+)
+
+Outcomes = Sequence[Appended | Exception]
+
+
+class SQLiteWriter:
+    """The one that writes events: called by the writer thread only, and by ``close`` when that has ended."""
+
+    def __init__(self, store: ClewSQLiteDatastore) -> None:
+        self._store = store
+        self._tracking = SQLiteTrackingRecorder(store)
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing: after a rollback, another process's commit, or a fork."""
+        self._seen: int | None = None
+        self._heads: dict[str, Head] = {}
+        self._ids: dict[str, int] = {}
+        self._last = 0
+        self._pending: list[tuple[int, int, int, str, bytes, bytes]] = []
+        self._plans: list[tuple[Plan, tuple[int, ...]]] = []
+        self._committed = False
+        self._scrub = False
+        self._unsynced = 0
+        self._try_at = 0.0
+        self.commits = 0
+
+    # Writing
+
+    def write(self, appends: Sequence[Append]) -> Outcomes:
+        """Write a batch in one transaction; an append that is refused leaves the others as they are."""
+        try:
+            with self._store.exclusive():
+                return self._transaction(appends)
+        except Exception as error:
+            if isinstance(error, ClewError):
+                return [error] * len(appends)
+            if is_refusal(error):
+                return [unavailable(self._store.path, error)] * len(appends)
+            raise
+
+    def _transaction(self, appends: Sequence[Append]) -> Outcomes:
+        connection = self._store.writing()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            self._look(connection)
+            outcomes = [self._one(connection, append) for append in appends]
+            self._flush(connection)
+        except Exception as error:
+            self._roll_back(connection)
+            if len(appends) > 1:
+                # Whose fault it was shows when each is alone.
+                return [outcome for append in appends for outcome in self._transaction([append])]
+            if isinstance(error, sqlite3.Error):
+                return [unavailable(self._store.path, error)]
+            return [error]
+        if not self._plans:
+            connection.execute("ROLLBACK")
+            return outcomes
+        try:
+            self._store.commit(connection)
+        except sqlite3.Error as error:
+            return self._settle(outcomes, error)
+        self._done(appends)
+        return outcomes
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        seen = connection.execute("PRAGMA data_version").fetchone()[0]
+        if seen != self._seen or len(self._heads) > MOST_HEADS:
+            self._heads.clear()
+            self._ids.clear()
+            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
+            self._last = row[0] if row else 0
+            self._seen = seen
+        self._plans.clear()
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        self._lose_heads()
+
+    def _lose_heads(self) -> None:
+        self._seen = None
+        self._heads.clear()
+        self._ids.clear()
+        self._pending.clear()
+        self._plans.clear()
+
+    def _one(self, connection: sqlite3.Connection, append: Append) -> Appended | Exception:
+        try:
+            made = plan(append, _Known(self, connection))
+            if isinstance(made, Appended):
+                return made
+            if append.tracking is not None:
+                # Written first: if it is refused, nothing else of the append is there yet.
+                self._track(connection, append.tracking)
+        except (ClewError, ValueError, TypeError) as error:
+            return error
+        return self._apply(connection, made)
+
+    def _track(self, connection: sqlite3.Connection, tracking: Tracking) -> None:
+        cursor = connection.cursor()
+        cursor.row_factory = sqlite3.Row
+        try:
+            self._tracking._insert_tracking(cursor, tracking)  # type: ignore[arg-type]  # noqa: SLF001 - see below
+            # The library offers its statement inside a transaction only under this name; a cursor of sqlite3's has
+            # all that it uses of its own cursor.
+        except (sqlite3.IntegrityError, IntegrityError) as error:
+            cursor.execute(
+                "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
+            )
+            name = f"tracking of {tracking.application_name}"
+            raise RecordedConflictError(name, tracking.notification_id - 1, cursor.fetchone()[0] or 0) from error
+
+    def _apply(self, connection: sqlite3.Connection, made: Plan) -> Appended:
+        append = made.append
+        for name, fork in made.began.items():
+            parent = None if fork is None else self._id(connection, fork.parent)
+            cut = None if fork is None else fork.cut
+            cursor = connection.execute(
+                "INSERT INTO stream (name, parent, cut) VALUES (?, ?, ?)", (name, parent, cut)
+            )
+            self._ids[name] = cursor.lastrowid or 0
+        first = position = self._last + 1
+        for row in made.rows:
+            self._pending.append((position, self._id(connection, row.stream), *row[1:]))
+            position += 1
+        self._last = position - 1
+        self._heads.update(made.heads)
+        appended = Appended(
+            tuple(range(first, position)), hashes(made.rows), tuple(row.version for row in made.rows)
+        )
+        for shred in append.shreds:
+            self._shred(connection, shred)
+        if append.snapshots:
+            connection.executemany(
+                "INSERT OR REPLACE INTO snapshot (stream, version, state) VALUES (?, ?, ?)",
+                [(self._id(connection, s.stream), s.version, s.state) for s in append.snapshots],
+            )
+        if append.key is not None:
+            salt = new_salt()
+            connection.execute(
+                "INSERT INTO append_key (first, last, stream, key, salt, digest) VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    first,
+                    position - 1,
+                    self._id(connection, append.key.stream),
+                    append.key.key,
+                    salt,
+                    content_digest(salt, append.key.content),
+                ),
+            )
+        self._plans.append((made, appended.positions))
+        return appended
+
+    def _id(self, connection: sqlite3.Connection, name: str) -> int:
+        found = self._ids.get(name)
+        if found is None:
+            row = connection.execute("SELECT id FROM stream WHERE name = ?", (name,)).fetchone()
+            found = self._ids[name] = row[0]
+        return found
+
+    def _flush(self, connection: sqlite3.Connection) -> None:
+        if self._pending:
+            connection.executemany(_INSERT, self._pending)
+            self._pending.clear()
+
+    def _shred(self, connection: sqlite3.Connection, shred: Shred) -> None:
+        self._flush(connection)
+        row = connection.execute(_AT, (shred.stream, shred.version)).fetchone()
+        position, type_, state = row[:3]
+        fits = len(shred.stub) + DIGEST_BYTES <= len(state) and len(shred.stub) + len(type_) <= MOST_IN_PLACE
+        # A row that grows can move its neighbours to another page, and of them copies would stay behind that no
+        # later shredding finds. So what does not fit into the place of the row lies elsewhere.
+        if not fits:
+            connection.execute(
+                "INSERT OR REPLACE INTO remains (position, state, digest) VALUES (?, ?, ?)",
+                (position, shred.stub, shred.digest),
+            )
+        connection.execute(
+            "UPDATE event SET state = ?, digest = ? WHERE position = ?",
+            (shred.stub if fits else b"", shred.digest if fits else b"", position),
+        )
+        connection.execute("UPDATE counter SET value = value + 1 WHERE name = 'shredded'")
+        connection.execute(
+            "UPDATE append_key SET digest = NULL WHERE last >= ? AND first = "
+            "(SELECT first FROM append_key WHERE first <= ? ORDER BY first DESC LIMIT 1)",
+            (position, position),
+        )
+
+    def _done(self, appends: Sequence[Append]) -> None:
+        self.commits += 1
+        self._committed = True
+        for append in appends:
+            if append.shreds:
+                self._scrub = True
+            for event in append.events:
+                self._unsynced += len(event.state)
+        self._unsynced += COMMIT_BYTES
+        self._plans.clear()
+
+    # A commit that failed
+
+    def _settle(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
+        """Find out on a new connection whether a commit that raised has happened; the lock is still held."""
+        plans = list(self._plans)
+        self._lose_heads()
+        try:
+            self._store.drop_writing()
+            connection = self._store.writing()
+            if all(self._is_stored(connection, made, positions) for made, positions in plans):
+                self._done([made.append for made, _ in plans])
+                return outcomes
+            # Whatever lies in the log without having been committed is overwritten or dropped by this.
+            self._checkpoint("TRUNCATE", BUSY_MS)
+        except sqlite3.Error as second:
+            msg = (
+                f"{self._store.path}: the disk failed during a commit ({error}) and cannot be read now ({second}): "
+                "whether the append was stored is not known. Check the disk, then read what is there."
+            )
+            return [SQLiteUnavailableError(msg)] * len(outcomes)
+        return [unavailable(self._store.path, error)] * len(outcomes)
+
+    def _is_stored(self, connection: sqlite3.Connection, made: Plan, positions: tuple[int, ...]) -> bool:
+        rows = zip(made.rows, positions, strict=True)
+        if not all(connection.execute(_STORED, (at,)).fetchone() == tuple(row) for row, at in rows):
+            return False
+        for shred in made.append.shreds:
+            row = connection.execute(_AT, (shred.stream, shred.version)).fetchone()
+            if row is None or row[4] is None:
+                return False
+        tracking = made.append.tracking
+        return tracking is None or (
+            connection.execute(
+                "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
+            ).fetchone()[0]
+            == tracking.notification_id
+        )
+
+    # After a commit
+
+    def rest(self) -> float | None:
+        """Wake the listeners, keep the log short and free of shredded text; seconds until the next try, if any."""
+        if self._committed:
+            self._committed = False
+            self._store.wakeups.wake()
+        now = time.monotonic()
+        if self._scrub:
+            if now >= self._try_at:
+                self._tidy("TRUNCATE", SCRUB_MS)
+            return max(0.0, self._try_at - now) if self._scrub else None
+        if self._unsynced >= PASSIVE_BYTES and now >= self._try_at:
+            size = self._log_size()
+            if size < TRUNCATE_BYTES:
+                self._tidy("PASSIVE", BUSY_MS)
+            else:
+                self._tidy("TRUNCATE", BUSY_MS if size < PATIENT_BYTES else PATIENT_MS)
+        return None
+
+    def finish(self) -> None:
+        """The last try, when the store is closed; the caller holds the lock."""
+        if self._scrub:
+            self._checkpoint("TRUNCATE", PATIENT_MS)
+
+    def _tidy(self, mode: str, busy_ms: int) -> None:
+        try:
+            with self._store.exclusive():
+                done = self._checkpoint(mode, busy_ms)
+        except (sqlite3.Error, OSError, ClewError):
+            done = False  # the disk fails, or another process has the lock: the next append will say so
+        if done:
+            self._unsynced = 0
+            self._scrub = self._scrub and mode != "TRUNCATE"
+        else:
+            self._try_at = time.monotonic() + SCRUB_AGAIN_SECONDS
+
+    def _checkpoint(self, mode: str, busy_ms: int) -> bool:
+        connection = self._store.writing()
+        connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
+        try:
+            busy, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._store.lock_timeout * 1000)}")
+        return not busy
+
+    def _log_size(self) -> int:
+        try:
+            return os.stat(self._store.path + "-wal").st_size  # noqa: PTH116 - paths stay as they were given
+        except FileNotFoundError:
+            return 0
+
+
+class _Known:
+    """What the plan of the next append is told: the cache of heads, else the transaction so far."""
+
+    __slots__ = ("_connection", "_writer")
+
+    def __init__(self, writer: SQLiteWriter, connection: sqlite3.Connection) -> None:
+        self._writer = writer
+        self._connection = connection
+
+    def head(self, stream: str) -> Head | None:
+        writer = self._writer
+        found = writer._heads.get(stream)
+        if found is None:
+            # What is pending has its head in the cache.
+            row = self._connection.execute(_HEAD, (stream,)).fetchone()
+            if row is None:
+                return None
+            writer._ids[stream] = row[0]
+            found = writer._heads[stream] = Head(row[1], row[2])
+        return found
+
+    def hash_at(self, stream: str, version: int) -> bytes | None:
+        row = self._at(stream, version)
+        return None if row is None else row[3]
+
+    def state_at(self, stream: str, version: int) -> StoredState | None:
+        row = self._at(stream, version)
+        return None if row is None else StoredState(row[2], row[4])
+
+    def outcome(self, key: Key) -> Outcome | None:
+        self._writer._flush(self._connection)
+        found = self._connection.execute(_KEY, (key.stream, key.key)).fetchone()
+        if found is None:
+            return None
+        first, last, salt, digest = found
+        rows = self._connection.execute(
+            "SELECT position, hash, version FROM event WHERE position BETWEEN ? AND ? ORDER BY position",
+            (first, last),
+        ).fetchall()
+        positions, hashes_, versions = zip(*rows, strict=True) if rows else ((), (), ())
+        return Outcome(salt, digest, Appended(positions, hashes_, versions))
+
+    def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
+        self._writer._flush(self._connection)
+        row: tuple[int, str, bytes, bytes, bytes | None] | None
+        row = self._connection.execute(_AT, (stream, version)).fetchone()
+        return row

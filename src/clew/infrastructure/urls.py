@@ -1,0 +1,60 @@
+"""From a URL to an event log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from clew.domain.errors import StoreUrlError
+
+if TYPE_CHECKING:
+    from clew.infrastructure.application import ConversationLog
+
+FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db) or memory:."
+
+
+def open_log(url: str) -> ConversationLog:
+    """Open the log that a URL names; what is missing of a SQLite database is made.
+
+    ``sqlite:///file.db`` is relative to the working directory, ``sqlite:////file.db`` absolute; ``memory:`` is gone
+    with the process. ``?synchronous=OFF`` (or NORMAL; the default is FULL) trades durability for speed.
+
+    Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+    """
+    if not isinstance(url, str):
+        message = f"{type(url).__name__} is not a URL. {FORMS}"
+        raise StoreUrlError(message)
+    parts = urlsplit(url)
+    if parts.scheme == "memory" and url == "memory:":
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})
+    if parts.scheme == "sqlite":
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory:SQLiteFactory", **_sqlite(url)})
+    message = f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}"
+    raise StoreUrlError(message)
+
+
+def _open(env: dict[str, str]) -> ConversationLog:
+    from clew.infrastructure.application import ConversationLog  # a wrong URL need not load the library
+
+    return ConversationLog(env)
+
+
+def _sqlite(url: str) -> dict[str, str]:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc or not path.startswith("/") or path in {"/", "//"} or "\0" in path or parts.fragment:
+        message = f"{url!r} names no SQLite file. {FORMS}"
+        raise StoreUrlError(message)
+    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous = settings.pop("synchronous", "FULL").upper()
+    if settings or synchronous not in {"FULL", "NORMAL", "OFF"}:
+        message = f"{url!r}: the only setting is synchronous=FULL, NORMAL or OFF."
+        raise StoreUrlError(message)
+    return {"SQLITE_DBNAME": path[1:], "SQLITE_SYNCHRONOUS": synchronous, "ORIGINATOR_ID_TYPE": "text"}
+
+
+def _without_secrets(url: str) -> str:
+    """The URL as far as it can be shown: a password may stand before the host, or in a query."""
+    shown = url.split("?", 1)[0]
+    head, at, host = shown.rpartition("@")
+    return f"{head.split('//', 1)[0]}//…@{host}" if at else shown

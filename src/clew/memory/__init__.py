@@ -1,0 +1,1 @@
+"""The context providers that ship with Clew."""

@@ -1,0 +1,1 @@
+"""What the service does, the same for threads and for asyncio."""

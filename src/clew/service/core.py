@@ -1,0 +1,279 @@
+"""What every operation works on: the log, who acts, the clock, and what was read before."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from clew.domain.control import SNAPSHOT_EVERY, Control, advance
+from clew.domain.decisions import Decided, Intent, decide
+from clew.domain.errors import ClewError, ConflictError, InvalidNameError
+from clew.domain.events import TYPE_NAMES, Event
+from clew.domain.names import check_id, stream_name, stream_prefix
+from clew.domain.ports import Appended, EventLog, Fork, Key, Shred, Write
+from clew.infrastructure import clock
+from clew.service.operations import Operation, read, wait
+
+if TYPE_CHECKING:
+    from clew.domain.history import HistoryBuilder
+
+T = TypeVar("T")
+
+ATTEMPTS = 1_000
+"""How often an append without an expected version is decided again before the conflict is reported."""
+
+CACHED_THREADS = 1_024
+CACHED_MESSAGES = 100_000
+
+
+class Recent(Generic[T]):
+    """The values used last, each with a weight, up to a number and a total weight; safe to use from many threads."""
+
+    def __init__(self, most: int, heaviest: int) -> None:
+        self._most = most
+        self._heaviest = heaviest
+        self._weight = 0
+        self._kept: OrderedDict[str, tuple[int, T]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> T | None:
+        """The value of that name, None if it is not kept."""
+        with self._lock:
+            if name not in self._kept:
+                return None
+            self._kept.move_to_end(name)
+            return self._kept[name][1]
+
+    def put(self, name: str, value: T, weight: int = 1) -> None:
+        """Keep a value; those used longest ago make room."""
+        with self._lock:
+            self._drop(name)
+            if weight > self._heaviest:
+                return
+            self._kept[name] = (weight, value)
+            self._weight += weight
+            while len(self._kept) > self._most or self._weight > self._heaviest:
+                self._drop(next(iter(self._kept)))
+
+    def drop(self, name: str) -> None:
+        """Keep it no longer."""
+        with self._lock:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        weight, _ = self._kept.pop(name, (0, None))
+        self._weight -= weight
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was read of a thread's history, as long as nothing was shredded since."""
+
+    builder: HistoryBuilder
+    shredded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The log of one tenant, seen by one actor.
+
+    ``tips`` are controls that appends are decided on: they count on what was submitted being written. ``controls`` and
+    ``histories`` hold what the log had: they are never ahead of it.
+    """
+
+    log: EventLog
+    tenant: str
+    now: Callable[[], int]
+    event_id: Callable[[], str]
+    thread_id: Callable[[], str]
+    actor: str | None = None
+    tips: Recent[Control] = field(default_factory=lambda: Recent(CACHED_THREADS, CACHED_THREADS))
+    controls: Recent[Control] = field(default_factory=lambda: Recent(CACHED_THREADS, CACHED_THREADS))
+    histories: Recent[Known] = field(default_factory=lambda: Recent(CACHED_THREADS, CACHED_MESSAGES))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def acting_as(self, actor: str | None) -> Core:
+        """The same for another actor."""
+        if actor is not None:
+            check_id(actor, "actor")
+        return replace(self, actor=actor)
+
+    def stream(self, thread_id: str) -> str:
+        """The name of a thread's stream. Raises InvalidNameError."""
+        check_id(thread_id, "thread id")
+        return stream_name(self.tenant, "thread", thread_id)
+
+    def prefix(self, thread_id: str = "") -> str:
+        """What the names of this tenant's threads begin with."""
+        return stream_prefix(self.tenant, "thread", thread_id)
+
+
+def new_core(log: EventLog, tenant: str, now: Callable[[], int]) -> Core:
+    """The core of a service on an open log. Raises InvalidNameError for a tenant that is none."""
+    try:
+        check_id(tenant, "tenant")
+    except InvalidNameError:
+        log.close()
+        raise
+    return Core(log, tenant, now, clock.event_id, clock.thread_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms something is written.
+
+    ``actor`` instead of the core's; ``expected_version`` of the thread; ``key`` is an idempotency key with what it
+    stands for; ``base`` is the control that a new stream begins with, ``fork`` where it leaves its parent.
+    """
+
+    actor: str | None = None
+    expected_version: int | None = None
+    key: Key | None = None
+    base: Control | None = None
+    fork: Fork | None = None
+    shreds: tuple[Shred, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What was written: the events, or, when an earlier append with the same key had done it, only its versions."""
+
+    events: tuple[Event, ...]
+    versions: tuple[int, ...]
+
+
+def load(core: Core, thread_id: str) -> Operation[Control]:
+    """The control of a thread at its head as the log has it: ``Control()`` if there is no such thread."""
+    stream = core.stream(thread_id)
+    control = core.controls.get(stream)
+    if control is None:
+        control = yield from read(lambda: core.log.control(stream))
+    else:
+        after = control.version
+        for event in (yield from read(lambda: core.log.lineage(stream, after=after))):
+            control = advance(control, event)
+    if control.version:
+        _remember(core, stream, control)
+    return control
+
+
+def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operation[Committed]:
+    """Decide and write; without an expected version a conflict is decided again on what is there then.
+
+    It decides on the control that this process knows, which the version fences; a refusal is made only on a control
+    that was just read.
+    """
+    stream = core.stream(thread_id)
+    conflict: ConflictError | None = None
+    for _ in range(ATTEMPTS):
+        done = yield from _attempt(core, thread_id, stream, intent, terms)
+        if isinstance(done, Committed):
+            return done
+        conflict = done or conflict
+    raise conflict or ConflictError(thread_id, 0, 0)
+
+
+def _attempt(
+    core: Core, thread_id: str, stream: str, intent: Intent, terms: Terms
+) -> Operation[Committed | ConflictError | None]:
+    """What was written; or the conflict, or None for a refusal, that is to be decided again on a fresh control."""
+    loaded = terms.base
+    if loaded is None and core.tips.get(stream) is None:
+        loaded = yield from load(core, thread_id)
+    try:
+        events, after, outcome = _submit(core, thread_id, stream, loaded, intent, terms)
+    except ClewError:
+        core.tips.drop(stream)
+        if loaded is None:
+            return None
+        first = yield from _repeated(core, terms.key)
+        if first is None:
+            raise
+        return Committed((), first.versions)
+    try:
+        appended = yield from wait(outcome)
+    except ConflictError as found:
+        core.tips.drop(stream)
+        conflict = ConflictError(thread_id, found.expected, found.actual)
+        if terms.expected_version is None and terms.base is None:
+            return conflict
+        raise conflict from None
+    except BaseException:
+        core.tips.drop(stream)
+        raise
+    if appended.repeated:
+        core.tips.drop(stream)
+        return Committed((), appended.versions)
+    _remember(core, stream, after)
+    return Committed(_recorded(events, appended), appended.versions)
+
+
+def _repeated(core: Core, key: Key | None) -> Operation[Appended | None]:
+    """What an append with this key did the first time: it counts also when the thread would refuse it today."""
+    if key is None:
+        return None
+    return (yield from read(lambda: core.log.repeated(key)))
+
+
+def _remember(core: Core, stream: str, control: Control) -> None:
+    known = core.controls.get(stream)
+    if known is None or known.version < control.version:
+        core.controls.put(stream, control)
+
+
+def _submit(
+    core: Core, thread_id: str, stream: str, loaded: Control | None, intent: Intent, terms: Terms
+) -> tuple[list[Event], Control, Future[Appended]]:
+    """Decide on the control that is known, hand the events to the writer, and count on their being written.
+
+    So appends of many threads to one conversation are decided one on the other and can share a commit. Where one is not
+    written after all, those after it conflict and are decided again.
+    """
+    with core.lock:
+        control = terms.base or _newest(loaded, core.tips.get(stream))
+        if terms.expected_version is not None and control.version != terms.expected_version:
+            raise ConflictError(thread_id, terms.expected_version, control.version)
+        decided = decide(thread_id, control, intent)
+        events, after = _record(core, stream, control, decided, terms.actor)
+        crossed = after.version // SNAPSHOT_EVERY > control.version // SNAPSHOT_EVERY
+        outcome = core.log.submit(
+            Write(
+                events,
+                forks={} if terms.fork is None else {stream: terms.fork},
+                shreds=terms.shreds,
+                controls={stream: after} if crossed else {},
+                key=terms.key,
+            )
+        )
+        core.tips.put(stream, after)
+    return events, after, outcome
+
+
+def _newest(loaded: Control | None, known: Control | None) -> Control:
+    """What was read may be older than what this process has submitted since; nothing is known after a conflict."""
+    return max(loaded or Control(), known or Control(), key=lambda control: control.version)
+
+
+def _record(
+    core: Core, stream: str, control: Control, decided: list[Decided], actor: str | None
+) -> tuple[list[Event], Control]:
+    """Put what was decided into envelopes. Recorded time never decreases along a lineage."""
+    now = max(core.now(), control.updated_at)
+    by = core.actor if actor is None else actor
+    events: list[Event] = []
+    for data, messages in decided:
+        event = Event(stream, control.version + 1, TYPE_NAMES[type(data)], core.event_id(), now, messages, data, by)
+        events.append(event)
+        control = advance(control, event)
+    return events, control
+
+
+def _recorded(events: list[Event], appended: Appended) -> tuple[Event, ...]:
+    return tuple(
+        event._replace(position=position, hash=hash_)
+        for event, position, hash_ in zip(events, appended.positions, appended.hashes, strict=True)
+    )

@@ -1,0 +1,250 @@
+"""Reading threads: histories, events and states at any version, and what there is to list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
+
+from clew.domain.control import Control, Status
+from clew.domain.decisions import check_readable
+from clew.domain.errors import (
+    InvalidTimeError,
+    UnknownCheckpointError,
+    UnknownThreadError,
+    UnknownVersionError,
+)
+from clew.domain.events import Event, to_microseconds, to_time
+from clew.domain.history import History, HistoryBuilder, ThreadState, evolve
+from clew.domain.json_values import JsonObject
+from clew.domain.names import parse_stream_name
+from clew.domain.ports import EventLog, StreamInfo, Verdict
+from clew.service.core import Core, Known, load
+from clew.service.operations import Operation, read
+
+At: TypeAlias = int | str | datetime | None
+"""A version, a checkpoint's name, an aware time, or None for the newest version."""
+
+PAGE = 500
+
+
+class ThreadSummary(NamedTuple):
+    """A thread in a list. ``head`` is its hash in hex; ``metadata`` names an imported thread's ``source_id``."""
+
+    thread_id: str
+    title: str | None
+    status: Status
+    version: int
+    messages: int
+    parent_id: str | None
+    forked_at: int | None
+    head: str
+    created_at: datetime
+    updated_at: datetime
+    metadata: JsonObject
+    labels: JsonObject
+    checkpoints: dict[str, int]
+    imported: bool
+
+
+def existing(core: Core, thread_id: str) -> Operation[Control]:
+    """The control of a thread that must be there. Raises UnknownThreadError."""
+    control = yield from load(core, thread_id)
+    if not control.version:
+        raise UnknownThreadError(thread_id)
+    return control
+
+
+def readable(core: Core, thread_id: str, asked: str) -> Operation[Control]:
+    """The control of a thread that is there and not deleted."""
+    control = yield from existing(core, thread_id)
+    check_readable(thread_id, control, asked)
+    return control
+
+
+def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: int | None = None) -> Operation[int]:
+    """The version that ``at`` or ``at_message`` means.
+
+    Raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+    """
+    if at_message is not None:
+        if at is not None:
+            raise UnknownVersionError("Both at= and at_message= were given. Give one of them.")
+        return (yield from _at_message(core, thread_id, control, at_message))
+    match at:
+        case None:
+            return control.version
+        case datetime():
+            return (yield from _at_time(core, thread_id, control, at))
+        case str():
+            if at not in control.checkpoints:
+                raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints))
+            return control.checkpoints[at]
+        case bool():
+            raise UnknownVersionError(f"{at} is not a version of thread {thread_id!r}.")
+        case int():
+            if not 1 <= at <= control.version:
+                message = f"Thread {thread_id!r} has no version {at}: its versions are 1 to {control.version}."
+                raise UnknownVersionError(message)
+            return at
+        case _:
+            message = f"{type(at).__name__} is no version. Give a number, a checkpoint's name or an aware datetime."
+            raise UnknownVersionError(message)
+
+
+def history(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[History]:
+    """The messages on the path at a version. Raises ThreadDeletedError beside what resolve() raises."""
+    control = yield from readable(core, thread_id, "history")
+    version = yield from resolve(core, thread_id, control, at, at_message)
+    return (yield from _history(core, thread_id, control.version, version))
+
+
+def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
+    """One page of a thread's lineage: versions without a gap, so that a page is bounded by versions."""
+    stream = core.stream(thread_id)
+    last = after + PAGE if upto is None else min(after + PAGE, upto)
+    found = yield from read(lambda: core.log.lineage(stream, after=after, upto=last))
+    return found
+
+
+def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int]:
+    """The version up to which events are asked for. Events can be read of a deleted thread, too."""
+    control = yield from existing(core, thread_id)
+    return (yield from resolve(core, thread_id, control, at, at_message))
+
+
+def event(core: Core, thread_id: str, version: int) -> Operation[Event]:
+    """One event of a thread's lineage."""
+    stream = core.stream(thread_id)
+    found = yield from read(lambda: core.log.lineage(stream, after=version - 1, upto=version))
+    if not found:
+        message = f"Thread {thread_id!r} has no version {version}."
+        raise UnknownVersionError(message)
+    return found[0]
+
+
+def state(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[ThreadState]:
+    """What the thread was at a version."""
+    control = yield from readable(core, thread_id, "state")
+    version = yield from resolve(core, thread_id, control, at, at_message)
+    stream = core.stream(thread_id)
+    then = yield from read(lambda: core.log.control(stream, version))
+    found = yield from _history(core, thread_id, control.version, version)
+    return ThreadState(then, found.messages)
+
+
+def replay(found: Iterator[Event]) -> Iterator[tuple[Event, ThreadState]]:
+    """Each event of a lineage with the state after it."""
+    now = ThreadState()
+    for each in found:
+        now = evolve(now, each)
+        yield each, now
+
+
+def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
+    """What a list says of one thread."""
+    control = yield from existing(core, thread_id)
+    stream = core.stream(thread_id)
+    return (yield from read(lambda: _summary(core.log, stream, control)))
+
+
+def summaries(core: Core, after: int, limit: int) -> Operation[tuple[list[ThreadSummary], int | None]]:
+    """One page of the tenant's threads in the order in which they were made, and what the next page begins after."""
+    prefix = core.prefix()
+    streams = yield from read(lambda: core.log.streams(prefix=prefix, after=after, limit=limit))
+    found = yield from read(lambda: _summarise(core.log, streams))
+    return found, streams[-1].key if len(streams) == limit else None
+
+
+def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
+    """The threads that were forked from this one, in the order in which they were made."""
+    yield from existing(core, thread_id)
+    stream = core.stream(thread_id)
+    return (yield from read(lambda: _summarise(core.log, core.log.forks(stream))))
+
+
+def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
+    """Verify a thread and its ancestors, or everything in the store, of whatever tenant."""
+    if thread_id is None:
+        return (yield from read(core.log.verify))
+    stream = core.stream(thread_id)
+    found = yield from read(lambda: core.log.verify(stream))
+    if not found.threads:
+        raise UnknownThreadError(thread_id)
+    return found
+
+
+def _summarise(log: EventLog, streams: list[StreamInfo]) -> list[ThreadSummary]:
+    return [_summary(log, stream.name, log.control(stream.name)) for stream in streams]
+
+
+def _summary(log: EventLog, stream: str, control: Control) -> ThreadSummary:
+    name = parse_stream_name(stream)
+    head = log.head(stream)
+    metadata = control.metadata if control.source_id is None else {**control.metadata, "source_id": control.source_id}
+    return ThreadSummary(
+        thread_id=stream if name is None else name.id,
+        title=control.title,
+        status=control.status,
+        version=control.version,
+        messages=control.messages,
+        parent_id=control.parent_id,
+        forked_at=control.forked_at,
+        head="" if head is None else head.hash.hex(),
+        created_at=to_time(control.created_at),
+        updated_at=to_time(control.updated_at),
+        metadata=metadata,
+        labels=control.labels,
+        checkpoints=control.checkpoints,
+        imported=control.imported,
+    )
+
+
+def _history(core: Core, thread_id: str, head: int, version: int) -> Operation[History]:
+    """The messages on the path, by a builder that is kept and gone on with as long as nothing is shredded."""
+    stream = core.stream(thread_id)
+    shredded = yield from read(core.log.shredded)
+    known = core.histories.get(stream)
+    builder = HistoryBuilder(thread_id) if known is None or known.shredded != shredded else known.builder
+    after = builder.version
+    more = () if after >= head else (yield from read(lambda: core.log.lineage(stream, after=after)))
+    with core.lock:  # another reader may have gone on with the same builder meanwhile
+        builder.add(each for each in more if each.version > builder.version)
+        found = builder.history(version)
+    core.histories.put(stream, Known(builder, shredded), len(builder))
+    return found
+
+
+def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Operation[int]:
+    found = yield from _history(core, thread_id, control.version, control.version)
+    messages = found.messages
+    if not 0 <= number <= len(messages):
+        message = f"Thread {thread_id!r} has no message {number}: there are {len(messages)} on its path."
+        raise UnknownVersionError(message)
+    if number:
+        return messages[number - 1].version
+    return messages[0].version - 1 if messages else control.version
+
+
+def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Operation[int]:
+    if at.tzinfo is None:
+        message = f"{at.isoformat()} has no offset, so it names no moment. Add one, as in {at.isoformat()}+00:00."
+        raise InvalidTimeError(message)
+    stream = core.stream(thread_id)
+    found = yield from read(lambda: _last_until(core.log, stream, control.version, to_microseconds(at)))
+    if not found:
+        message = f"Thread {thread_id!r} had not begun at {at.isoformat()}: it did at {to_time(control.created_at)}."
+        raise UnknownVersionError(message)
+    return found
+
+
+def _last_until(log: EventLog, stream: str, head: int, time: int) -> int:
+    """The last version at or before a time, 0 if none: recorded time never decreases, so it is found by halving."""
+    low, high = 0, head
+    while low < high:
+        middle = (low + high + 1) // 2
+        if log.lineage(stream, after=middle - 1, upto=middle)[0].recorded_at <= time:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,262 @@
+"""Writing threads: start, append, label, checkpoint, fork, rewind, edit, suspend, resume, end, delete, redact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from clew.domain.control import Control
+from clew.domain.decisions import (
+    Branch,
+    Checkpoint,
+    Intent,
+    Label,
+    Redact,
+    Rewind,
+    Say,
+    Start,
+    check_readable,
+)
+from clew.domain.errors import (
+    ConflictError,
+    InvalidContentError,
+    InvalidNameError,
+    NotRedactableError,
+    ThreadExistsError,
+)
+from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
+from clew.domain.history import HistoryMessage, as_message
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import Message, Text, check_message
+from clew.domain.ports import Fork, Key, Shred
+from clew.service.core import Committed, Core, Terms, commit
+from clew.service.operations import Operation, read
+from clew.service.reading import At, event, existing, readable, resolve
+
+Said: TypeAlias = HistoryMessage | int
+"""A message that is there: itself, as a history gives it, or its version."""
+
+
+def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -> Operation[str]:
+    """Begin a thread; returns its id. Raises ThreadExistsError."""
+    _check_messages(intent.messages)
+    chosen = core.thread_id() if thread_id is None else thread_id
+    try:
+        yield from commit(core, chosen, intent, Terms(actor=actor, base=Control()))
+    except ConflictError:
+        raise ThreadExistsError(chosen) from None
+    return chosen
+
+
+def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[None]:
+    """Begin a thread if it is not there. Raises ThreadDeletedError if it is there and deleted."""
+    stream = core.stream(thread_id)
+    control = yield from read(lambda: core.log.control(stream))
+    if control.version:
+        check_readable(thread_id, control, "open")
+        return
+    try:
+        yield from start(core, thread_id, Start(), actor)
+    except ThreadExistsError:
+        yield from readable(core, thread_id, "open")
+
+
+def as_messages(messages: Message | Sequence[Message]) -> tuple[Message, ...]:
+    """One message or many as many. Raises InvalidContentError for what is no message."""
+    if isinstance(messages, Message):
+        return (messages,)
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        kind = type(messages).__name__
+        text = f"append: {kind} is neither a Message nor a list of them. Use Message.user(…), Message.assistant(…)."
+        raise InvalidContentError(text)
+    _check_messages(messages)
+    return tuple(messages)
+
+
+def append(
+    core: Core,
+    thread_id: str,
+    messages: Sequence[Message],
+    *,
+    actor: str | None,
+    expected_version: int | None,
+    idempotency_key: str | None,
+) -> Operation[list[HistoryMessage]]:
+    """Append messages in one commit; returns them in their places."""
+    if not messages:
+        raise InvalidContentError("append: no message was given. Give one, or a list of them.")
+    terms = Terms(actor=actor, expected_version=expected_version, key=_key(core, thread_id, messages, idempotency_key))
+    done = yield from commit(core, thread_id, Say(tuple(messages)), terms)
+    if done.events:
+        return [said for each in done.events if (said := as_message(each)) is not None]
+    found: list[HistoryMessage] = []
+    for version in done.versions:
+        said = as_message((yield from event(core, thread_id, version)))
+        if said is not None:
+            found.append(said)
+    return found
+
+
+def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
+    """Write an intent that needs nothing to be looked up."""
+    return (yield from commit(core, thread_id, intent, Terms(actor=actor)))
+
+
+def label(core: Core, thread_id: str, labels: JsonObject, actor: str | None) -> Operation[Committed]:
+    """Set labels, or with None remove them."""
+    if not labels:
+        raise InvalidContentError("label: no label was given. Write label(topic='refund'), or topic=None to remove it.")
+    return (yield from commit(core, thread_id, Label(labels), Terms(actor=actor)))
+
+
+def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None) -> Operation[int]:
+    """Name a version; returns it."""
+    version: int | None = None
+    if at is not None:
+        control = yield from existing(core, thread_id)
+        version = yield from resolve(core, thread_id, control, at)
+    done = yield from commit(core, thread_id, Checkpoint(name, version), Terms(actor=actor))
+    return done.versions[0] - 1 if version is None else version
+
+
+def fork(
+    core: Core,
+    thread_id: str,
+    *,
+    at: At,
+    at_message: int | None,
+    title: str | None,
+    new_id: str | None,
+    actor: str | None,
+    messages: tuple[Message, ...] = (),
+) -> Operation[str]:
+    """Begin a thread at a version of this one; returns its id.
+
+    A version that was inherited lies in an ancestor, and the fork is the ancestor's.
+    """
+    control = yield from readable(core, thread_id, "fork")
+    version = yield from resolve(core, thread_id, control, at, at_message)
+    cut = yield from event(core, thread_id, version)
+    stream = core.stream(thread_id)
+    base = control
+    if version != control.version:
+        base = yield from read(lambda: core.log.control(stream, version))
+    chosen = core.thread_id() if new_id is None else new_id
+    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), title, messages)
+    terms = Terms(actor=actor, base=base, fork=Fork(cut.stream, version))
+    try:
+        yield from commit(core, chosen, intent, terms)
+    except ConflictError:
+        raise ThreadExistsError(chosen) from None
+    return chosen
+
+
+def rewind(core: Core, thread_id: str, to: At, actor: str | None) -> Operation[int]:
+    """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind."""
+    if to is None:
+        raise InvalidNameError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
+    control = yield from existing(core, thread_id)
+    version = yield from resolve(core, thread_id, control, to)
+    target = yield from event(core, thread_id, version)
+    done = yield from commit(core, thread_id, Rewind(version, max(target.messages, 0)), Terms(actor=actor))
+    return done.versions[0]
+
+
+def edit(
+    core: Core,
+    thread_id: str,
+    said: Said,
+    new: Message | str,
+    *,
+    title: str | None,
+    new_id: str | None,
+    actor: str | None,
+) -> Operation[str]:
+    """Fork before a message and say something else there; returns the fork's id."""
+    version = _version(said)
+    old = yield from _message_event(core, thread_id, version, "edit")
+    message = _instead_of(old, new)
+    check_message(message)
+    return (
+        yield from fork(
+            core,
+            thread_id,
+            at=version - 1,
+            at_message=None,
+            title=title,
+            new_id=new_id,
+            actor=actor,
+            messages=(message,),
+        )
+    )
+
+
+def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: str | None) -> Operation[int]:
+    """Shred a message in the stream that owns it; returns the version of the event there that says so."""
+    version = _version(said)
+    found = yield from _message_event(core, thread_id, version, "redact")
+    while True:
+        owner = yield from existing(core, found.thread_id)
+        taken = yield from read(lambda: core.log.redactable(found.stream, version))
+        if taken is None:
+            raise NotRedactableError(f"Version {version} of thread {thread_id!r} is redacted already.")
+        intent = Redact(version, taken.digest.hex(), taken.stub.decode("latin-1"), reason)
+        shred = Shred(found.stream, version, taken.digest, taken.stub)
+        terms = Terms(actor=actor, expected_version=owner.version, shreds=(shred,))
+        try:
+            done = yield from commit(core, found.thread_id, intent, terms)
+        except ConflictError:
+            continue  # somebody wrote to the thread, or redacted the same message: look again
+        return done.versions[0]
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
+    for number, message in enumerate(messages):
+        if not isinstance(message, Message):
+            kind = type(message).__name__
+            text = f"item {number} is {kind}, not a Message. Use Message.user(…), Message.assistant(…)."
+            raise InvalidContentError(text)
+
+
+def _key(core: Core, thread_id: str, messages: Sequence[Message], key: str | None) -> Key | None:
+    if key is None:
+        return None
+    if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():  # noqa: PLR2004  # as for ids
+        raise InvalidNameError("idempotency key: it must be 1 to 200 printable characters.")
+    for message in messages:
+        check_message(message)
+    content = b"\n".join(message.model_dump_json().encode() for message in messages)
+    return Key(core.stream(thread_id), key, content)
+
+
+def _version(said: Said) -> int:
+    version = said if isinstance(said, int) else getattr(said, "version", None)
+    if not isinstance(version, int) or isinstance(version, bool):
+        kind = type(said).__name__
+        raise NotRedactableError(f"{kind} names no message of a thread. Give a message of its history, or a version.")
+    return version
+
+
+def _message_event(core: Core, thread_id: str, version: int, asked: str) -> Operation[Event]:
+    yield from existing(core, thread_id)
+    found = yield from event(core, thread_id, version)
+    if found.type != MESSAGE_APPENDED:
+        raise NotRedactableError(
+            f"{asked}: version {version} of thread {thread_id!r} is {found.type}, not a message. "
+            "The versions of its messages are in its history."
+        )
+    return found
+
+
+def _instead_of(old: Event, new: Message | str) -> Message:
+    if isinstance(new, Message):
+        return new
+    if not isinstance(new, str):
+        raise InvalidContentError(f"edit: {type(new).__name__} is neither a Message nor a string.")
+    match old.data:
+        case MessageAppended(message=message):
+            return Message(role=message.role, author=message.author, contents=(Text(text=new),))
+        case Shredded(role=role) if role is not None:
+            return Message(role=role, contents=(Text(text=new),))
+        case _:
+            raise InvalidContentError(f"edit: version {old.version} cannot be read. Give a whole Message.")

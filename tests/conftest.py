@@ -1,0 +1,46 @@
+"""What every test may ask for: the scale of campaigns, and real conversations."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SCALE = float(os.environ.get("CLEW_SCALE", "0.1"))
+
+# The commands that tests start must never reach a database that the shell names.
+os.environ.pop("CLEW_DB", None)
+
+settings.register_profile(
+    "clew",
+    max_examples=max(10, round(1000 * SCALE)),
+    deadline=None,
+    print_blob=True,
+    # It measures time, and a busy machine is no bug.
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("clew")
+
+
+@pytest.fixture(scope="session")
+def scale() -> float:
+    """The factor of every campaign's count, from CLEW_SCALE: 1 is the full count of ``make soak``."""
+    return SCALE
+
+
+@pytest.fixture(scope="session")
+def corpus() -> list[dict[str, Any]]:
+    """Conversations in the OpenAI chat format: the corpus that CLEW_CORPUS names, else the project's own samples.
+
+    Every test of the session gets the same list: read it, change copies.
+    """
+    folder = os.environ.get("CLEW_CORPUS")
+    samples = Path(__file__).parent.parent / "examples"
+    files = [Path(folder) / "airline.jsonl"] if folder else sorted(samples.glob("*.jsonl"))
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
+    assert lines, f"no conversations in {folder or samples}"
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,164 @@
+"""The wheel and the sdist hold what the project tracks, the root links do no harm, and every installation is pinned."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("domain", "infrastructure", "projections")
+
+
+def run(*command: str, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+def project_files(*folders: str) -> set[str]:
+    """The files under the folders that git tracks; outside a git checkout those on disk, without caches."""
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        # A checkout that belongs to another user, as in a container, is still this one.
+        listing = run("git", "-c", "safe.directory=*", "ls-files", "-z", "--", *folders, cwd=ROOT)
+        return set(listing.split("\0")) - {""}
+    on_disk = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    return {path.relative_to(ROOT).as_posix() for path in on_disk if path.is_file() and "__pycache__" not in path.parts}
+
+
+def build(source: Path, target: str, into: Path) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(into), cwd=source)
+    (built,) = into.iterdir()
+    return built
+
+
+def wheel_contents(source: Path, into: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(build(source, "wheel", into)) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return wheel_contents(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked sdist of this checkout."""
+    folder = tmp_path_factory.mktemp("sdist")
+    # Member by member: the safe way of extracting all came with Python 3.11.4.
+    with tarfile.open(build(ROOT, "sdist", folder / "built")) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None, f"{member.name} is no file"
+            (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / member.name).write_bytes(content.read())
+    return folder / f"clew-{configuration()['project']['version']}"
+
+
+def configuration() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_wheel_holds_the_tracked_files_of_the_package_and_no_others(wheel: dict[str, bytes]) -> None:
+    in_wheel = {f"src/{name}" for name in wheel if ".dist-info/" not in name}
+    tracked = project_files("src/clew")
+    assert in_wheel - tracked == set(), "in the wheel and not tracked: git add them, or remove them"
+    assert tracked - in_wheel == set(), "tracked and not in the wheel: what excludes them?"
+
+
+def test_the_wheel_carries_the_licence_the_command_and_the_type_marker(wheel: dict[str, bytes]) -> None:
+    described = {name.partition(".dist-info/")[2]: data for name, data in wheel.items() if ".dist-info/" in name}
+    assert described["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    assert b"clew = clew.cli:main" in described["entry_points.txt"]
+    assert "clew/py.typed" in wheel
+
+
+def test_the_sdist_holds_sources_tests_and_readme_and_nothing_by_way_of_the_links(sdist: Path) -> None:
+    held = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
+    assert project_files("src", "tests") | {"README.md", "LICENSE", "constraints.txt"} <= held
+    assert not {name for name in held if name.split("/")[0] in ROOMS}
+
+
+def test_the_wheel_built_from_the_sdist_is_the_same(wheel: dict[str, bytes], sdist: Path, tmp_path: Path) -> None:
+    assert wheel_contents(sdist, tmp_path / "built") == wheel
+
+
+def test_a_checkout_without_the_root_links_builds_the_same_wheel(wheel: dict[str, bytes], tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, copy / name)
+    assert wheel_contents(copy, tmp_path / "built") == wheel
+
+
+def test_a_root_link_leads_to_its_room_where_there_is_one() -> None:
+    for room in ROOMS:
+        link = ROOT / room
+        if os.path.lexists(link):
+            assert link.is_symlink(), f"{room} must be a link to src/clew/{room}, never a folder of its own"
+            assert link.readlink() == Path("src/clew", room)
+
+
+def test_no_tool_is_configured_on_a_root_link() -> None:
+    tools = configuration()["tool"]
+    del tools["importlinter"]  # its names are modules inside clew
+    words = set(re.findall(r"""['" ]([\w-]+)(?=/|['" ])""", repr(tools)))
+    assert words >= {"src", "tests"}
+    assert words.isdisjoint(ROOMS)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert set(re.findall(r"[\w-]+", makefile)).isdisjoint(ROOMS)
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def test_the_constraints_are_names_and_versions_without_addresses() -> None:
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        assert line.startswith("# ") or re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9a-z.]*", line), line
+        assert "://" not in line
+
+
+def test_the_constraints_pin_everything_that_an_installation_brings_in() -> None:
+    project = configuration()["project"]
+    pinned = {canonicalize_name(name) for name in pins()}
+    texts = [*configuration()["build-system"]["requires"], *project["dependencies"]]
+    texts += [text for needs in project["optional-dependencies"].values() for text in needs]
+    waiting = [Requirement(text) for text in texts]
+    seen = {"clew"}
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen:
+            continue
+        seen.add(name)
+        assert name in pinned, f"{name} is not in constraints.txt"
+        waiting += needs_of(name, requirement.extras)
+
+
+def needs_of(name: str, extras: set[str]) -> list[Requirement]:
+    """What the installed distribution needs on this Python, with the extras; nothing when it is not installed."""
+    try:
+        texts = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
+    needs = [Requirement(text) for text in texts]
+    return [
+        need
+        for need in needs
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in (extras or {""}))
+    ]
