@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -16,21 +16,44 @@ from clew.cli.stores import DEFAULT_URL, Chosen
 
 app = typer.Typer(
     name="clew",
-    no_args_is_help=False,
     rich_markup_mode=None,  # help in rich costs more than the whole budget of start-up
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Begin with `clew demo`, or with `clew import FILE`. `clew COMMAND --help` shows examples.",
 )
 
-app.command("import")(transfer.import_)
-app.command("export")(transfer.export)
-app.command("threads")(reading.threads)
-app.command("show")(reading.show)
-app.command("log")(reading.log)
-app.command("fork")(branching.fork)
-app.command("verify")(checking.verify)
-app.command("demo")(demo.demo)
+_COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
+    ("import", transfer.import_, ("clew import chats.jsonl", "clew import exports/ more.json --json")),
+    (
+        "export",
+        transfer.export,
+        ("clew export > chats.jsonl", "clew export 3f2a 9c01", "clew export --forks --format openai"),
+    ),
+    ("threads", reading.threads, ("clew threads", "clew threads --json | jq -r .thread_id")),
+    (
+        "show",
+        reading.show,
+        (
+            "clew show 3f2a",
+            "clew show 3f2a --at message:4",
+            'clew show 3f2a --at "before refund"',
+            "clew show 3f2a --at 2026-01-31T12:00:00Z --json",
+        ),
+    ),
+    ("log", reading.log, ("clew log 3f2a", "clew log 3f2a --json | jq -c '[.version, .type, .actor]'")),
+    (
+        "fork",
+        branching.fork,
+        ("clew fork 3f2a --at message:4", 'clew fork 3f2a --at "before refund" --title "What if"'),
+    ),
+    ("verify", checking.verify, ("clew verify", "clew verify 3f2a --json")),
+    ("demo", demo.demo, ("clew demo", "clew demo --samples > samples.jsonl")),
+)
+"""The commands in the order of the help, each with examples."""
+
+for _name, _command, _examples in _COMMANDS:
+    # \b keeps the lines that follow as they are.
+    app.command(_name, epilog="\n".join(("\b", "Examples:", *(f"  {example}" for example in _examples))))(_command)
 
 
 def _version(asked: bool) -> None:
@@ -44,9 +67,7 @@ def _version(asked: bool) -> None:
 @app.callback(invoke_without_command=True)
 def clew(
     context: typer.Context,
-    db: Annotated[
-        str, typer.Option("--db", envvar="CLEW_DB", metavar="URL", help="The database.")
-    ] = DEFAULT_URL,
+    db: Annotated[str, typer.Option("--db", envvar="CLEW_DB", metavar="URL", help="The database.")] = DEFAULT_URL,
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose threads.")] = "default",
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")

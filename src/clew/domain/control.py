@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.events import (
+    MESSAGE_APPENDED,
     CheckpointMade,
     Event,
     ThreadDeleted,
@@ -24,22 +24,21 @@ SNAPSHOT_EVERY = 128
 """Versions between two snapshots of the control: what an append or a fork folds at the most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(NamedTuple):
     """What is true of a thread at a version, but for its history.
 
     ``messages`` counts those on the path; ``checkpoints`` maps names to versions; times are microseconds since 1970;
-    ``source_id`` is the id of the conversation that was imported as this thread.
+    ``source_id`` is the id of the conversation that was imported as this thread. Nothing in it is changed in place.
     """
 
     version: int = 0
     status: Status = "active"
     title: str | None = None
-    labels: JsonObject = field(default_factory=dict)
-    metadata: JsonObject = field(default_factory=dict)
+    labels: JsonObject = {}  # noqa: RUF012  # nothing in a control is changed in place
+    metadata: JsonObject = {}  # noqa: RUF012  # the same
     imported: bool = False
     source_id: Json = None
-    checkpoints: dict[str, int] = field(default_factory=dict)
+    checkpoints: dict[str, int] = {}  # noqa: RUF012  # the same
     messages: int = 0
     parent_id: str | None = None
     forked_at: int | None = None
@@ -50,16 +49,16 @@ class Control:
 def advance(control: Control, event: Event) -> Control:
     """The control after one more event of the lineage."""
     data = event.data
-    then = replace(
-        control,
+    then = control._replace(
         version=event.version,
         messages=control.messages if event.messages < 0 else event.messages,
         updated_at=max(control.updated_at, event.recorded_at),
     )
+    if event.type == MESSAGE_APPENDED:  # by far the most
+        return then
     match data:
         case ThreadStarted():
-            return replace(
-                then,
+            return then._replace(
                 title=data.title,
                 labels=data.labels,
                 metadata=data.metadata,
@@ -68,8 +67,7 @@ def advance(control: Control, event: Event) -> Control:
                 created_at=event.recorded_at,
             )
         case ThreadForked():
-            return replace(
-                then,
+            return then._replace(
                 status="active",
                 title=control.title if data.title is None else data.title,
                 imported=False,
@@ -80,16 +78,16 @@ def advance(control: Control, event: Event) -> Control:
             )
         case ThreadLabelled():
             merged = {**control.labels, **data.labels}
-            return replace(then, labels={key: value for key, value in merged.items() if value is not None})
+            return then._replace(labels={key: value for key, value in merged.items() if value is not None})
         case CheckpointMade():
-            return replace(then, checkpoints={**control.checkpoints, data.name: data.at})
+            return then._replace(checkpoints={**control.checkpoints, data.name: data.at})
         case ThreadSuspended():
-            return replace(then, status="suspended")
+            return then._replace(status="suspended")
         case ThreadResumed():
-            return replace(then, status="active")
+            return then._replace(status="active")
         case ThreadEnded():
-            return replace(then, status="ended")
+            return then._replace(status="ended")
         case ThreadDeleted():
-            return replace(then, status="deleted")
+            return then._replace(status="deleted")
         case _:
             return then

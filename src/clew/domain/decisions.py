@@ -152,7 +152,7 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
     """The events that ``intent`` leads to on a thread with this control; an error if it is not allowed.
 
     The control of a thread that is not there is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
-    ThreadStatusError, CheckpointExistsError, UnknownVersionError, InvalidNameError or InvalidContentError.
+    ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or InvalidContentError.
     """
     match intent:
         case Start():
@@ -160,6 +160,7 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
                 raise ThreadExistsError(thread_id)
             return _started(intent)
         case Branch():
+            check_readable(intent.parent_id, control, "fork")
             begun = Decided(_branch(intent), control.messages)
             return [begun, *_said(intent.messages, control.messages)]
         case _:

@@ -31,7 +31,11 @@ def check_json(value: object, where: str) -> None:
     Plain means: None, bool, int, float, str, list, dict with string keys, and no subclass of them; finite numbers;
     text without lone surrogates; at most 100 levels deep.
     """
-    _check(value, where, 1)
+    try:
+        _check(value, 1)
+    except _NotJsonError as found:
+        place = where + "".join(reversed(found.steps))
+        raise InvalidContentError(f"{_short(place)}: {found}") from None
 
 
 def check_text(value: str, where: str) -> None:
@@ -45,37 +49,73 @@ def check_text(value: str, where: str) -> None:
         raise InvalidContentError(message) from None
 
 
-def _check(value: object, where: str, depth: int) -> None:
+class _NotJsonError(Exception):
+    """What is wrong with a value; the steps to it are added, innermost first, as the error passes them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.steps: list[str] = []
+
+
+def _check(value: object, depth: int) -> None:
     kind = type(value)
     if kind is str:
-        check_text(value, where)  # type: ignore[arg-type]  # the exact type was just compared
+        if not value.isascii():  # type: ignore[attr-defined]  # the exact type was just compared
+            _check_unicode(value)  # type: ignore[arg-type]  # the same
     elif kind is dict or kind is list:
         if depth > MAX_DEPTH:
-            raise InvalidContentError(f"{_short(where)}: nested deeper than {MAX_DEPTH} levels.")
-        _check_container(value, where, depth)  # type: ignore[arg-type]
-    elif kind is float:
-        if not math.isfinite(value):  # type: ignore[arg-type]
-            raise InvalidContentError(f"{where}: {value} is not a JSON number. Use null or a string.")
-    elif kind is int:
-        if value.bit_length() > MAX_BITS:  # type: ignore[attr-defined]
-            raise InvalidContentError(f"{where}: an integer of more than 4,200 digits. Use a string.")
+            raise _NotJsonError(f"nested deeper than {MAX_DEPTH} levels.")
+        if kind is dict:
+            _check_dict(value, depth)  # type: ignore[arg-type]  # the same, and keys are looked at first
+        else:
+            _check_list(value, depth)  # type: ignore[arg-type]  # the same
+    elif kind is float or kind is int:
+        _check_number(value)  # type: ignore[arg-type]  # the same
     elif value is not None and kind is not bool:
-        raise InvalidContentError(
-            f"{where}: {kind.__name__} is not JSON. Use str, int, float, bool, None, list or dict."
-        )
+        raise _NotJsonError(f"{kind.__name__} is not JSON. Use str, int, float, bool, None, list or dict.")
 
 
-def _check_container(value: dict[object, object] | list[object], where: str, depth: int) -> None:
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            _check(item, f"{where}[{index}]", depth + 1)
-        return
-    for key, item in value.items():
+def _check_number(value: float) -> None:
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise _NotJsonError("an integer of more than 4,200 digits. Use a string.")
+    elif not math.isfinite(value):
+        raise _NotJsonError(f"{value} is not a JSON number. Use null or a string.")
+
+
+def _check_list(value: list[object], depth: int) -> None:
+    index = 0
+    try:
+        for index, item in enumerate(value):  # noqa: B007  # told when the item is refused
+            _check(item, depth + 1)
+    except _NotJsonError as found:
+        found.steps.append(f"[{index}]")
+        raise
+
+
+def _check_dict(value: dict[str, object], depth: int) -> None:
+    for key in value:
         if type(key) is not str:
-            raise InvalidContentError(f"{where}: the key {key!r} is not a string.")
-        check_text(key, f"{where}: a key")
-        _check(item, f"{where}.{key}", depth + 1)
+            raise _NotJsonError(f"a key is {type(key).__name__}, not a string.")
+    key = ""
+    try:
+        for key, item in value.items():
+            if not key.isascii():
+                _check_unicode(key, "the key has ")
+            _check(item, depth + 1)
+    except _NotJsonError as found:
+        found.steps.append(f".{key}")
+        raise
+
+
+def _check_unicode(text: str, what: str = "") -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise _NotJsonError(f"{what}a lone surrogate at character {error.start} is not valid Unicode.") from None
 
 
 def _short(where: str) -> str:
-    return where if len(where) <= _SHOWN else where[: _SHOWN - 1] + "…"
+    """A place in one short line: keys may be long, and hold anything."""
+    shown = where if len(where) <= _SHOWN else where[: _SHOWN - 1] + "…"
+    return shown if shown.isprintable() else "".join(each if each.isprintable() else "?" for each in shown)

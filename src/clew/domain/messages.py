@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.json_values import Json, JsonObject, check_json, check_text
 from clew.domain.values import Value
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
@@ -147,11 +147,17 @@ class Message(Value):
 
 def check_message(message: Message) -> None:
     """Raise InvalidContentError unless everything in ``message`` will come back equal."""
-    check_json(message.metadata, "metadata")
-    check_json(message.source, "source")
-    check_json(message.author, "author")
+    if message.metadata:
+        check_json(message.metadata, "metadata")
+    if message.source:
+        check_json(message.source, "source")
+    if message.author is not None:
+        check_text(message.author, "author")
     for index, content in enumerate(message.contents):
-        _check_fields(content, f"contents[{index}]")
+        if type(content) is Text:  # by far the most
+            check_text(content.text, f"contents[{index}].text")
+        else:
+            _check_fields(content, f"contents[{index}]")
 
 
 def _check_fields(value: Value, where: str) -> None:

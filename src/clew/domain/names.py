@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -26,6 +27,7 @@ class StreamName(NamedTuple):
     id: str
 
 
+@lru_cache(maxsize=4_096)
 def stream_name(tenant: str, kind: Kind, id_: str) -> str:
     """The name of a stream. What is outside ``[A-Za-z0-9._:@-]`` is percent-escaped."""
     return f"{_escape(tenant)}/{kind}/{_escape(id_)}"

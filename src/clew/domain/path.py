@@ -30,7 +30,7 @@ def spans(rewinds: Mapping[int, int], at: int, order: Sequence[int] | None = Non
             break
         jump = jumps[index]
         found.append((jump, last))
-        last = rewinds[jump]
+        last = min(rewinds[jump], jump - 1)  # a stored target that lies ahead, which no append makes, ends too
     found.reverse()
     return found
 

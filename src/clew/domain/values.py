@@ -12,7 +12,8 @@ from clew.domain.errors import InvalidContentError
 class Value(BaseModel):
     """A frozen value. Building one from wrong parts raises InvalidContentError."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # NaN is written as what it is, and so found and refused: pydantic would write null in its place.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     if not TYPE_CHECKING:  # type checkers see the fields, not this signature
 

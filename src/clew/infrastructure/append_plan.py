@@ -6,27 +6,28 @@ A plan is made from what the store knows, before anything is written, so that an
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+import sys
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
-from clew.infrastructure.recorder import Append, Appended, Fork, Head, Key, RecordedConflictError
+from clew.infrastructure.recorder import Append, Appended, Fork, Key, RecordedConflictError
 
 SALT_BYTES = 16
 
+_BEFORE_SURROGATES = 0xD7FF
+_AFTER_SURROGATES = "\ue000"
 
-class PlannedRow(NamedTuple):
-    """A row that is to be written, in the order of the append's events."""
 
-    stream: str
-    version: int
-    type: str
-    state: bytes
-    hash: bytes
+# Plain tuples, because a writer's budget is a few microseconds an append.
+PlannedRow = tuple[str, int, str, bytes, bytes]
+"""Stream, version, type, state and hash of a row that is to be written."""
+
+KnownHead = tuple[int, bytes]
+"""Version and hash of the last of a stream's own events."""
 
 
 class StoredState(NamedTuple):
@@ -54,7 +55,7 @@ class Outcome:
 class Known(Protocol):
     """What a plan asks of the store, as it stands after the appends before this one."""
 
-    def head(self, stream: str) -> Head | None:
+    def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
         ...
 
@@ -76,10 +77,11 @@ class Plan:
     """Everything that an append will write, checked."""
 
     append: Append
-    rows: list[PlannedRow] = field(default_factory=list)
-    heads: dict[str, Head] = field(default_factory=dict)
+    rows: list[PlannedRow]
+    """In the order of the append's events."""
+    heads: dict[str, KnownHead]
     """Where the streams of the append stand after it."""
-    began: dict[str, Fork | None] = field(default_factory=dict)
+    began: dict[str, Fork | None]
     """The streams that the append begins, in order, and what they are forks of."""
 
 
@@ -109,33 +111,32 @@ def plan(append: Append, known: Known) -> Plan | Appended:
         first = known.outcome(append.key)
         if first is not None:
             return first.repeat(append.key)
-    made = Plan(append)
-    _check_forks(append, known)
+    made = Plan(append, [], {}, {})
+    if append.forks:
+        _check_forks(append, known)
+    heads = made.heads
     for event in append.events:
-        _plan_event(made, stream_name(event.originator_id), event.originator_version, event.topic, event.state, known)
-    _check_rest(made, known)
+        name = stream_name(event.originator_id)
+        version = event.originator_version
+        head = heads.get(name) or known.head(name)
+        if head is None:
+            fork = append.forks.get(name)
+            previous = _first_link(made, name, version, fork, known)
+            made.began[name] = fork
+        else:
+            last, previous = head
+            if version != last + 1:
+                raise RecordedConflictError(name, version - 1, last)
+        try:
+            hashed = link(previous, name, version, event.topic, digest(event.state))
+        except UnicodeEncodeError as error:
+            msg = f"A stream's name and an event's type must be valid Unicode; found {error.object!r}. Take another."
+            raise InvalidNameError(msg) from None
+        heads[name] = version, hashed
+        made.rows.append((name, version, event.topic, event.state, hashed))
+    if append.key is not None or append.snapshots or append.shreds:
+        _check_rest(made, known)
     return made
-
-
-def _plan_event(made: Plan, name: str, version: int, type_: str, state: bytes, known: Known) -> None:
-    head = made.heads.get(name)
-    if head is None:
-        head = known.head(name)
-    if head is not None:
-        if version != head.version + 1:
-            raise RecordedConflictError(name, version - 1, head.version)
-        previous = head.hash
-    else:
-        fork = made.append.forks.get(name)
-        previous = _first_link(made, name, version, fork, known)
-        made.began[name] = fork
-    try:
-        hashed = link(previous, name, version, type_, digest(state))
-    except UnicodeEncodeError as error:
-        msg = f"A stream's name and an event's type must be valid Unicode; found {error.object!r}. Take another."
-        raise InvalidNameError(msg) from None
-    made.heads[name] = Head(version, hashed)
-    made.rows.append(PlannedRow(name, version, type_, state, hashed))
 
 
 def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:
@@ -146,8 +147,8 @@ def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: K
     if version != fork.cut + 1:
         raise RecordedConflictError(name, version - 1, fork.cut)
     for row in made.rows:
-        if row.stream == fork.parent and row.version == fork.cut:
-            return row.hash
+        if row[:2] == (fork.parent, fork.cut):
+            return row[4]
     found = known.hash_at(fork.parent, fork.cut)
     if found is None:
         raise RecordedConflictError(fork.parent, fork.cut, _version(known.head(fork.parent)))
@@ -158,7 +159,7 @@ def _check_forks(append: Append, known: Known) -> None:
     for name in append.forks:
         head = known.head(name)
         if head is not None:
-            raise RecordedConflictError(name, 0, head.version)
+            raise RecordedConflictError(name, 0, head[0])
         if all(stream_name(event.originator_id) != name for event in append.events):
             msg = f"The fork {name!r} has no first event in its append."
             raise ValueError(msg)
@@ -170,7 +171,7 @@ def _check_rest(made: Plan, known: Known) -> None:
         if not append.events:
             msg = f"The idempotency key {append.key.key!r} stands for an append without events."
             raise ValueError(msg)
-        _check_stream(made, append.key.stream, 1, known)
+        _check_stream(made, append.key.stream, 0, known)
     for snapshot in append.snapshots:
         _check_stream(made, snapshot.stream, snapshot.version, known)
     gone: set[tuple[str, int]] = set()
@@ -189,12 +190,12 @@ def _check_rest(made: Plan, known: Known) -> None:
 
 def _check_stream(made: Plan, name: str, version: int, known: Known) -> None:
     head = made.heads.get(name) or known.head(name)
-    if head is None or (version > head.version and version > 1):
+    if head is None or version > head[0]:
         raise RecordedConflictError(name, version, _version(head))
 
 
-def _version(head: Head | None) -> int:
-    return 0 if head is None else head.version
+def _version(head: KnownHead | None) -> int:
+    return 0 if head is None else head[0]
 
 
 def first_after(prefix: str) -> str | None:
@@ -204,14 +205,18 @@ def first_after(prefix: str) -> str | None:
     """
     while prefix:
         last = ord(prefix[-1])
-        if last == 0xD7FF:
-            return prefix[:-1] + "\ue000"  # what lies between are surrogates, which no text holds
-        if last < 0x10FFFF:
+        if last == _BEFORE_SURROGATES:
+            return prefix[:-1] + _AFTER_SURROGATES  # what lies between are surrogates, which no text holds
+        if last < sys.maxunicode:
             return prefix[:-1] + chr(last + 1)
         prefix = prefix[:-1]
     return None
 
 
-def hashes(rows: Iterable[PlannedRow]) -> tuple[bytes, ...]:
-    """The hashes of planned rows, in their order."""
-    return tuple(row.hash for row in rows)
+def outcome(rows: list[PlannedRow], first: int) -> Appended:
+    """The answer to an append whose rows lie from position ``first`` on."""
+    if len(rows) == 1:
+        return Appended((first,), (rows[0][4],), (rows[0][1],))
+    return Appended(
+        tuple(range(first, first + len(rows))), tuple([row[4] for row in rows]), tuple([row[1] for row in rows])
+    )

@@ -14,7 +14,7 @@ _ADAPTER: TypeAdapter[Control] = TypeAdapter(Control)
 
 def write_control(control: Control) -> bytes:
     """The bytes of a snapshot."""
-    return FORMAT + _ADAPTER.dump_json(control, exclude_defaults=True)
+    return FORMAT + _ADAPTER.dump_json(control)
 
 
 def read_control(state: bytes) -> Control | None:

@@ -73,7 +73,14 @@ def encode(event: Event) -> bytes:
             "Store large content elsewhere and refer to it."
         )
         raise InvalidContentError(message)
+    if b"NaN" in body or b"Infinity" in body:
+        json.loads(body, parse_constant=_refuse_constant)
     return bytes((JSON,)) + os.urandom(SALT) + body
+
+
+def _refuse_constant(name: str) -> None:
+    message = f"{name} is not a JSON number. Use null or a string."
+    raise InvalidContentError(message)
 
 
 def stub(event: Event) -> bytes:
@@ -145,15 +152,14 @@ def _decode_older(stream: str, version: int, type_: str, state: bytes, error: Va
     try:
         raw = json.loads(state[SALT + 1 :])
         written = raw.get("v", 1)
+        if type(written) is not int or written < 1 or written == schema_version(type_):
+            raise _corrupt(stream, version, type_, error)
         if written > schema_version(type_):
             return None
-        if written == schema_version(type_):
-            raise _corrupt(stream, version, type_, error)
-        raw["d"] = EVENT_TYPES[type_].model_validate(upcast(type_, written, raw["d"]))
-    except (ValueError, TypeError, AttributeError, KeyError, ValidationError):
+        data = EVENT_TYPES[type_].model_validate(upcast(type_, written, raw.pop("d")))
+        return {**_ANY_VERSION.validate_python(raw), "d": data}
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):  # pydantic's is a ValueError
         raise _corrupt(stream, version, type_, error) from None
-    checked: dict[str, Any] = dict(_ANY_VERSION.validate_python({k: v for k, v in raw.items() if k != "d"}))
-    return {**checked, "d": raw["d"]}
 
 
 def _event(

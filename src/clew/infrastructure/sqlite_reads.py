@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
-from clew.infrastructure.append_plan import first_after
-from clew.infrastructure.recorder import Head, Row, Snapshot, StreamInfo
-from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+from clew.infrastructure.append_plan import Outcome, first_after
+from clew.infrastructure.recorder import Appended, Head, Key, Row, Snapshot, StreamInfo
+
+if TYPE_CHECKING:
+    from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
 
 HIGHEST = 2**63 - 1
 WINDOW = 20_000
@@ -53,13 +57,25 @@ _ORPHANS = """WITH RECURSIVE owner (id) AS (
 SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = owner.id
 WHERE owner.id NOT IN (SELECT id FROM stream) ORDER BY e.stream, e.version LIMIT ?"""
 
+KEY = (
+    "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
+    "WHERE s.name = ? AND k.key = ?"
+)
+KEY_ROWS = "SELECT position, hash, version FROM event WHERE position BETWEEN ? AND ? ORDER BY position"
+
 _version = itemgetter(2)
+_Rows = list[tuple[Any, ...]]
 
 
 class SQLiteReads:
     """The reading half of the port, on a datastore."""
 
     datastore: ClewSQLiteDatastore
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        outcome = find_outcome(self.datastore.query, key)
+        return None if outcome is None else outcome.repeat(key)
 
     def head(self, stream: str) -> Head | None:
         """The last version and hash of a stream's own events."""
@@ -157,6 +173,17 @@ class SQLiteReads:
         """How many rows were ever shredded."""
         found = self.datastore.query("SELECT value FROM counter WHERE name = 'shredded'")
         return int(found[0][0]) if found else 0
+
+
+def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Outcome | None:
+    """What an idempotency key came to, for the readers and for the writer in the middle of its transaction."""
+    found = query(KEY, (key.stream, key.key))
+    if not found:
+        return None
+    first, last, salt, digest = found[0]
+    rows = query(KEY_ROWS, (first, last))
+    positions, hashes, versions = (tuple(row[column] for row in rows) for column in range(3))
+    return Outcome(salt, digest, Appended(positions, hashes, versions))
 
 
 def _named(prefix: str) -> tuple[str, tuple[str, ...]]:

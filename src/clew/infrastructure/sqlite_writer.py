@@ -13,16 +13,18 @@ from eventsourcing.sqlite import SQLiteTrackingRecorder
 
 from clew.domain.errors import ClewError
 from clew.infrastructure.append_plan import (
+    KnownHead,
     Outcome,
     Plan,
     StoredState,
     content_digest,
-    hashes,
     new_salt,
+    outcome,
     plan,
 )
-from clew.infrastructure.recorder import Append, Appended, Head, Key, RecordedConflictError, Shred
+from clew.infrastructure.recorder import Append, Appended, Key, RecordedConflictError, Shred
 from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, is_refusal, unavailable
+from clew.infrastructure.sqlite_reads import find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
@@ -33,8 +35,8 @@ MOST_HEADS = 65_536
 PASSIVE_BYTES = 4 * 1024 * 1024
 TRUNCATE_BYTES = 24 * 1024 * 1024
 PATIENT_BYTES = 40 * 1024 * 1024
-COMMIT_BYTES = 6 * 4096
-"""About what a small commit adds to the log: the pages of four tables and indexes."""
+COMMIT_BYTES = 3 * 4096
+"""About what a small commit adds to the log: a page of the events, of their index and of their counter."""
 
 BUSY_MS = 20
 PATIENT_MS = 2_000
@@ -54,10 +56,6 @@ _AT = (
     "WHERE s.name = ? AND e.version = ?"
 )
 _INSERT = "INSERT INTO event (position, stream, version, type, state, hash) VALUES (?, ?, ?, ?, ?, ?)"
-_KEY = (
-    "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
-    "WHERE s.name = ? AND k.key = ?"
-)
 _STORED = (
     "SELECT s.name, e.version, e.type, e.state, e.hash FROM event e CROSS JOIN stream s ON s.id = e.stream "
     "WHERE e.position = ?"
@@ -77,14 +75,14 @@ class SQLiteWriter:
     def forget(self) -> None:
         """Know nothing: after a rollback, another process's commit, or a fork."""
         self._seen: int | None = None
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[str, KnownHead] = {}
         self._ids: dict[str, int] = {}
         self._last = 0
         self._pending: list[tuple[int, int, int, str, bytes, bytes]] = []
-        self._plans: list[tuple[Plan, tuple[int, ...]]] = []
+        self._plans: list[tuple[Plan, int]] = []
         self._committed = False
         self._scrub = False
-        self._unsynced = 0
+        self._since_checkpoint = 0
         self._try_at = 0.0
         self.commits = 0
 
@@ -107,7 +105,8 @@ class SQLiteWriter:
         connection.execute("BEGIN IMMEDIATE")
         try:
             self._look(connection)
-            outcomes = [self._one(connection, append) for append in appends]
+            known = _Known(self, connection)
+            outcomes = [self._one(connection, append, known) for append in appends]
             self._flush(connection)
         except Exception as error:
             self._roll_back(connection)
@@ -124,7 +123,7 @@ class SQLiteWriter:
             self._store.commit(connection)
         except sqlite3.Error as error:
             return self._settle(outcomes, error)
-        self._done(appends)
+        self._done()
         return outcomes
 
     def _look(self, connection: sqlite3.Connection) -> None:
@@ -149,9 +148,9 @@ class SQLiteWriter:
         self._pending.clear()
         self._plans.clear()
 
-    def _one(self, connection: sqlite3.Connection, append: Append) -> Appended | Exception:
+    def _one(self, connection: sqlite3.Connection, append: Append, known: _Known) -> Appended | Exception:
         try:
-            made = plan(append, _Known(self, connection))
+            made = plan(append, known)
             if isinstance(made, Appended):
                 return made
             if append.tracking is not None:
@@ -159,7 +158,18 @@ class SQLiteWriter:
                 self._track(connection, append.tracking)
         except (ClewError, ValueError, TypeError) as error:
             return error
-        return self._apply(connection, made)
+        if made.began:
+            self._begin_streams(connection, made)
+        first = self._last + 1
+        ids = self._ids
+        for at, row in enumerate(made.rows, first):
+            self._pending.append((at, ids.get(row[0]) or self._id(connection, row[0]), *row[1:]))
+        self._last += len(made.rows)
+        self._heads.update(made.heads)
+        if append.shreds or append.snapshots or append.key is not None:
+            self._add(connection, append, first)
+        self._plans.append((made, first))
+        return outcome(made.rows, first)
 
     def _track(self, connection: sqlite3.Connection, tracking: Tracking) -> None:
         cursor = connection.cursor()
@@ -175,24 +185,15 @@ class SQLiteWriter:
             name = f"tracking of {tracking.application_name}"
             raise RecordedConflictError(name, tracking.notification_id - 1, cursor.fetchone()[0] or 0) from error
 
-    def _apply(self, connection: sqlite3.Connection, made: Plan) -> Appended:
-        append = made.append
+    def _begin_streams(self, connection: sqlite3.Connection, made: Plan) -> None:
         for name, fork in made.began.items():
             parent = None if fork is None else self._id(connection, fork.parent)
             cut = None if fork is None else fork.cut
-            cursor = connection.execute(
-                "INSERT INTO stream (name, parent, cut) VALUES (?, ?, ?)", (name, parent, cut)
-            )
-            self._ids[name] = cursor.lastrowid or 0
-        first = position = self._last + 1
-        for row in made.rows:
-            self._pending.append((position, self._id(connection, row.stream), *row[1:]))
-            position += 1
-        self._last = position - 1
-        self._heads.update(made.heads)
-        appended = Appended(
-            tuple(range(first, position)), hashes(made.rows), tuple(row.version for row in made.rows)
-        )
+            cursor = connection.execute("INSERT INTO stream (name, parent, cut) VALUES (?, ?, ?)", (name, parent, cut))
+            if cursor.lastrowid is not None:
+                self._ids[name] = cursor.lastrowid
+
+    def _add(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
         for shred in append.shreds:
             self._shred(connection, shred)
         if append.snapshots:
@@ -202,19 +203,11 @@ class SQLiteWriter:
             )
         if append.key is not None:
             salt = new_salt()
+            stream = self._id(connection, append.key.stream)
             connection.execute(
                 "INSERT INTO append_key (first, last, stream, key, salt, digest) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    first,
-                    position - 1,
-                    self._id(connection, append.key.stream),
-                    append.key.key,
-                    salt,
-                    content_digest(salt, append.key.content),
-                ),
+                (first, self._last, stream, append.key.key, salt, content_digest(salt, append.key.content)),
             )
-        self._plans.append((made, appended.positions))
-        return appended
 
     def _id(self, connection: sqlite3.Connection, name: str) -> int:
         found = self._ids.get(name)
@@ -251,28 +244,29 @@ class SQLiteWriter:
             (position, position),
         )
 
-    def _done(self, appends: Sequence[Append]) -> None:
+    def _done(self) -> None:
         self.commits += 1
         self._committed = True
-        for append in appends:
-            if append.shreds:
+        self._since_checkpoint += COMMIT_BYTES
+        for made, _ in self._plans:
+            if made.append.shreds:
                 self._scrub = True
-            for event in append.events:
-                self._unsynced += len(event.state)
-        self._unsynced += COMMIT_BYTES
+            for row in made.rows:
+                self._since_checkpoint += len(row[3])
         self._plans.clear()
 
     # A commit that failed
 
     def _settle(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
         """Find out on a new connection whether a commit that raised has happened; the lock is still held."""
-        plans = list(self._plans)
+        plans, self._plans = self._plans, []
         self._lose_heads()
         try:
             self._store.drop_writing()
             connection = self._store.writing()
-            if all(self._is_stored(connection, made, positions) for made, positions in plans):
-                self._done([made.append for made, _ in plans])
+            if all(self._is_stored(connection, made, first) for made, first in plans):
+                self._plans = plans
+                self._done()
                 return outcomes
             # Whatever lies in the log without having been committed is overwritten or dropped by this.
             self._checkpoint("TRUNCATE", BUSY_MS)
@@ -284,10 +278,10 @@ class SQLiteWriter:
             return [SQLiteUnavailableError(msg)] * len(outcomes)
         return [unavailable(self._store.path, error)] * len(outcomes)
 
-    def _is_stored(self, connection: sqlite3.Connection, made: Plan, positions: tuple[int, ...]) -> bool:
-        rows = zip(made.rows, positions, strict=True)
-        if not all(connection.execute(_STORED, (at,)).fetchone() == tuple(row) for row, at in rows):
-            return False
+    def _is_stored(self, connection: sqlite3.Connection, made: Plan, first: int) -> bool:
+        for at, row in enumerate(made.rows, first):
+            if connection.execute(_STORED, (at,)).fetchone() != row:
+                return False
         for shred in made.append.shreds:
             row = connection.execute(_AT, (shred.stream, shred.version)).fetchone()
             if row is None or row[4] is None:
@@ -312,12 +306,12 @@ class SQLiteWriter:
             if now >= self._try_at:
                 self._tidy("TRUNCATE", SCRUB_MS)
             return max(0.0, self._try_at - now) if self._scrub else None
-        if self._unsynced >= PASSIVE_BYTES and now >= self._try_at:
+        if self._since_checkpoint and now >= self._try_at:
             size = self._log_size()
-            if size < TRUNCATE_BYTES:
-                self._tidy("PASSIVE", BUSY_MS)
-            else:
+            if size >= TRUNCATE_BYTES:
                 self._tidy("TRUNCATE", BUSY_MS if size < PATIENT_BYTES else PATIENT_MS)
+            elif self._since_checkpoint >= PASSIVE_BYTES:
+                self._tidy("PASSIVE", BUSY_MS)
         return None
 
     def finish(self) -> None:
@@ -332,7 +326,7 @@ class SQLiteWriter:
         except (sqlite3.Error, OSError, ClewError):
             done = False  # the disk fails, or another process has the lock: the next append will say so
         if done:
-            self._unsynced = 0
+            self._since_checkpoint = 0
             self._scrub = self._scrub and mode != "TRUNCATE"
         else:
             self._try_at = time.monotonic() + SCRUB_AGAIN_SECONDS
@@ -362,7 +356,7 @@ class _Known:
         self._writer = writer
         self._connection = connection
 
-    def head(self, stream: str) -> Head | None:
+    def head(self, stream: str) -> KnownHead | None:
         writer = self._writer
         found = writer._heads.get(stream)
         if found is None:
@@ -371,7 +365,7 @@ class _Known:
             if row is None:
                 return None
             writer._ids[stream] = row[0]
-            found = writer._heads[stream] = Head(row[1], row[2])
+            found = writer._heads[stream] = row[1:]
         return found
 
     def hash_at(self, stream: str, version: int) -> bytes | None:
@@ -384,16 +378,8 @@ class _Known:
 
     def outcome(self, key: Key) -> Outcome | None:
         self._writer._flush(self._connection)
-        found = self._connection.execute(_KEY, (key.stream, key.key)).fetchone()
-        if found is None:
-            return None
-        first, last, salt, digest = found
-        rows = self._connection.execute(
-            "SELECT position, hash, version FROM event WHERE position BETWEEN ? AND ? ORDER BY position",
-            (first, last),
-        ).fetchall()
-        positions, hashes_, versions = zip(*rows, strict=True) if rows else ((), (), ())
-        return Outcome(salt, digest, Appended(positions, hashes_, versions))
+        connection = self._connection
+        return find_outcome(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), key)
 
     def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
         self._writer._flush(self._connection)

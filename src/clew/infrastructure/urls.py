@@ -24,10 +24,13 @@ def open_log(url: str) -> ConversationLog:
     if not isinstance(url, str):
         message = f"{type(url).__name__} is not a URL. {FORMS}"
         raise StoreUrlError(message)
-    parts = urlsplit(url)
-    if parts.scheme == "memory" and url == "memory:":
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # brackets that hold no address
+        scheme = ""
+    if scheme == "memory" and url == "memory:":
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})
-    if parts.scheme == "sqlite":
+    if scheme == "sqlite":
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory:SQLiteFactory", **_sqlite(url)})
     message = f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}"
     raise StoreUrlError(message)
@@ -43,12 +46,12 @@ def _sqlite(url: str) -> dict[str, str]:
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path in {"/", "//"} or "\0" in path or parts.fragment:
-        message = f"{url!r} names no SQLite file. {FORMS}"
+        message = f"{_without_secrets(url)!r} names no SQLite file. {FORMS}"
         raise StoreUrlError(message)
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = settings.pop("synchronous", "FULL").upper()
     if settings or synchronous not in {"FULL", "NORMAL", "OFF"}:
-        message = f"{url!r}: the only setting is synchronous=FULL, NORMAL or OFF."
+        message = f"{_without_secrets(url)!r}: the only setting is synchronous=FULL, NORMAL or OFF."
         raise StoreUrlError(message)
     return {"SQLITE_DBNAME": path[1:], "SQLITE_SYNCHRONOUS": synchronous, "ORIGINATOR_ID_TYPE": "text"}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import Event, MessageRedacted, ThreadForked
+from clew.domain.events import MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import Fault, StreamInfo, Verdict
 from clew.infrastructure.envelope import decode
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """Rows, or streams, that are read at once."""
 
+LOWEST = -(2**63)
+"""Below every key and every version, also those that only tampering makes."""
+
 
 def verify_store(recorder: Recorder) -> Verdict:
     """Verify every stream of the store, of whatever kind and tenant."""
     streams = events = 0
-    after = 0
+    after = LOWEST
     while page := recorder.streams(after=after, limit=PAGE):
         for stream in page:
             count, fault = _verify_stream(recorder, stream)
@@ -51,27 +54,34 @@ def verify_lineage(recorder: Recorder, name: str) -> Verdict:
 def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
     """How many events were looked at, and the first fault of the stream's own events."""
     name = parse_stream_name(stream.name)
-    thread_id = stream.name if name is None else name.id
-    previous, expected, fault = _root(recorder, stream, thread_id)
-    if fault is not None:
-        return 0, fault
+    is_thread = name is not None and name.kind == "thread"
+    thread_id = _shown(stream.name if name is None else name.id)
+    expected = None if stream.cut is None and not is_thread else (stream.cut or 0) + 1
+    previous = ROOT
     shredded: dict[int, tuple[str, str]] = {}
     redacted: dict[int, tuple[str, str]] = {}
     count = 0
     for row in _rows(recorder, stream.name):
         count += 1
-        if expected is None:
-            expected = row.version if row.version in (0, 1) else 1
-        if row.version != expected:
-            return count, Fault(thread_id, expected, "it is missing")
-        state_digest = digest(row.state) if row.digest is None else row.digest
-        previous = link(previous, row.stream, row.version, row.type, state_digest)
-        if previous != row.hash:
-            return count, Fault(
-                thread_id, row.version, "its hash does not follow from what it holds and what is before it"
-            )
-        if name is not None and name.kind == "thread":
-            reason = _check_event(row, stream, shredded, redacted)
+        if count == 1:
+            if expected is None:  # another application's stream may start at 0
+                expected = row.version if row.version in (0, 1) else 1
+            reason = _check_origin(row, stream) if is_thread else None
+            if reason is not None:
+                return count, Fault(thread_id, row.version, reason)
+        if expected is None or row.version != expected:
+            return count, Fault(thread_id, expected or 1, "it is missing")
+        if count == 1 and (stream.parent is not None or stream.cut is not None):
+            root = _root(recorder, stream)
+            if root is None:
+                return count, Fault(thread_id, row.version, "the version that it is forked from is not there")
+            previous = root
+        if not _is_linked(previous, row):
+            reason = "its hash does not follow from what it holds and what is before it"
+            return count, Fault(thread_id, row.version, reason)
+        previous = row.hash
+        if is_thread:
+            reason = _check_event(row, shredded, redacted)
             if reason is not None:
                 return count, Fault(thread_id, row.version, reason)
         elif row.digest is not None:
@@ -82,50 +92,71 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
     return count, _compare(thread_id, shredded, redacted)
 
 
-def _root(recorder: Recorder, stream: StreamInfo, thread_id: str) -> tuple[bytes, int | None, Fault | None]:
-    """The hash that a stream's first event is linked to, the version that it has, and what is wrong with either."""
-    if stream.parent is None and stream.cut is None:
-        return ROOT, None, None
+def _shown(name: str) -> str:
+    """A name as it can be printed: damaged ones hold what is no text."""
+    return name.encode(errors="replace").decode()
+
+
+def _check_origin(row: Row, stream: StreamInfo) -> str | None:
+    """Whether a thread's first event says of its origin what the store says, None if so."""
+    if row.type == "thread-forked" and row.digest is None:
+        try:
+            data = decode(row.stream, row.version, row.type, row.state).data
+        except (CorruptEventError, TypeError):  # the chain will tell
+            return None
+        parent = None if stream.parent is None else parse_stream_name(stream.parent)
+        if not isinstance(data, ThreadForked):
+            return None
+        if parent is None or (parent.id, stream.cut) != (data.parent_id, data.parent_version):
+            return "the store says that it is forked from elsewhere"
+    elif stream.parent is not None or stream.cut is not None:
+        if row.version <= (stream.cut or 0) + 1:
+            return "it begins a thread that the store says is forked"
+    return None
+
+
+def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
+    """The hash that a fork's first event is linked to, None if it is not there."""
     if stream.parent is None or stream.cut is None:
-        return ROOT, None, Fault(thread_id, (stream.cut or 0) + 1, "the store names half of what it is forked from")
-    found = recorder.lineage(stream.parent, after=stream.cut - 1, upto=stream.cut)
-    if not found or found[0].stream != stream.parent:
-        return ROOT, None, Fault(thread_id, stream.cut + 1, "the version that it is forked from is not there")
-    return found[0].hash, stream.cut + 1, None
+        return None
+    for row in recorder.own_rows(stream.parent, after=stream.cut - 1, limit=1):
+        if row.version == stream.cut:
+            return row.hash
+    return None
+
+
+def _is_linked(previous: bytes, row: Row) -> bool:
+    """Whether the hash of a row follows; what is not even of the right kind, in a damaged file, does not."""
+    if not all(isinstance(part, bytes) for part in (row.state, row.hash, row.digest or b"")):
+        return False
+    try:
+        state_digest = digest(row.state) if row.digest is None else row.digest
+        return link(previous, row.stream, row.version, row.type, state_digest) == row.hash
+    except (UnicodeEncodeError, AttributeError):
+        return False
 
 
 def _rows(recorder: Recorder, name: str) -> Iterator[Row]:
-    after = -1
+    after = LOWEST
     while page := recorder.own_rows(name, after=after, limit=PAGE):
         yield from page
         after = page[-1].version
 
 
 def _check_event(
-    row: Row, stream: StreamInfo, shredded: dict[int, tuple[str, str]], redacted: dict[int, tuple[str, str]]
+    row: Row, shredded: dict[int, tuple[str, str]], redacted: dict[int, tuple[str, str]]
 ) -> str | None:
-    """What the event itself says against the store, None if they agree; notes what was shredded and redacted."""
+    """What is wrong with the event itself, None if nothing; notes what was shredded and redacted."""
     if row.digest is not None:
         shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
-        return None
-    if row.type not in {"thread-forked", "message-redacted"}:
-        return "it begins a stream that the store says is forked" if row.version == (stream.cut or -1) + 1 else None
-    try:
-        event = decode(row.stream, row.version, row.type, row.state)
-    except CorruptEventError:
-        return "its bytes are no event of its type"
-    if isinstance(event.data, MessageRedacted):
-        redacted[event.data.version] = (event.data.digest, event.data.stub)
-    if isinstance(event.data, ThreadForked):
-        return _check_fork(event, event.data, stream)
+    elif row.type == "message-redacted":
+        try:
+            data = decode(row.stream, row.version, row.type, row.state).data
+        except CorruptEventError:
+            return "its bytes are no event of its type"
+        if isinstance(data, MessageRedacted):
+            redacted[data.version] = (data.digest, data.stub)
     return None
-
-
-def _check_fork(event: Event, data: ThreadForked, stream: StreamInfo) -> str | None:
-    parent = None if stream.parent is None else parse_stream_name(stream.parent)
-    if parent is None or (parent.id, stream.cut) != (data.parent_id, data.parent_version):
-        return "the store says that it is forked from elsewhere"
-    return None if event.version == data.parent_version + 1 else "it is not the first event of its thread"
 
 
 def _compare(

@@ -1,0 +1,1 @@
+"""What Clew costs, measured beside what it is compared with: ``python -m benchmarks``."""

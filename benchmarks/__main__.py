@@ -1,0 +1,78 @@
+"""Runs the benchmarks and prints one table: a figure, its baseline, the ratio, the budget, and whether it is met."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.figures import Figure, table, tally
+from benchmarks.measuring import Setting, median_fdatasync
+
+BENCHMARKS = {
+    "machine": "The machine itself (CPU)",
+    "durable": "Durable appends, SQLite",
+    "long_threads": "Append to and fork of a long thread (CPU, synchronous=OFF)",
+    "histories": "Typed histories (CPU)",
+    "sizes": "Bytes a turn of 200 + 200 characters, the log only, beside openai-agents' SQLiteSession",
+    "awaited": "Awaited appends (synchronous=OFF)",
+    "wakeups": "Subscribers",
+    "corpus": "Import and export of conversations",
+    "startup": "Start-up, whole processes by the clock",
+}
+
+
+def main() -> int:
+    """Run what was asked for. A missed budget is printed as missed; only a benchmark that breaks is an error."""
+    options = _options()
+    found: list[tuple[str, list[Figure]]] = []
+    broken = 0
+    with tempfile.TemporaryDirectory(prefix="clew-bench-", dir=options.folder) as name:
+        folder = Path(name)
+        machine = _machine(median_fdatasync(folder))
+        print(machine)
+        for benchmark in options.only or BENCHMARKS:
+            print(f"… {benchmark}", file=sys.stderr, flush=True)
+            run: Callable[[Setting], Iterator[Figure]] = import_module(f"benchmarks.{benchmark}").run
+            own = folder / benchmark
+            own.mkdir()
+            figures: list[Figure] = []
+            found.append((BENCHMARKS[benchmark], figures))
+            try:
+                figures.extend(run(Setting(own, options.quick)))
+            except Exception:  # noqa: BLE001  # the figures of the others are wanted all the same
+                traceback.print_exc()
+                broken += 1
+    print("\n".join(["", *table(found), "", tally(figure for _, figures in found for figure in figures)]))
+    if options.json is not None:
+        shown = [figure.as_json(heading) for heading, figures in found for figure in figures]
+        options.json.write_text(json.dumps({"machine": machine, "figures": shown}, indent=2) + "\n")
+    return 1 if broken else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="run this one; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: budgets do not apply")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
+    parser.add_argument("--folder", type=Path, help="where the databases lie; the system's temporary folder otherwise")
+    return parser.parse_args()
+
+
+def _machine(fdatasync_ms: float) -> str:
+    return (
+        f"fdatasync {fdatasync_ms:.2f} ms (median), {os.cpu_count()} CPUs ({platform.machine()}), "
+        f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

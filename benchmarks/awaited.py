@@ -1,0 +1,70 @@
+"""Awaited appends: tasks of one event loop, each on its own thread of conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import TypeAlias
+
+from benchmarks.figures import Figure, at_least
+from benchmarks.measuring import Setting, interleaved, median_ratio
+from benchmarks.words import Speaker
+from clew import Conversations, Engine
+
+SAID = Speaker().messages(64)
+
+Contender: TypeAlias = Callable[[Setting, int, int], Coroutine[None, None, float]]
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Appends a second through Engine, against Conversations in asyncio's threads."""
+    for tasks in (16, 64):
+        each = setting.size(8_000, 1_600) // tasks
+        measured = interleaved(
+            setting.size(7, 3),
+            {
+                "Engine": partial(_run, _engine, setting, tasks, each),
+                "to_thread": partial(_run, _to_thread, setting, tasks, each // 4),
+            },
+        )
+        yield Figure(
+            f"Engine, {tasks} tasks, against asyncio.to_thread(Conversations…)",
+            statistics.median(measured["Engine"]),
+            "/s",
+            baseline=statistics.median(measured["to_thread"]),
+            ratio=median_ratio(measured["Engine"], measured["to_thread"]),
+            budget=at_least(15_000) if tasks == 16 else None,
+        )
+
+
+def _run(contender: Contender, setting: Setting, tasks: int, each: int) -> float:
+    return asyncio.run(contender(setting, tasks, each))
+
+
+async def _engine(setting: Setting, tasks: int, each: int) -> float:
+    async with Engine.open(setting.url("awaited")) as engine:
+        threads = [await engine.start_thread() for _ in range(tasks)]
+
+        async def one(number: int) -> None:
+            for turn in range(each):
+                await threads[number].append(SAID[turn % 64])
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(one(number) for number in range(tasks)))
+        return tasks * each / (time.perf_counter() - begin)
+
+
+async def _to_thread(setting: Setting, tasks: int, each: int) -> float:
+    with Conversations.open(setting.url("to-thread")) as conversations:
+        threads = [conversations.start_thread() for _ in range(tasks)]
+
+        async def one(number: int) -> None:
+            for turn in range(each):
+                await asyncio.to_thread(threads[number].append, SAID[turn % 64])
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(one(number) for number in range(tasks)))
+        return tasks * each / (time.perf_counter() - begin)

@@ -1,0 +1,65 @@
+"""Importing and exporting whole conversations with the command line, each a durable commit of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figures import Figure
+from benchmarks.measuring import Setting, interleaved, store_url, wall
+
+CLEW = str(Path(sys.executable).with_name("clew"))
+SAMPLES = Path(__file__).parent.parent / "examples"
+COPY = """import json, sys
+for path in sys.argv[1:]:
+    with open(path) as file:
+        for line in file:
+            if line.strip():
+                print(json.dumps(json.loads(line)))
+"""
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Messages a second of whole processes; ``CLEW_CORPUS`` names a file or a directory, else it is the samples."""
+    named = os.environ.get("CLEW_CORPUS")
+    corpus = Path(named) if named else SAMPLES
+    files = sorted(corpus.glob("**/*.jsonl")) if corpus.is_dir() else [corpus]
+    names = [str(file) for file in files]
+    urls: list[str] = []
+    messages: list[int] = []
+
+    def imports() -> float:
+        urls.append(store_url(setting.fresh("corpus"), durable=True))
+        begin = wall(lambda: messages.append(json.loads(_clew(urls[-1], "import", *names, "--json"))["messages"]))
+        return messages[-1] / begin
+
+    def again() -> float:
+        return messages[-1] / wall(lambda: _clew(urls[-1], "import", *names, "--json"))
+
+    def exports() -> float:
+        return messages[-1] / wall(lambda: _clew(urls[-1], "export", "--format", "openai"))
+
+    def copies() -> float:
+        command = [sys.executable, "-c", COPY, *names]
+        return messages[-1] / wall(lambda: subprocess.run(command, capture_output=True, check=True))
+
+    imports()  # byte code is compiled and the disk's cache filled
+    contenders = {"import": imports, "import again, nothing new": again, "export": exports, "copy": copies}
+    measured = interleaved(setting.size(5, 3), contenders)
+    what = "CLEW_CORPUS" if named else "the samples"
+    for name in contenders:
+        figure = statistics.median(measured[name])
+        shown = f"{name}, {messages[-1]:,} messages of {what}"
+        if name == "copy":
+            shown = "beside: the same file read and written again by Python's json"
+        yield Figure(shown, figure, "/s", note=f"{messages[-1] / figure:.2f} s")
+
+
+def _clew(url: str, *arguments: str) -> bytes:
+    environment = {**os.environ, "CLEW_DB": url}
+    return subprocess.run([CLEW, *arguments], capture_output=True, check=True, env=environment).stdout

@@ -1,0 +1,222 @@
+"""Durable appends to SQLite, of 1, 4 and 16 threads: through Clew, a raw loop and eventsourcing's own recorder."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+from unittest.mock import patch
+
+from eventsourcing.persistence import StoredEvent
+from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
+
+from benchmarks.figures import Budget, Figure, at_least, at_least_times, at_most
+from benchmarks.measuring import Setting, at_once, interleaved, median_fdatasync, median_ratio
+from benchmarks.raw_sqlite import STATE, TYPE, insert, raw_store
+from benchmarks.words import Speaker
+from clew import Conversations
+from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+from clew.infrastructure.urls import open_log
+
+SLOW_DISK_MS = 2.0
+SYNCS = 20
+
+
+@dataclass(slots=True)
+class Commits:
+    """How many commits Clew's datastores made, in this process."""
+
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Contender:
+    """One way of appending. ``append`` appends one event of the thread of that number.
+
+    ``commits`` and ``writer_seconds`` are of each round, where they can be known.
+    """
+
+    append: Callable[[int], object]
+    writer: threading.Thread | None = None
+    commits: list[int] = field(default_factory=list)
+    writer_seconds: list[float] = field(default_factory=list)
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Appends a second, appends a commit, and the CPU of the writer thread."""
+    with counted_commits() as commits:
+        for threads in (1, 4, 16):
+            yield from _with_threads(setting, threads, commits)
+
+
+def _with_threads(setting: Setting, threads: int, commits: Commits) -> Iterator[Figure]:
+    each = setting.size(800, 160) // threads
+    with ExitStack() as stack:
+        raw = stack.enter_context(_raw(setting))
+        ours = {
+            "recorder": stack.enter_context(_recorder(setting)),
+            "Conversations": stack.enter_context(_conversations(setting, threads)),
+        }
+        library = stack.enter_context(_library(setting))
+        measured = interleaved(
+            setting.size(7, 3),
+            {
+                "disk": lambda: median_fdatasync(setting.folder, SYNCS),
+                "raw": lambda: _rate(raw, 1, each * threads),
+                "library": lambda: _rate(library, threads, each),
+                **{name: _counting(contender, threads, each, commits) for name, contender in ours.items()},
+            },
+        )
+    writers = "1 thread" if threads == 1 else f"{threads} threads"
+    yield Figure(f"fdatasync in these rounds, {writers}", statistics.median(measured["disk"]), "ms")
+    for name, contender in ours.items():
+        yield Figure(
+            f"{name}, {writers}, against a raw loop of one thread",
+            statistics.median(measured[name]),
+            "/s",
+            baseline=statistics.median(measured["raw"]),
+            ratio=median_ratio(measured[name], measured["raw"]),
+            budget=_budget(statistics.median(measured["disk"]), threads),
+        )
+        yield Figure(
+            f"{name}, {writers}, against eventsourcing's recorder",
+            statistics.median(measured[name]),
+            "/s",
+            baseline=statistics.median(measured["library"]),
+            ratio=median_ratio(measured[name], measured["library"]),
+        )
+        many = each * threads
+        yield Figure(
+            f"{name}, {writers}, appends a commit",
+            statistics.median(many / count for count in contender.commits),
+            "",
+            budget=at_least(6) if threads == 16 else None,
+        )
+        if contender.writer_seconds:
+            yield Figure(
+                f"{name}, {writers}, CPU of the writer an append",
+                statistics.median(contender.writer_seconds) / many * 1e6,
+                "µs",
+                budget=at_most(30) if threads == 16 else None,
+            )
+
+
+def _budget(fdatasync_ms: float, threads: int) -> Budget | None:
+    if threads == 1:
+        return at_least_times(0.5)
+    if threads == 16:
+        return at_least_times(8 if fdatasync_ms >= SLOW_DISK_MS else 1.5)
+    return None
+
+
+def _rate(contender: Contender, threads: int, each: int) -> float:
+    def work(number: int) -> Callable[[], None]:
+        def appends() -> None:
+            for _ in range(each):
+                contender.append(number)
+
+        return appends
+
+    return threads * each / at_once([work(number) for number in range(threads)])
+
+
+def _counting(contender: Contender, threads: int, each: int, commits: Commits) -> Callable[[], float]:
+    def one_round() -> float:
+        before, began = commits.count, _cpu_of(contender.writer)
+        rate = _rate(contender, threads, each)
+        contender.commits.append(commits.count - before)
+        if began is not None:
+            contender.writer_seconds.append((_cpu_of(contender.writer) or began) - began)
+        return rate
+
+    return one_round
+
+
+def _cpu_of(thread: threading.Thread | None) -> float | None:
+    """Seconds of CPU of one thread, None where the system does not tell (macOS, Windows)."""
+    if thread is None or thread.ident is None or not hasattr(time, "pthread_getcpuclockid"):
+        return None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+
+
+@contextmanager
+def counted_commits() -> Iterator[Commits]:
+    """Count the commits of every datastore of Clew's while this lasts."""
+    commits = Commits()
+    commit = ClewSQLiteDatastore.commit
+
+    def counting(store: ClewSQLiteDatastore, connection: sqlite3.Connection) -> None:
+        commits.count += 1
+        commit(store, connection)
+
+    with patch.object(ClewSQLiteDatastore, "commit", counting):
+        yield commits
+
+
+@contextmanager
+def _raw(setting: Setting) -> Iterator[Contender]:
+    """One INSERT a commit on one connection: what SQLite itself can do with rows of this shape."""
+    connection = raw_store(setting.fresh("raw"), "FULL")
+    versions = _versions()
+    with closing(connection):
+        yield Contender(lambda stream: insert(connection, stream, next(versions[stream])))
+
+
+@contextmanager
+def _library(setting: Setting) -> Iterator[Contender]:
+    """What eventsourcing itself has: its SQLite connections are at ``synchronous=FULL``, the default of Python's."""
+    datastore = SQLiteDatastore(str(setting.fresh("library")), lock_timeout=60, pool_size=16, originator_id_type="text")
+    recorder = SQLiteApplicationRecorder(datastore)
+    recorder.create_table()
+    versions = _versions()
+    try:
+        yield Contender(lambda stream: recorder.insert_events([_stored(stream, next(versions[stream]))]))
+    finally:
+        datastore.close()
+
+
+@contextmanager
+def _recorder(setting: Setting) -> Iterator[Contender]:
+    """Clew's recorder: hash chain, contiguity and group commit, on bytes."""
+    log = open_log(setting.url("recorder", durable=True))
+    recorder = cast("Recorder", log.recorder)
+    versions = _versions()
+
+    def append(stream: int) -> None:
+        recorder.submit(Append([_stored(stream, next(versions[stream]))])).result()
+
+    with closing(log):
+        yield Contender(append, _writer_of(lambda: append(99)))
+
+
+@contextmanager
+def _conversations(setting: Setting, threads: int) -> Iterator[Contender]:
+    """The service: messages are checked, decided on and encoded."""
+    messages = Speaker().messages(64)
+    with Conversations.open(setting.url("conversations", durable=True)) as conversations:
+        writer = _writer_of(conversations.start_thread)
+        lines = [conversations.start_thread() for _ in range(threads)]
+        counts = _versions()
+        yield Contender(lambda number: lines[number].append(messages[next(counts[number]) % 64]), writer)
+
+
+def _writer_of(first: Callable[[], object]) -> threading.Thread | None:
+    """The writer thread of a store, which begins with its first append."""
+    before = set(threading.enumerate())
+    first()
+    began = [thread for thread in threading.enumerate() if thread not in before and thread.name == "clew-writer"]
+    return began[0] if began else None
+
+
+def _versions() -> list[Iterator[int]]:
+    return [iter(range(1, 10_000_000)) for _ in range(100)]
+
+
+def _stored(stream: int, version: int) -> StoredEvent:
+    return StoredEvent(f"default/thread/{stream}", version, TYPE, STATE)

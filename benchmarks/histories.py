@@ -1,0 +1,136 @@
+"""Typed histories: of 1,000 messages against reading and validating the rows, and 1,000 forks deep against flat."""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+
+from benchmarks.figures import Figure, at_most_times
+from benchmarks.measuring import Setting, cpu, interleaved, median_ratio, store_url
+from benchmarks.words import Speaker
+from clew import Conversations
+from clew.domain.events import MessageAppended
+
+HEADER = 17
+"""Bytes of the codec and the salt, before the JSON."""
+
+
+class _Stored(TypedDict):
+    i: str
+    t: int
+    n: int
+    d: MessageAppended
+
+
+_STORED = TypeAdapter(_Stored)
+_ROWS = (
+    "SELECT e.version, e.type, e.state, e.hash FROM event e JOIN stream s ON s.id = e.stream "
+    "WHERE s.name = ? AND e.type = 'message-appended' ORDER BY e.version"
+)
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """The figures of one long history, then those of deep ones."""
+    yield from _typed(setting)
+    yield from _deep(setting)
+
+
+def _typed(setting: Setting) -> Iterator[Figure]:
+    messages = setting.size(1_000, 300)
+    path = setting.fresh("history")
+    speaker = Speaker()
+    with Conversations.open(store_url(path)) as conversations:
+        conversations.start_thread(thread_id="long", messages=speaker.messages(messages))
+        conversations.start_thread(thread_id="other", messages=speaker.messages(1))
+    again: list[float] = []
+
+    def cold() -> float:
+        with Conversations.open(store_url(path)) as conversations:
+            conversations.thread("other").history()  # the connection for reading is there, as the baseline's is
+            thread = conversations.thread("long")
+            took = cpu(lambda: len(thread.history().messages))
+            if len(again) % 2 == 0:
+                fork = thread.fork(thread_id=f"fork-{len(again)}")  # so that the thread itself does not grow
+                fork.history()
+                fork.append(speaker.message())
+                again.append(cpu(lambda: len(fork.history().messages)))
+            else:
+                again.append(again[-1])
+            return took
+
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        measured = interleaved(
+            setting.size(15, 5), {"cold": cold, "rows": lambda: cpu(lambda: _read_and_validate(connection))}
+        )
+    yield Figure(
+        f"history of {messages:,} messages, cold, against reading and validating the rows",
+        statistics.median(measured["cold"]) * 1e3,
+        "ms",
+        baseline=statistics.median(measured["rows"]) * 1e3,
+        ratio=median_ratio(measured["cold"], measured["rows"]),
+        budget=at_most_times(1.3),
+    )
+    yield Figure(
+        "the same after one append, against cold",
+        statistics.median(again) * 1e3,
+        "ms",
+        baseline=statistics.median(measured["cold"]) * 1e3,
+        ratio=median_ratio(again, measured["cold"]),
+        budget=at_most_times(0.1),
+    )
+
+
+def _read_and_validate(connection: sqlite3.Connection) -> list[_Stored]:
+    rows = connection.execute(_ROWS, ("default/thread/long",)).fetchall()
+    return [_STORED.validate_json(state[HEADER:]) for _, _, state, _ in rows]
+
+
+def _deep(setting: Setting) -> Iterator[Figure]:
+    levels = setting.size(1_000, 200)
+    path = setting.fresh("deep")
+    with Conversations.open(store_url(path)) as conversations:
+        speaker = Speaker()
+        deep = conversations.start_thread(messages=speaker.messages(9))
+        for _ in range(levels - 1):
+            deep = deep.fork()
+            deep.append(speaker.messages(9))
+        flat = conversations.start_thread()
+        for _ in range(levels):
+            # As many messages and as many events that are none as in the deep one.
+            flat.append(speaker.messages(9))
+            flat.label(topic="a label is about as long as a fork is")
+        bare = conversations.start_thread()
+        for _ in range(levels - 1):
+            bare = bare.fork()
+        labels = conversations.start_thread()
+        for number in range(levels - 1):
+            labels.label(topic=f"number {number} is about as long as a fork is", more="which names its parent's hash")
+    shapes = ((10, deep.id, flat.id), (1, bare.id, labels.id))
+    for events, fork, thread in shapes:
+        measured = interleaved(
+            setting.size(7, 3), {"deep": _cold_history(path, fork), "flat": _cold_history(path, thread)}
+        )
+        many = "10 events" if events == 10 else "1 event"
+        yield Figure(
+            f"history {levels:,} forks deep, {many} a level, against a flat thread",
+            statistics.median(measured["deep"]) * 1e3,
+            "ms",
+            baseline=statistics.median(measured["flat"]) * 1e3,
+            ratio=median_ratio(measured["deep"], measured["flat"]),
+            budget=at_most_times(1.3),
+        )
+
+
+def _cold_history(path: Path, thread_id: str) -> Callable[[], float]:
+    def once() -> float:
+        with Conversations.open(store_url(path)) as conversations:
+            thread = conversations.thread(thread_id)
+            return cpu(lambda: len(thread.history().messages))
+
+    return once

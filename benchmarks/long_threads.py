@@ -1,0 +1,116 @@
+"""Appending to and forking a thread of 10,000 events against one of 10: CPU, and the bytes of a fork."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.figures import Figure, at_most, at_most_times
+from benchmarks.measuring import Setting, cpu, interleaved, median_ratio, size_on_disk, store_url
+from benchmarks.words import Speaker
+from clew import Conversations
+
+SHORT = 10
+EACH = 128
+"""Appends a round: as many as there are from one snapshot of the control to the next, so each thread pays for one."""
+
+FORKS = 64
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """The figures of a short and of a long thread, warm, in a new process, and on the disk."""
+    long = setting.size(10_000, 2_000)
+    yield from _warm(setting, long)
+    yield from _in_a_new_process(setting, long)
+    yield from _bytes_of_a_fork(setting, long)
+
+
+def _warm(setting: Setting, long: int) -> Iterator[Figure]:
+    speaker = Speaker()
+    said = speaker.messages(EACH)
+    with Conversations.open(setting.url("long")) as conversations:
+
+        def begun(events: int) -> str:
+            return conversations.start_thread(messages=speaker.messages(events - 1)).id
+
+        kept = {SHORT: begun(SHORT), long: begun(long)}
+
+        def appending(events: int) -> Callable[[], float]:
+            def one_round() -> float:
+                # A short thread does not stay short, so each round has a new one.
+                thread = conversations.thread(begun(SHORT) if events == SHORT else kept[long])
+                return cpu(lambda: [thread.append(message) for message in said]) / EACH * 1e6
+
+            return one_round
+
+        def forking(events: int) -> Callable[[], float]:
+            thread = conversations.thread(kept[events])
+            return lambda: cpu(lambda: [thread.fork() for _ in range(FORKS)]) / FORKS * 1e6
+
+        for name, contender in (("append", appending), ("fork", forking)):
+            for events in (SHORT, long):
+                contender(events)()  # what is built once is built
+            measured = interleaved(setting.size(9, 3), {"short": contender(SHORT), "long": contender(long)})
+            yield Figure(
+                f"{name}, warm, a thread of {long:,} events against {SHORT}",
+                statistics.median(measured["long"]),
+                "µs",
+                baseline=statistics.median(measured["short"]),
+                ratio=median_ratio(measured["long"], measured["short"]),
+                budget=at_most_times(1.2),
+            )
+
+
+def _in_a_new_process(setting: Setting, long: int) -> Iterator[Figure]:
+    path = setting.fresh("new-process")
+    names = {SHORT: "short", long: "long"}
+    with Conversations.open(store_url(path)) as conversations:
+        for events, name in names.items():
+            conversations.start_thread(thread_id=name, messages=Speaker().messages(events - 1))
+        conversations.start_thread(thread_id="other")
+    for what in ("append", "fork"):
+        for first, counted in ((True, "the first call of the process"), (False, "after the same on another thread")):
+            measured = interleaved(
+                setting.size(7, 3),
+                {name: _process(path, what, name, first=first) for name in names.values()},
+            )
+            yield Figure(
+                f"{what}, new process, {long:,} events against {SHORT}: {counted}",
+                statistics.median(measured["long"]),
+                "ms",
+                baseline=statistics.median(measured["short"]),
+                ratio=median_ratio(measured["long"], measured["short"]),
+                budget=at_most(2),
+            )
+
+
+def _process(path: Path, what: str, thread_id: str, *, first: bool) -> Callable[[], float]:
+    before = "none" if first else "other"
+    command = [sys.executable, "-m", "benchmarks.new_process", store_url(path), what, thread_id, before]
+    return lambda: float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+def _bytes_of_a_fork(setting: Setting, long: int) -> Iterator[Figure]:
+    many = setting.size(512, 128)
+    deep = setting.size(100, 20)
+    shapes = {
+        f"a thread of {SHORT} events": (SHORT, 0),
+        f"one of {long:,}": (long, 0),
+        f"one {deep} deep": (SHORT, deep),
+    }
+    for shape, (events, levels) in shapes.items():
+        path = setting.fresh("fork")
+        url = store_url(path)
+        with Conversations.open(url) as conversations:
+            thread = conversations.start_thread(messages=Speaker().messages(events - 1))
+            for _ in range(levels):
+                thread = thread.fork()
+        before = size_on_disk(path)
+        with Conversations.open(url) as conversations:
+            thread = conversations.thread(thread.id)
+            for _ in range(many):
+                thread.fork()
+        yield Figure(f"bytes of a fork of {shape}", (size_on_disk(path) - before) / many, "B", budget=at_most(1_024))

@@ -1,0 +1,118 @@
+"""Clocks, rounds and medians: contenders take turns, and a ratio is taken within a round before the median is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a run works, and how large it is."""
+
+    folder: Path
+    quick: bool
+
+    def size(self, full: int, quick: int) -> int:
+        """A number that is smaller in a quick run."""
+        return quick if self.quick else full
+
+    def fresh(self, name: str) -> Path:
+        """A path in the run's folder where nothing is yet."""
+        number = sum(1 for path in self.folder.iterdir() if path.name.startswith(f"{name}-") and path.suffix == ".db")
+        path = self.folder / f"{name}-{number}.db"
+        path.touch()  # SQLite takes an empty file for a new database
+        return path
+
+    def url(self, name: str, *, durable: bool = False) -> str:
+        """The URL of a new Clew store, at ``synchronous=FULL`` or OFF."""
+        return store_url(self.fresh(name), durable=durable)
+
+
+def store_url(path: Path, *, durable: bool = False) -> str:
+    """The URL of a Clew store in a file."""
+    return f"sqlite:///{path}?synchronous={'FULL' if durable else 'OFF'}"
+
+
+def median_fdatasync(folder: Path, times: int = 200) -> float:
+    """Milliseconds that the disk takes to make one appended page durable, the median of many."""
+    path = folder / "fdatasync"
+    took: list[float] = []
+    with path.open("wb", buffering=0) as file:
+        sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+        for _ in range(times):
+            file.write(os.urandom(PAGE))
+            begin = time.perf_counter()
+            sync(file.fileno())
+            took.append(time.perf_counter() - begin)
+    path.unlink()
+    return statistics.median(took) * 1e3
+
+
+def interleaved(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """What each contender measured, round by round; each round begins with another, so that none is always first."""
+    names = list(contenders)
+    measured: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            gc.collect()
+            measured[name].append(contenders[name]())
+    return measured
+
+
+def median_ratio(measured: Sequence[float], baseline: Sequence[float]) -> float:
+    """The median of the ratios of each round: what slowed the machine down for a while slowed both."""
+    return statistics.median(one / other for one, other in zip(measured, baseline, strict=True))
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """Seconds of CPU of the whole process, its writer threads included."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def wall(work: Callable[[], object]) -> float:
+    """Seconds by the clock."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def at_once(work: Sequence[Callable[[], object]]) -> float:
+    """Seconds by the clock that many pieces of work take, each on its own thread, from a common start."""
+    start = threading.Barrier(len(work) + 1)
+
+    def one(piece: Callable[[], object]) -> None:
+        start.wait()
+        piece()
+
+    threads = [threading.Thread(target=one, args=(piece,)) for piece in work]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - begin
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value that so many of a hundred do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of a closed database, with what may be left of its write-ahead log."""
+    log = path.with_name(path.name + "-wal")
+    return path.stat().st_size + (log.stat().st_size if log.exists() else 0)

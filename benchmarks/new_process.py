@@ -1,0 +1,32 @@
+"""One append or fork, and the CPU that it took: the process that ``long_threads`` starts.
+
+Not counted: the interpreter, imports, opening the store. Counted: everything from asking for the thread by its id to
+the event being stored; with ``none`` also what the first call of a process builds once for all later ones.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.measuring import cpu
+from clew import Conversations, Message
+
+
+def main(url: str, what: str, thread_id: str, before: str) -> None:
+    """Print milliseconds of CPU."""
+    message = Message.user("One more thing.")
+    with Conversations.open(url) as conversations:
+
+        def once(thread: str) -> None:
+            if what == "fork":
+                conversations.thread(thread).fork()
+            else:
+                conversations.thread(thread).append(message)
+
+        if before != "none":
+            once(before)
+        print(cpu(lambda: once(thread_id)) * 1e3)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""How long a fresh process takes to import Clew and to say its help."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.measuring import Setting, interleaved, wall
+
+COMMANDS = {
+    "python -c pass": ([sys.executable, "-c", "pass"], None),
+    "import clew": ([sys.executable, "-c", "import clew"], 0.15),
+    "from clew import Conversations, Engine, Message": (
+        [sys.executable, "-c", "from clew import Conversations, Engine, Message"],
+        None,
+    ),
+    "clew --help": ([str(Path(sys.executable).with_name("clew")), "--help"], 0.3),
+}
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Seconds by the clock of whole processes, the interpreter's own start included."""
+    contenders = {name: _process(command) for name, (command, _) in COMMANDS.items()}
+    interleaved(1, contenders)  # byte code is compiled and the disk's cache filled
+    measured = interleaved(setting.size(15, 5), contenders)
+    bare = statistics.median(measured["python -c pass"])
+    for name, (_, limit) in COMMANDS.items():
+        yield Figure(
+            name,
+            statistics.median(measured[name]),
+            "s",
+            baseline=None if limit is None else bare,
+            budget=None if limit is None else at_most(limit),
+        )
+
+
+def _process(command: list[str]) -> Callable[[], float]:
+    return lambda: wall(lambda: subprocess.run(command, capture_output=True, check=True))

@@ -1,0 +1,100 @@
+"""Subscribers: how soon one hears of an append, in its process and across, and the log that one leaves behind."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.measuring import Setting, percentile, store_url
+from benchmarks.words import Speaker
+from clew import Conversations, Message
+from clew.domain.events import MessageAppended
+
+WARM_UP = 5
+LONGEST_PAUSE = 0.04
+"""Seconds between appends at the most: twice the pause of the poller, so that they meet it at any point."""
+
+PATIENCE = 30.0
+MEBI = 1024 * 1024
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """From the call of append() in the writer to the event in the subscriber's hands, at ``synchronous=OFF``."""
+    appends = setting.size(250, 60)
+    for where, across, budget in (("in the process", False, 10), ("across processes", True, 60)):
+        took = _delays(setting, appends, across=across)
+        yield Figure(f"wake-up {where}, p50", percentile(took, 50), "ms")
+        yield Figure(f"wake-up {where}, p99", percentile(took, 99), "ms", budget=at_most(budget))
+    yield from _log_under_a_subscriber(setting)
+
+
+def write(conversations: Conversations, thread_id: str, appends: int) -> None:
+    """Append messages that say when their append was called, by the clock that all processes of a machine share."""
+    pause = random.Random(appends)
+    thread = conversations.thread(thread_id)
+    for _ in range(WARM_UP + appends):
+        time.sleep(pause.uniform(0, LONGEST_PAUSE))
+        thread.append(Message.user(str(time.monotonic_ns())))
+
+
+def _delays(setting: Setting, appends: int, *, across: bool) -> list[float]:
+    url = setting.url("wake")
+    took: list[float] = []
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread()
+        with conversations.subscribe() as subscription:
+            subscription.wait(PATIENCE)
+            writer = _writer_elsewhere(url, thread.id, appends) if across else None
+            if writer is None:
+                threading.Thread(target=write, args=(conversations, thread.id, appends)).start()
+            while len(took) < WARM_UP + appends and (event := subscription.wait(PATIENCE)) is not None:
+                now = time.monotonic_ns()
+                if isinstance(event.data, MessageAppended):
+                    took.append((now - int(event.data.message.text)) / 1e6)
+        if writer is not None:
+            writer.wait()
+    return took[WARM_UP:]
+
+
+def _writer_elsewhere(url: str, thread_id: str, appends: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.wakeups", url, thread_id, str(appends)])
+
+
+def _log_under_a_subscriber(setting: Setting) -> Iterator[Figure]:
+    """A subscriber that never stops reading must not keep the log from being written back."""
+    path = setting.fresh("log")
+    log = path.with_name(path.name + "-wal")
+    batches = setting.size(400, 60)
+    speaker = Speaker()
+    messages = [speaker.message(4_000) for _ in range(100)]
+    largest = 0
+    with Conversations.open(store_url(path)) as conversations:
+        thread = conversations.start_thread()
+        subscription = conversations.subscribe()
+        seen: list[int] = []
+        reader = threading.Thread(target=lambda: seen.extend(event.version for event in subscription))
+        reader.start()
+        for _ in range(batches):
+            thread.append(messages)
+            largest = max(largest, log.stat().st_size)
+        while len(seen) <= batches * len(messages) and reader.is_alive():
+            time.sleep(0.01)
+        subscription.close()
+        reader.join()
+        written = path.stat().st_size + log.stat().st_size
+    yield Figure(
+        f"write-ahead log under a subscriber while {written / MEBI:,.0f} MiB are appended, largest",
+        largest / MEBI,
+        "MiB",
+        budget=at_most(64),
+    )
+
+
+if __name__ == "__main__":
+    with Conversations.open(sys.argv[1]) as opened:
+        write(opened, sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,212 @@
+"""The steps of the demo: each says what it does, shows the command or the code, does it, and shows what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.rule import Rule
+from rich.text import Text
+
+from clew.cli import branching, reading, rendering, shapes, transfer
+from clew.cli.stores import Moment, Store
+from clew.conversations import Conversations, LocalThread
+from clew.domain.messages import Message
+from clew.infrastructure import clock
+from clew.infrastructure.conversation_files import read_conversations
+from clew.infrastructure.urls import open_log
+from clew.service.core import Core
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 80
+BEGAN = 1_768_467_600_000_000
+"""The demo's clock starts on 15 January 2026 at 09:00 UTC and ticks once a commit: every run looks the same."""
+
+WHAT_IF = "A new teapot instead"
+CHECKPOINT = "before the refund"
+OFFER = 5
+"""The message of the first conversation that offers a refund or a new teapot."""
+
+PHRASE = "Done: 48 euros"
+FORGED = "Done: 98 euros"
+"""One byte of one message: what the tampering puts in the place of the phrase."""
+
+
+def samples() -> str:
+    """The conversations that the demo imports, as JSON lines."""
+    return resources.files("clew.cli").joinpath("demo.jsonl").read_text(encoding="utf-8")
+
+
+def run(*, quiet: bool) -> dict[str, Any]:
+    """Run the demo in a temporary folder; returns what happened at each step, in the shapes that the commands write."""
+    console = rendering.console(width=min(WIDTH, rendering.console().width), quiet=quiet)
+    with tempfile.TemporaryDirectory(prefix="clew-demo-") as folder:
+        return _Demo(Path(folder), console).run()
+
+
+class _Demo:
+    """One showing of the demo."""
+
+    def __init__(self, folder: Path, console: Console) -> None:
+        self._folder = folder
+        self._console = console
+        self._steps: list[dict[str, Any]] = []
+        (folder / "demo.jsonl").write_text(samples(), encoding="utf-8")
+
+    def run(self) -> dict[str, Any]:
+        """All steps, then what to try next."""
+        self._console.print(Text("Clew: conversations as streams of events", style="bold"))
+        self._console.print("This demo works on a database in a temporary folder, and cleans up.")
+        with _open(self._folder / "demo.db") as store:
+            first = self._import(store)
+            self._list(store)
+            branch = self._fork(store, first)
+            self._go_on(store, branch)
+            self._go_back_in_time(store, first)
+            self._rewind(store, first)
+            self._verify(store)
+        self._tamper()
+        self._say_what_next(first)
+        return {"ok": True, "steps": self._steps}
+
+    def _import(self, store: Store) -> LocalThread:
+        self._begin("Import", "Three conversations with tool calls, in the OpenAI format: one event a message.")
+        self._command("clew import demo.jsonl")
+        report = transfer.import_items(store, read_conversations([self._folder / "demo.jsonl"]))
+        self._console.print(transfer.report_text(report))
+        self._end(shapes.report(report))
+        return store.conversations.thread(next(store.conversations.threads()).thread_id)
+
+    def _list(self, store: Store) -> None:
+        self._begin("List", "Each conversation is a thread. Any unique beginning of its id will do.")
+        self._command("clew threads")
+        reading.print_threads(store, self._console)
+        self._end([shapes.thread(summary) for summary in store.conversations.threads()])
+
+    def _fork(self, store: Store, first: LocalThread) -> LocalThread:
+        self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event, copies nothing.")
+        self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
+        branch = branching.fork_thread(store, first.id, Moment(at_message=OFFER), WHAT_IF)
+        self._console.print(branching.fork_text(branch.summary()))
+        self._end(shapes.thread(branch.summary()))
+        return branch
+
+    def _go_on(self, store: Store, branch: LocalThread) -> None:
+        self._begin("Go on differently", "The fork goes its own way; the thread that it came from stands still.")
+        question, answer = "A new teapot, please.", "Gladly. It leaves the kiln on Monday."
+        self._code(
+            f'fork = conversations.thread("{branch.id}")',
+            f'fork.append([Message.user("{question}"),',
+            f'             Message.assistant("{answer}")])',
+        )
+        branch.append([Message.user(question), Message.assistant(answer)])
+        self._command(f"clew show {branch.id[:4]}")
+        reading.print_thread(store, branch.id, Moment(), self._console)
+        self._end(shapes.history(branch.history()))
+
+    def _go_back_in_time(self, store: Store, first: LocalThread) -> None:
+        self._begin("Go back in time", "Any thread, as it was: at a version, a message, a moment or a checkpoint.")
+        self._command(f"clew show {first.id[:4]} --at message:2")
+        reading.print_thread(store, first.id, Moment(at_message=2), self._console)
+        self._end(shapes.history(first.history(at_message=2)))
+
+    def _rewind(self, store: Store, first: LocalThread) -> None:
+        self._begin("Checkpoint and rewind", "A name for a version, and a way back to it. Nothing is deleted.")
+        cut = first.history(at_message=OFFER).version
+        self._code(
+            f'thread = conversations.thread("{first.id}")',
+            f'thread.checkpoint("{CHECKPOINT}", at={cut})',
+            f'thread.rewind(to="{CHECKPOINT}")',
+        )
+        first.checkpoint(CHECKPOINT, at=cut)
+        first.rewind(to=CHECKPOINT)
+        self._command(f"clew log {first.id[:4]}")
+        reading.print_events(store, first.id, self._console)
+        self._console.print(f"The conversation is back at its {len(first.history())} messages; the log has it all.")
+        self._end(shapes.thread(first.summary()))
+
+    def _verify(self, store: Store) -> None:
+        self._begin("Verify", "Every event is chained to the one before it by a hash.")
+        self._command("clew verify")
+        found = store.conversations.verify()
+        self._console.print(rendering.verdict(found))
+        self._end(shapes.verdict(found))
+
+    def _tamper(self) -> None:
+        self._begin("Tamper", "Somebody changes one byte in a copy of the file: 48 euros become 98.")
+        copy = self._folder / "copy.db"
+        self._code(
+            'data = Path("demo.db").read_bytes()',
+            f'Path("copy.db").write_bytes(data.replace(b"{PHRASE}", b"{FORGED}"))',
+        )
+        data = (self._folder / "demo.db").read_bytes()
+        copy.write_bytes(data.replace(PHRASE.encode(), FORGED.encode()))
+        self._command("clew --db sqlite:///copy.db verify")
+        with _open(copy) as store:
+            found = store.conversations.verify()
+        self._console.print(rendering.verdict(found))
+        self._end(shapes.verdict(found))
+
+    def _say_what_next(self, first: LocalThread) -> None:
+        program = _program()
+        self._console.print()
+        self._console.print(Rule(Text("What to try next", style="bold"), align="left", style="dim"))
+        for line in (
+            f"{program} demo --samples > samples.jsonl",
+            f"{program} import samples.jsonl",
+            f"{program} show {first.id[:4]} --at message:{OFFER}",
+            f'{program} fork {first.id[:4]} --at message:{OFFER} --title "My own what-if"',
+            f"{program} threads",
+            f"{program} --help",
+        ):
+            self._command(line)
+
+    def _begin(self, title: str, explanation: str) -> None:
+        self._steps.append({"step": title, "commands": [], "code": []})
+        self._console.print()
+        heading = Text(f"{len(self._steps)}. {title}", style="bold")
+        self._console.print(Rule(heading, align="left", style="dim"))
+        self._console.print(explanation)
+
+    def _command(self, line: str) -> None:
+        if self._steps and "result" not in self._steps[-1]:
+            self._steps[-1]["commands"].append(line)
+        self._console.print(Text.assemble(("$ ", "dim"), (line, "bold green")), soft_wrap=True)
+
+    def _code(self, *lines: str) -> None:
+        self._steps[-1]["code"] += lines
+        for line in lines:
+            prompt = "... " if line.startswith(" ") else ">>> "
+            self._console.print(Text.assemble((prompt, "dim"), (line, "bold cyan")), soft_wrap=True)
+
+    def _end(self, result: Any) -> None:
+        self._steps[-1]["result"] = result
+
+
+@contextmanager
+def _open(file: Path) -> Iterator[Store]:
+    """A store with a clock and ids of the demo's own."""
+    moments = count(BEGAN, 1_000_000)
+    ids = (hashlib.sha256(f"demo {number}".encode()).hexdigest()[:16] for number in count(1))
+    core = Core(open_log(f"sqlite:///{file}"), "default", lambda: next(moments), clock.event_id, lambda: next(ids))
+    with Conversations(core) as conversations:
+        yield Store(conversations, core)
+
+
+def _program() -> str:
+    """How this program can be called again: as it was, or by its name where that finds it."""
+    called = Path(sys.argv[0])
+    if called.name != "clew":
+        return "python -m clew"
+    found = shutil.which("clew")
+    return "clew" if found is not None and Path(found).resolve() == called.resolve() else str(called)

@@ -1,0 +1,232 @@
+"""What commands show to people: tables and conversations, as wide as the terminal, in colour where there is any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clew.cli.text import one_line, safe, shortened, shown_time
+from clew.domain import events as happened
+from clew.domain import messages as said_as
+
+if TYPE_CHECKING:
+    from clew.domain.events import Event
+    from clew.domain.history import History, HistoryMessage
+    from clew.domain.json_values import Json
+    from clew.domain.ports import Verdict
+    from clew.service.reading import ThreadSummary
+
+ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "green", "assistant": "cyan", "tool": "yellow"}
+STATUS_STYLES = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}
+
+BEGINNING = 200
+"""Characters of a message that a list can show at the most."""
+
+INDENT = "    "
+
+ROOMY = 72
+"""Columns of a terminal from which on a list says everything."""
+
+LONGEST_URI = 120
+"""Characters of an address; what is longer is a file in the address itself."""
+
+
+def console(*, stderr: bool = False, width: int | None = None, quiet: bool = False) -> Console:
+    """Where people read: nothing in the text is taken for markup, emoji codes or numbers to be coloured."""
+    return Console(stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False, highlight=False)
+
+
+def thread_table(threads: Sequence[tuple[ThreadSummary, str | None]], console: Console) -> Table:
+    """A line for each thread, forks under their parents; with each comes how it begins, for want of a title."""
+    roomy = console.width >= ROOMY
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
+    table.add_column("Thread", overflow="fold", no_wrap=False, min_width=12)
+    table.add_column("Title", overflow="ellipsis", no_wrap=True, ratio=1, min_width=8)
+    table.add_column("Status", no_wrap=True)
+    table.add_column("Msgs", justify="right", no_wrap=True)
+    if roomy:
+        table.add_column("Ver", justify="right", no_wrap=True)
+        table.add_column("Updated", no_wrap=True)
+    for depth, summary, beginning in _forks_under_parents(threads):
+        branch = "  " * (depth - 1) + "└ " if depth else ""
+        table.add_row(
+            Text.assemble((branch, "dim"), (one_line(summary.thread_id), "bold")),
+            Text(beginning or "", style="dim italic") if summary.title is None else Text(one_line(summary.title)),
+            Text(summary.status, style=STATUS_STYLES[summary.status]),
+            str(summary.messages),
+            *((str(summary.version), shown_time(summary.updated_at)[:16]) if roomy else ()),
+        )
+    return table
+
+
+def _forks_under_parents(
+    threads: Sequence[tuple[ThreadSummary, str | None]],
+) -> Iterator[tuple[int, ThreadSummary, str | None]]:
+    """Depth first, siblings in the order in which they were made; without recursion, for forks of any depth."""
+    there = {summary.thread_id for summary, _ in threads}
+    children: dict[str | None, list[tuple[ThreadSummary, str | None]]] = {}
+    for summary, beginning in threads:
+        parent = summary.parent_id if summary.parent_id in there else None
+        children.setdefault(parent, []).append((summary, beginning))
+    waiting = [(0, *each) for each in reversed(children.get(None, []))]
+    while waiting:
+        depth, summary, beginning = waiting.pop()
+        yield min(depth, 5), summary, beginning
+        waiting += [(depth + 1, *each) for each in reversed(children.get(summary.thread_id, []))]
+
+
+def conversation(found: History, title: str | None, newest: int, console: Console) -> Iterator[Text]:
+    """The lines of a thread's messages at a version, whole; wrapped on a terminal, and left as they are elsewhere."""
+    count = len(found)
+    place = f"version {found.version}" + ("" if found.version == newest else f" of {newest}")
+    if title is not None:
+        yield Text(one_line(title), style="bold")
+    yield Text(f"{one_line(found.thread_id)} · {place} · {count} message{'' if count == 1 else 's'}", style="dim")
+    for number, said in enumerate(found, start=1):
+        yield Text()
+        yield _heading(number, said)
+        for content in _contents(said):
+            yield from _indented(content, console)
+
+
+def _indented(text: Text, console: Console) -> Iterator[Text]:
+    width = max(console.width - len(INDENT), len(INDENT))
+    lines = text.wrap(console, width, overflow="fold") if console.is_terminal else text.split(allow_blank=True)
+    for line in lines:
+        line.rstrip()
+        yield Text(INDENT).append_text(line) if line else line
+
+
+def _heading(number: int, said: HistoryMessage) -> Text:
+    return Text.assemble(
+        (f"{number:>3} ", "dim"),
+        (said.role, f"bold {ROLE_STYLES[said.role]}"),
+        "" if said.author is None else f" {one_line(said.author)}",
+        (f"  version {said.version} · {shown_time(said.time)}", "dim"),
+    )
+
+
+def _contents(said: HistoryMessage) -> Iterator[Text]:
+    if said.redacted:
+        yield Text("[redacted]", style="dim italic")
+    elif not said.contents:
+        yield Text("[no content]", style="dim italic")
+    for content in said.contents:
+        yield _content(content)
+
+
+def _content(content: said_as.Content) -> Text:
+    match content:
+        case said_as.Text(text=text):
+            return Text(safe(text))
+        case said_as.Reasoning(text=text):
+            return Text(safe(text), style="dim italic")
+        case said_as.Media(uri=uri, media_type=kind):
+            return Text(f"[{one_line(kind or 'media')}: {one_line(_address(uri))}]", style="blue")
+        case said_as.FunctionCall():
+            return _call("→", content)
+        case said_as.FunctionResult(name=name, result=result):
+            by = "" if name is None else f"{one_line(name)}: "
+            return Text.assemble(("← ", "yellow"), (by, "bold yellow"), safe(_json(result)))
+        case said_as.ApprovalRequest(call=call):
+            return _call("approve?", call)
+        case said_as.ApprovalResponse(approved=approved, reason=reason):
+            word, style = ("approved", "bold green") if approved else ("rejected", "bold red")
+            return Text(word if reason is None else f"{word}: {safe(reason)}", style=style)
+        case said_as.Raw(value=value):
+            return Text(safe(_json(value)), style="dim")
+
+
+def _call(sign: str, call: said_as.FunctionCall) -> Text:
+    return Text.assemble((f"{sign} ", "cyan"), (one_line(call.name), "bold cyan"), f"({safe(call.arguments)})")
+
+
+def _address(uri: str) -> str:
+    if len(uri) <= LONGEST_URI:
+        return uri
+    return f"{uri[:40]}… ({len(uri):,} characters)"
+
+
+def _json(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def event_table(events: Iterable[Event], thread_id: str, console: Console) -> Table:
+    """A line for each event; those of ancestors name their thread."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
+    table.add_column("Ver", justify="right", no_wrap=True)
+    roomy = console.width >= ROOMY
+    if roomy:
+        table.add_column("Time", no_wrap=True)
+    table.add_column("Event", no_wrap=True)
+    table.add_column("What", overflow="ellipsis", no_wrap=True, ratio=1, min_width=10)
+    for event in events:
+        style = "" if event.thread_id == thread_id else "dim"
+        by = "" if event.actor is None else f" by {one_line(event.actor)}"
+        table.add_row(
+            str(event.version),
+            *((shown_time(event.time),) if roomy else ()),
+            event.type,
+            Text(shortened(f"{_what(event)}{by}", BEGINNING)),
+            style=style,
+        )
+    return table
+
+
+def _what(event: Event) -> str:
+    match event.data:
+        case happened.Shredded(role=role):
+            return f"{role or 'content'}: [redacted]"
+        case happened.Opaque():
+            return "of a type that this Clew does not know"
+        case happened.MessageAppended(message=message):
+            return f"{message.role}: {beginning(message)}"
+        case data:
+            return one_line(_of_the_thread(data))
+
+
+def _of_the_thread(data: happened.ThreadEvent) -> str:
+    match data:
+        case happened.ThreadStarted(title=title, source=source):
+            origin = None if source is None else "imported" if source.id is None else f"imported: {source.id}"
+            return ", ".join(part for part in (title, origin) if part)
+        case happened.ThreadForked(parent_id=parent, parent_version=version, title=title):
+            return f"from {parent} at version {version}" + ("" if title is None else f": {title}")
+        case happened.HistoryRewound(to=to):
+            return f"to version {to}"
+        case happened.CheckpointMade(name=name, at=at):
+            return f"{name}: version {at}"
+        case happened.MessageRedacted(version=version, reason=reason):
+            return f"version {version}" + ("" if reason is None else f": {reason}")
+        case happened.ThreadLabelled(labels=labels):
+            return ", ".join(f"{key}={_json(value)}" for key, value in labels.items())
+        case _:
+            return str(getattr(data, "reason", None) or "")
+
+
+def beginning(message: said_as.Message) -> str:
+    """How a message begins, on one line: its words, else what it calls or was given back."""
+    words = message.text.strip()
+    if not words and message.calls:
+        words = ", ".join(f"→ {call.name}({call.arguments})" for call in message.calls)
+    if not words and message.results:
+        words = ", ".join(f"← {_json(result.result)}" for result in message.results)
+    return shortened(one_line(words[: 4 * BEGINNING]), BEGINNING)
+
+
+def verdict(found: Verdict) -> Text:
+    """One line on what verification found."""
+    looked = f"{found.threads:,} {'thread' if found.threads == 1 else 'threads'}, {found.events:,} events"
+    bad = found.first_bad
+    if bad is None:
+        return Text.assemble(("Verified", "bold green"), f": {looked}, every hash follows from what is stored.")
+    return Text.assemble(
+        ("NOT VERIFIED", "bold red"),
+        f": thread {one_line(bad.thread_id)}, version {bad.version}: {one_line(bad.reason)}. Looked at {looked}.",
+    )

@@ -1,0 +1,144 @@
+"""Commands that bring conversations in and out: import and export."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clew.cli.failures import FAILED
+from clew.cli.options import AsJson
+from clew.cli.stores import Store, opened, thread_id
+from clew.cli.text import one_line, write_json
+
+if TYPE_CHECKING:
+    from clew.domain.importing import Failure, ImportReport, Item
+
+
+def import_(
+    context: typer.Context,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="JSON or JSON lines files, or directories of them.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Import OpenAI chat conversations. What is there already is skipped, what cannot be imported is named."""
+    items = _beginning(files)  # a path that is not there must not leave an empty database behind
+    with opened(context, create=True) as store, _watched(items, files, as_json=as_json) as watched:
+        report = import_items(store, watched)
+    if as_json:
+        from clew.cli import shapes
+
+        write_json(shapes.report(report))
+    else:
+        from clew.cli import rendering
+
+        rendering.console().print(report_text(report))
+        for failure in report.failed:
+            place = failure.file if failure.line is None else f"{failure.file}:{failure.line}"
+            typer.echo(f"clew: {one_line(f'{place}: {failure.error}')}", err=True)
+    if report.failed:
+        raise typer.Exit(FAILED)
+
+
+def export(
+    context: typer.Context,
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="THREAD", help="Threads; by default all but forks.")
+    ] = None,
+    format_: Annotated[
+        Literal["openai"], typer.Option("--format", metavar="openai", help="The only format for now.")
+    ] = "openai",
+    forks: Annotated[bool, typer.Option("--forks", help="Forks, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write conversations as they were imported. One JSON object a line."""
+    del format_, as_json  # there is one format, and it is JSON in any case
+    with opened(context) as store:
+        export_threads(store, threads or [], forks=forks)
+
+
+def import_items(store: Store, items: Iterator[Item | Failure]) -> ImportReport:
+    """Import what was read."""
+    from clew.service.importing import import_conversations
+    from clew.service.operations import run
+
+    return run(import_conversations(store.core, items))
+
+
+def report_text(report: ImportReport) -> str:
+    """What ``clew import`` says to people, but for the failures."""
+    lines = ["Nothing new was imported."]
+    if report.threads:
+        into = f"{_count(report.messages, 'message')} into {_count(report.threads, 'thread')}"
+        lines = [f"Imported {into}: {_count(report.events, 'event')}."]
+    if report.skipped:
+        lines.append(f"Skipped {_count(report.skipped, 'conversation')}: there already, and equal.")
+    return "\n".join(lines)
+
+
+def export_threads(store: Store, threads: Sequence[str], *, forks: bool) -> None:
+    """Write what ``clew export`` writes."""
+    from clew.service.exporting import Cursor, export_page, export_thread
+    from clew.service.operations import run
+
+    for name in threads:
+        write_json(run(export_thread(store.core, thread_id(store.core, name))))
+    cursor = None if threads else Cursor()
+    while cursor is not None:
+        found, cursor = run(export_page(store.core, cursor, forks=forks))
+        for conversation in found:
+            write_json(conversation)
+
+
+def _beginning(files: Sequence[Path]) -> Iterator[Item | Failure]:
+    """What there is to import, the first of it read already. Raises ImportFormatError."""
+    from clew.infrastructure.conversation_files import read_conversations
+
+    items = read_conversations(files)
+    first = next(items, None)
+    return iter(()) if first is None else chain((first,), items)
+
+
+@contextmanager
+def _watched(
+    items: Iterator[Item | Failure], files: Sequence[Path], *, as_json: bool
+) -> Iterator[Iterator[Item | Failure]]:
+    """The same, with a bar that shows how many of the lines are read, on a terminal only."""
+    if as_json or not sys.stderr.isatty():
+        yield items
+        return
+
+    from rich.progress import Progress
+
+    from clew.cli import rendering
+    from clew.infrastructure.conversation_files import find_files
+
+    lines = {str(file): _lines(file) for file in find_files(files)}
+    with Progress(console=rendering.console(stderr=True), transient=True) as progress:
+        task = progress.add_task("Importing", total=sum(lines.values()))
+
+        def watched() -> Iterator[Item | Failure]:
+            before, current = 0, None
+            for item in items:
+                if current is not None and item.file != current:
+                    before += lines.get(current, 0)
+                current = item.file
+                progress.update(task, completed=before + (item.line or 0))
+                yield item
+
+        yield watched()
+
+
+def _lines(file: Path) -> int:
+    with file.open("rb") as opened_file:
+        return 1 + sum(block.count(b"\n") for block in iter(lambda: opened_file.read(1 << 20), b""))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" + ("" if number == 1 else "s")

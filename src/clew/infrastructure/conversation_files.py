@@ -1,0 +1,198 @@
+"""Files of conversations: JSON, JSON lines, or directories of them, told apart by what is in them.
+
+A file holds one JSON value (a list of messages, an object with ``messages``, or a list of such objects or lists), or
+one such conversation a line. Lines are read one after the other, however long the file is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
+from clew.domain.importing import Failure, Item, failure
+from clew.domain.json_values import MAX_DEPTH, JsonObject
+
+_SUFFIXES = (".json", ".jsonl")
+_BOM = b"\xef\xbb\xbf"
+_OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff")
+_LONGEST_NAME = 200
+_ADVICE = "Give a JSON or JSON lines file of conversations."
+
+
+def find_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The files that the paths name, those of a directory sorted; raises ImportFormatError for a path without any."""
+    found: list[Path] = []
+    for each in paths:
+        path = Path(each)
+        try:
+            inside = _inside(path) if path.is_dir() else [path]
+            missing = not path.exists()
+        except OSError as error:  # a name that is too long, or a directory that is not open to us
+            said = f"{_shown(path)}: it cannot be looked up: {error.strerror}. Check the name and the permissions."
+            raise ImportFormatError(said) from None
+        if missing:
+            raise ImportFormatError(f"{_shown(path)}: there is no such file or directory. Check the name.")
+        if not inside:
+            raise ImportFormatError(
+                f"{_shown(path)}: the directory has no *.json or *.jsonl file in it. Give one that has."
+            )
+        found += inside
+    return found
+
+
+def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | Failure]:
+    """The conversations of files and directories, and what of them cannot be read.
+
+    Raises ImportFormatError at once for a path that is not there, a directory without files and, when it is the only
+    one, for a file without conversations; of several files, such a one is a Failure and the others are read.
+    """
+    files = find_files(paths)
+    for file in files:
+        try:
+            yield from read_file(file)
+        except ImportFormatError as error:
+            if len(files) == 1:
+                raise
+            text = str(error).removeprefix(f"{_shown(file)}: ")
+            yield failure(Item(_name(file), None, None), text)
+
+
+def read_file(path: Path) -> Iterator[Item | Failure]:
+    """The conversations of one file; raises ImportFormatError when it holds none or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            yield from _read(path, file)
+    except OSError as error:
+        raise ImportFormatError(
+            f"{_shown(path)}: it cannot be read: {error.strerror}. Check its permissions."
+        ) from None
+
+
+def write_conversations(conversations: Iterable[JsonObject], file: BinaryIO) -> int:
+    """Write conversations as JSON lines in UTF-8; returns their number."""
+    count = 0
+    for conversation in conversations:
+        file.write(as_line(conversation).encode() + b"\n")
+        count += 1
+    return count
+
+
+def as_line(conversation: JsonObject) -> str:
+    """A conversation as one line of JSON, without its line feed; integers of any size are written in full."""
+    return json.dumps(conversation, ensure_ascii=False)
+
+
+def _inside(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+
+
+def _read(path: Path, file: BinaryIO) -> Iterator[Item | Failure]:
+    lines = _lines(path, file)
+    first, second = next(lines, None), next(lines, None)
+    if first is None:
+        raise ImportFormatError(f"{_shown(path)}: the file is empty. {_ADVICE}")
+    if second is None:
+        line = first[0] if path.suffix.lower() == ".jsonl" else None
+        yield from _document(path, first[1], line)
+    elif _is_value(first[1]) or _is_conversation(second[1]):
+        yield from _items(path, chain((first, second), lines))
+    else:
+        kept = [first, second, *lines]  # a document of many lines, which only parses as a whole
+        try:
+            yield from _document(path, b"".join(text for _, text in kept), None)
+        except ImportFormatError:
+            if path.suffix.lower() != ".jsonl":
+                raise
+            yield from _items(path, kept)
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers."""
+    for number, line in enumerate(file, start=1):
+        text = line
+        if number == 1:
+            if line.startswith(_OTHER_ENCODINGS) or b"\0" in line:
+                raise ImportFormatError(f"{_shown(path)}: it is not UTF-8, perhaps UTF-16. Convert it to UTF-8 first.")
+            text = line.removeprefix(_BOM)
+        if text.strip():
+            yield number, text
+
+
+def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Failure]:
+    """The conversations of one JSON value."""
+    try:
+        value = _parse(text)
+    except ImportFormatError as error:
+        raise ImportFormatError(f"{_shown(path)}: {error} {_ADVICE}") from None
+    except InvalidContentError as error:
+        yield failure(Item(_name(path), line, None), error)
+        return
+    if value == []:
+        raise ImportFormatError(f"{_shown(path)}: an empty list holds no conversation. {_ADVICE}")
+    if isinstance(value, list) and any(_holds_messages(each) for each in value):
+        for number, each in enumerate(value, start=1):
+            yield Item(_name(path), line, each, number)
+    else:
+        yield Item(_name(path), line, value)
+
+
+def _items(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[Item | Failure]:
+    """The conversations of JSON lines."""
+    for number, text in lines:
+        try:
+            item = Item(_name(path), number, _parse(text))
+        except ClewError as error:
+            yield failure(Item(_name(path), number, None), error)
+        else:
+            yield item
+
+
+def _parse(text: bytes) -> Any:
+    """The JSON value. Of a key that is there twice, the last counts; integers are exact, unlike with faster parsers."""
+    try:
+        return json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise ImportFormatError(f"It is not UTF-8, at byte {error.start + 1}.") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
+        raise ImportFormatError(f"It is not JSON, or not all of it: {error.msg}, at {where}.") from None
+    except ValueError:  # Python's limit for the text of an integer
+        raise InvalidContentError("An integer of more than 4,200 digits. Use a string.") from None
+    except RecursionError:
+        raise InvalidContentError(f"Nested deeper than {MAX_DEPTH} levels.") from None
+
+
+def _is_value(text: bytes) -> bool:
+    try:
+        _parse(text)
+    except ImportFormatError:
+        return False
+    except InvalidContentError:
+        return True
+    return True
+
+
+def _is_conversation(text: bytes) -> bool:
+    try:
+        return _holds_messages(_parse(text))
+    except ClewError:
+        return False
+
+
+def _holds_messages(value: object) -> bool:
+    return isinstance(value, list) or (isinstance(value, dict) and "messages" in value and "role" not in value)
+
+
+def _name(path: Path) -> str:
+    """The path in valid Unicode, whatever its bytes."""
+    return os.fsencode(path).decode(errors="replace")
+
+
+def _shown(path: Path) -> str:
+    name = "".join(char if char.isprintable() else "?" for char in str(path))
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

@@ -1,0 +1,35 @@
+"""The library's factory for Clew's memory stores: ``PERSISTENCE_MODULE=clew.infrastructure.memory_factory``."""
+
+from __future__ import annotations
+
+import eventsourcing.popo as library
+from eventsourcing.persistence import ApplicationRecorder, ProcessRecorder
+from eventsourcing.utils import Environment, EnvType
+
+from clew.infrastructure.memory_recorder import MemoryRecorder
+
+
+class MemoryFactory(library.POPOFactory):
+    """Serves any application of the library's; snapshots and plain tracking stay in the library's recorders."""
+
+    def __init__(self, env: Environment | EnvType | None) -> None:
+        super().__init__(env)
+        self._made: list[MemoryRecorder] = []
+
+    def application_recorder(self) -> ApplicationRecorder:
+        """A new, empty store."""
+        return self._make()
+
+    def process_recorder(self) -> ProcessRecorder:
+        """A new, empty store."""
+        return self._make()
+
+    def close(self) -> None:
+        """Close the stores that were made."""
+        for recorder in self._made:
+            recorder.close()
+
+    def _make(self) -> MemoryRecorder:
+        recorder = MemoryRecorder()
+        self._made.append(recorder)
+        return recorder

@@ -1,0 +1,367 @@
+"""The event store in plain Python objects, for tests and notebooks: the same rules, nothing outlives the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+from uuid import UUID
+
+from eventsourcing.persistence import (
+    ApplicationRecorder,
+    IntegrityError,
+    Notification,
+    StoredEvent,
+    Subscription,
+    Tracking,
+)
+from eventsourcing.popo import POPOProcessRecorder
+
+from clew.domain.errors import ClewError, ClosedError
+from clew.infrastructure import forking
+from clew.infrastructure.append_plan import (
+    Outcome,
+    Plan,
+    StoredState,
+    content_digest,
+    new_salt,
+    outcome,
+    plan,
+    stream_name,
+)
+from clew.infrastructure.append_queue import AppendQueue
+from clew.infrastructure.recorder import (
+    Append,
+    Appended,
+    Head,
+    Key,
+    RecordedConflictError,
+    Row,
+    Shred,
+    Snapshot,
+    StreamInfo,
+)
+from clew.infrastructure.subscription import StoredSubscription
+from clew.infrastructure.wakeups import Wakeups
+
+FORK_WAIT_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Stream:
+    info: StreamInfo
+    first: int
+    """The version of its first own event: the others follow without a gap."""
+    originator_id: UUID | str
+    positions: list[int] = field(default_factory=list)
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+
+
+class MemoryRecorder(POPOProcessRecorder):
+    """Events of chained, contiguous streams in memory, behind the same writer thread as the other stores have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: list[Row] = []
+        self._streams: dict[str, _Stream] = {}
+        self._keys: dict[tuple[str, str], Outcome] = {}
+        self._shredded = 0
+        self._committed = False
+        self._shut = False
+        self._wakeups = Wakeups()
+        self._queue = AppendQueue(self._write, self._rest)
+        forking.watch(self)
+
+    # Appending
+
+    def submit(self, append: Append) -> Future[Appended]:
+        """Hand an append to the writer thread."""
+        return self._queue.submit(append)
+
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
+        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
+        tracking = kwargs.get("tracking")
+        if not stored_events and tracking is None:
+            return []
+        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
+
+    def _write(self, appends: Sequence[Append]) -> Sequence[Appended | Exception]:
+        with self._database_lock:
+            return [self._one(append) for append in appends]
+
+    def _one(self, append: Append) -> Appended | Exception:
+        try:
+            made = plan(append, _Known(self))
+            if isinstance(made, Appended):
+                return made
+            if append.tracking is not None:
+                self._check_tracking(append.tracking)
+        except (ClewError, ValueError, TypeError) as error:
+            return error
+        return self._apply(made)
+
+    def _check_tracking(self, tracking: Tracking) -> None:
+        try:
+            self._assert_tracking_uniqueness(tracking)
+        except IntegrityError as error:
+            found = self._max_tracking_ids[tracking.application_name] or 0
+            name = f"tracking of {tracking.application_name}"
+            raise RecordedConflictError(name, tracking.notification_id - 1, found) from error
+
+    def _apply(self, made: Plan) -> Appended:
+        append = made.append
+        first = len(self._rows) + 1
+        for row, event in zip(made.rows, append.events, strict=True):
+            stream = self._streams.get(row[0])
+            if stream is None:
+                fork = made.began[row[0]]
+                parent, cut = (None, None) if fork is None else (fork.parent, fork.cut)
+                info = StreamInfo(len(self._streams) + 1, row[0], parent, cut)
+                stream = self._streams[row[0]] = _Stream(info, row[1], event.originator_id)
+            self._rows.append(Row(len(self._rows) + 1, *row, digest=None))
+            stream.positions.append(len(self._rows))
+        appended = outcome(made.rows, first)
+        for shred in append.shreds:
+            self._shred(shred)
+        for snapshot in append.snapshots:
+            self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
+        if append.key is not None:
+            salt = new_salt()
+            found = Outcome(salt, content_digest(salt, append.key.content), appended)
+            self._keys[append.key.stream, append.key.key] = found
+        if append.tracking is not None:
+            self._insert_tracking(append.tracking)
+        self._committed = True
+        return appended
+
+    def _shred(self, shred: Shred) -> None:
+        row = self._own(shred.stream, shred.version)
+        if row is None:
+            return
+        self._rows[row.position - 1] = row._replace(state=shred.stub, digest=shred.digest)
+        self._shredded += 1
+        for name, outcome in self._keys.items():
+            if row.position in outcome.appended.positions:
+                self._keys[name] = Outcome(outcome.salt, None, outcome.appended)
+
+    def _rest(self) -> float | None:
+        if self._committed:
+            self._committed = False
+            self._wakeups.wake()
+        return None
+
+    # Reading: Clew's port
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key."""
+        with self._open_lock():
+            outcome = self._keys.get((key.stream, key.key))
+        return None if outcome is None else outcome.repeat(key)
+
+    def head(self, stream: str) -> Head | None:
+        """The last version and hash of a stream's own events."""
+        with self._open_lock():
+            return self._head(stream)
+
+    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+        """The rows of a stream and of its ancestors up to each cut, in version order."""
+        with self._open_lock():
+            parts = [self._slice(line, after, end) for line, end in self._line(stream, after, upto)]
+        return [row for part in reversed(parts) for row in part]
+
+    def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
+        """The rows that lie under the stream itself, in version order."""
+        with self._open_lock():
+            found = self._streams.get(stream)
+            return [] if found is None else self._slice(found, after, after + limit if after >= 0 else None)[:limit]
+
+    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+        """Rows in position order of streams whose name begins with ``prefix``."""
+        with self._open_lock():
+            if not prefix:
+                return self._rows[max(after, 0) : max(after, 0) + limit]
+            found: list[Row] = []
+            for row in self._rows[max(after, 0) :]:
+                if len(found) == limit:
+                    break
+                if row.stream.startswith(prefix):
+                    found.append(row)
+            return found
+
+    def last_position(self) -> int:
+        """The highest position that readers may see, 0 for an empty store."""
+        with self._open_lock():
+            return len(self._rows)
+
+    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order in which they were made, ``after`` < key."""
+        with self._open_lock():
+            infos = [stream.info for stream in self._streams.values()]
+        return [info for info in infos if info.key > after and info.name.startswith(prefix)][:limit]
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        with self._open_lock():
+            found = self._streams.get(name)
+        return None if found is None else found.info
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order in which they were made."""
+        with self._open_lock():
+            return [other.info for other in self._streams.values() if other.info.parent == stream]
+
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
+        """None: nobody reaches into the memory of the process."""
+        with self._open_lock():
+            return []
+
+    def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        with self._open_lock():
+            for line, end in self._line(stream, -1, upto):
+                versions = [version for version in line.snapshots if end is None or version <= end]
+                if versions:
+                    return line.snapshots[max(versions)]
+            return None
+
+    def shredded(self) -> int:
+        """How many rows were ever shredded."""
+        with self._open_lock():
+            return self._shredded
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:  # type: ignore[override] # Clew's port names it
+        """Call ``wake`` after every commit."""
+        return self._wakeups.listen(wake)
+
+    def close(self) -> None:
+        """Write what was submitted; later calls raise ClosedError."""
+        self._queue.close()
+        self._shut = True
+        self._wakeups.close()
+        forking.unwatch(self)
+
+    # Reading: the library's
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[StoredEvent]:
+        """A stream's own events in the library's form."""
+        with self._open_lock():
+            found = self._streams.get(stream_name(originator_id))
+            rows = [] if found is None else self._slice(found, -1 if gt is None else gt, lte)
+        if desc:
+            rows.reverse()
+        return [StoredEvent(originator_id, row.version, row.type, row.state) for row in rows[:limit]]
+
+    def select_notifications(
+        self,
+        start: int | None,
+        limit: int,
+        stop: int | None = None,
+        topics: Sequence[str] = (),
+        *,
+        inclusive_of_start: bool = True,
+    ) -> Sequence[Notification]:
+        """Events in position order in the library's form."""
+        after = 0 if start is None else max(start - inclusive_of_start, 0)
+        found: list[Notification] = []
+        with self._open_lock():
+            for row in self._rows[after : None if stop is None else max(stop, 0)]:
+                if len(found) == limit:
+                    break
+                if not topics or row.type in topics:
+                    originator_id = self._streams[row.stream].originator_id
+                    found.append(Notification(originator_id, row.version, row.type, row.state, id=row.position))
+        return found
+
+    def max_notification_id(self) -> int | None:
+        """The highest position, None for an empty store."""
+        return self.last_position() or None
+
+    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
+        """Events above a position, those to come included."""
+        return StoredSubscription(self, self, gt, topics)
+
+    # Inside the lock
+
+    def _open_lock(self) -> RLock:  # type: ignore[valid-type] # a function in typeshed, a class since Python 3.13
+        if self._shut:
+            msg = "The store is closed: nothing can be read. Open it again."
+            raise ClosedError(msg)
+        return self._database_lock
+
+    def _head(self, stream: str) -> Head | None:
+        found = self._streams.get(stream)
+        if found is None:
+            return None
+        row = self._rows[found.positions[-1] - 1]
+        return Head(row.version, row.hash)
+
+    def _own(self, stream: str, version: int) -> Row | None:
+        found = self._streams.get(stream)
+        if found is None or not 0 <= version - found.first < len(found.positions):
+            return None
+        return self._rows[found.positions[version - found.first] - 1]
+
+    def _slice(self, stream: _Stream, after: int, upto: int | None) -> list[Row]:
+        start = max(after + 1 - stream.first, 0)
+        stop = len(stream.positions) if upto is None else max(upto + 1 - stream.first, 0)
+        return [self._rows[position - 1] for position in stream.positions[start:stop]]
+
+    def _line(self, stream: str, after: int, upto: int | None) -> Iterator[tuple[_Stream, int | None]]:
+        found = self._streams.get(stream)
+        while found is not None:
+            yield found, upto
+            cut = found.info.cut
+            if cut is None or cut <= after:
+                return
+            upto = cut if upto is None else min(upto, cut)
+            found = self._streams.get(found.info.parent or "")
+
+    # Forking of the process
+
+    def before_fork(self) -> None:
+        """Wait until no thread is in the middle of a change."""
+        self._rested = self._database_lock.acquire(timeout=FORK_WAIT_SECONDS)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if self._rested:
+            self._database_lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh with a writer thread of the child's own, on a copy of the events."""
+        self._database_lock = RLock()
+        self._wakeups.restart()
+        self._queue.restart()
+
+
+class _Known:
+    """What the plan of the next append is told; the writer has the lock."""
+
+    __slots__ = ("_recorder",)
+
+    def __init__(self, recorder: MemoryRecorder) -> None:
+        self._recorder = recorder
+
+    def head(self, stream: str) -> Head | None:
+        return self._recorder._head(stream)
+
+    def hash_at(self, stream: str, version: int) -> bytes | None:
+        row = self._recorder._own(stream, version)
+        return None if row is None else row.hash
+
+    def state_at(self, stream: str, version: int) -> StoredState | None:
+        row = self._recorder._own(stream, version)
+        return None if row is None else StoredState(row.state, row.digest)
+
+    def outcome(self, key: Key) -> Outcome | None:
+        return self._recorder._keys.get((key.stream, key.key))

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.domain.errors import ImportFormatError
+from clew.domain.importing import Failure, Item
+from clew.infrastructure.conversation_files import (
+    as_line,
+    find_files,
+    read_conversations,
+    read_file,
+    write_conversations,
+)
+
+ONE = [{"role": "user", "content": "Grüße\u2028🧶"}]
+TWO = {"id": "two", "messages": [{"role": "user", "content": "two"}], "n": 10**299}
+THREE = {"id": "three", "messages": []}
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def lines(*values: object) -> str:
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+
+
+def read(*paths: Path) -> list[Any]:
+    """What the files hold: the value of each item, and each failure as it is."""
+    return [found.value if isinstance(found, Item) else found for found in read_conversations(paths)]
+
+
+def refusal(*paths: Path) -> str:
+    with pytest.raises(ImportFormatError) as caught:
+        list(read_conversations(paths))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.txt", "a"])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("document", "held"),
+    [(ONE, [ONE]), (TWO, [TWO]), ([TWO, THREE], [TWO, THREE]), ([ONE, ONE], [ONE, ONE]), ([TWO, ONE], [TWO, ONE])],
+    ids=["a list of messages", "an object", "a list of objects", "a list of lists", "a list of both"],
+)
+def test_reads_one_document_whatever_its_name(
+    tmp_path: Path, name: str, indent: int | None, document: object, held: list[object]
+) -> None:
+    assert read(write(tmp_path / name, json.dumps(document, indent=indent))) == held
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n  \n"])
+def test_reads_json_lines_whatever_the_name_and_counts_every_line(tmp_path: Path, name: str, end: str) -> None:
+    path = write(tmp_path / name, end.join([lines(TWO).strip(), lines(ONE).strip(), lines(THREE).strip()]))
+    step = end.count("\n")
+    assert list(read_conversations([path])) == [
+        Item(str(path), 1, TWO),
+        Item(str(path), 1 + step, ONE),
+        Item(str(path), 1 + 2 * step, THREE),
+    ]
+
+
+def test_a_single_line_has_a_number_only_in_a_file_of_json_lines(tmp_path: Path) -> None:
+    for name, line in [("a.jsonl", 1), ("a.json", None)]:
+        path = write(tmp_path / name, lines(TWO))
+        assert list(read_conversations([path])) == [Item(str(path), line, TWO)]
+
+
+def test_numbers_the_conversations_of_a_list(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", json.dumps([THREE, "no conversation", TWO]))
+    assert [found.number for found in read_conversations([path]) if isinstance(found, Item)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("text", ["not json", '{"messages": [', '{"messages": []} x', "\x00"])
+def test_reports_a_bad_line_with_its_number_and_reads_the_others(tmp_path: Path, bad: int, text: str) -> None:
+    if bad == 0 and text == "\x00":
+        text = "nul"  # a NUL in the first line makes it another encoding
+    all_lines = [lines(TWO), lines(THREE)]
+    all_lines.insert(bad, text + "\n")
+    path = write(tmp_path / "a.jsonl", "".join(all_lines))
+    found = read(path)
+    failed = found.pop(bad)
+    assert found == [TWO, THREE]
+    assert isinstance(failed, Failure)
+    assert (failed.file, failed.line) == (str(path), bad + 1)
+    assert failed.error.startswith("It is not JSON, or not all of it: ")
+
+
+def test_reads_json_lines_after_two_bad_ones_when_the_name_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "bad\nworse\n" + lines(TWO))
+    found = read(path)
+    assert [failed.line for failed in found[:2]] == [1, 2]
+    assert found[2:] == [TWO]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'"\xff"', "It is not UTF-8, at byte 2."),
+        (b"1" * 5000, "An integer of more than 4,200 digits"),
+        (b"[" * 100_000 + b"]" * 100_000, "Nested deeper than 100 levels"),
+    ],
+    ids=["bytes that are no text", "a huge integer", "very deep"],
+)
+def test_reports_a_line_that_python_cannot_read(tmp_path: Path, text: bytes, said: str) -> None:
+    for before, after in [(lines(TWO), ""), ("", lines(TWO)), (lines(TWO), lines(TWO))]:
+        path = write(tmp_path / "a.jsonl", before.encode() + text + b"\n" + after.encode())
+        failed = [found for found in read(path) if isinstance(found, Failure)]
+        assert len(failed) == 1
+        assert failed[0].error.startswith(said)
+        assert TWO in read(path)
+
+
+def test_reports_a_document_with_a_huge_integer_or_many_levels(tmp_path: Path) -> None:
+    for text in ["1" * 5000, "[" * 100_000 + "]" * 100_000]:
+        (failed,) = read(write(tmp_path / "a.json", f'{{"messages":\n [{text}]}}'))
+        assert isinstance(failed, Failure)
+
+
+def test_reads_integers_of_any_size_and_tells_them_from_floats(tmp_path: Path) -> None:
+    text = '{"messages": [], "big": %s, "float": 1.0, "one": 1}' % ("9" * 4200)
+    (value,) = read(write(tmp_path / "a.json", text))
+    assert value["big"] == 10**4200 - 1
+    assert [type(value["float"]), type(value["one"])] == [float, int]
+
+
+def test_takes_the_last_of_two_equal_keys(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "a.json", '{"id": 1, "messages": [], "id": 2}')) == [{"id": 2, "messages": []}]
+
+
+@pytest.mark.parametrize("text", [lines(TWO), lines(TWO, THREE), json.dumps(TWO, indent=1)])
+def test_passes_over_a_byte_order_mark(tmp_path: Path, text: str) -> None:
+    assert read(write(tmp_path / "a.json", b"\xef\xbb\xbf" + text.encode()))[0] == TWO
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_refuses_another_encoding_and_says_what_to_do(tmp_path: Path, encoding: str) -> None:
+    path = write(tmp_path / "a.jsonl", lines(TWO, THREE).encode(encoding))
+    assert refusal(path) == f"{path}: it is not UTF-8, perhaps UTF-16. Convert it to UTF-8 first."
+
+
+def test_refuses_a_document_in_latin_1(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", json.dumps(ONE, ensure_ascii=False, indent=1).replace("🧶", "").encode("utf-8"))
+    assert read(path)
+    write(path, '[\n{"role": "user", "content": "Grüße"}\n]'.encode("latin-1"))
+    assert "It is not UTF-8, at byte 34" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", "", "the file is empty"),
+        ("a.jsonl", "", "the file is empty"),
+        ("a.json", " \n\n\t", "the file is empty"),
+        ("a.json", b"\xef\xbb\xbf", "the file is empty"),
+        ("a.json", "not json", "It is not JSON, or not all of it: Expecting value, at column 1."),
+        ("a.jsonl", "not json", "It is not JSON, or not all of it: Expecting value, at column 1."),
+        ("a.md", "# Notes\n\nnot json\n", "It is not JSON, or not all of it: Expecting value, at column 1."),
+        ("a.json", '{"messages": [', "It is not JSON, or not all of it: Expecting value, at column 15."),
+        ("a.json", '[\n{"role": "user",\n', "It is not JSON, or not all of it: Expecting property name"),
+        ("a.json", "[]", "an empty list holds no conversation"),
+        ("a.json", "[\n]", "an empty list holds no conversation"),
+    ],
+)
+def test_refuses_a_file_without_conversations(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
+    path = write(tmp_path / name, text)
+    found = refusal(path)
+    assert found.startswith(f"{path}: {said}")
+    assert found.endswith("Give a JSON or JSON lines file of conversations.")
+
+
+def test_says_which_of_several_files_is_bad_and_reads_the_others(tmp_path: Path) -> None:
+    good = write(tmp_path / "b.json", lines(TWO))
+    bad = write(tmp_path / "a.json", "{")
+    empty = write(tmp_path / "c.json", "")
+    found = read(bad, good, empty)
+    assert found[1] == TWO
+    assert [(failed.file, failed.line) for failed in (found[0], found[2])] == [(str(bad), None), (str(empty), None)]
+    assert found[2].error.startswith("the file is empty")
+
+
+def test_reads_a_directory_sorted_by_path(tmp_path: Path) -> None:
+    inner = tmp_path / "b"
+    inner.mkdir()
+    (tmp_path / "z.json").mkdir()
+    for path in [tmp_path / "c.json", inner / "x.jsonl", tmp_path / "a.JSON", inner / "notes.txt"]:
+        write(path, lines({"id": path.name, "messages": []}))
+    assert [value["id"] for value in read(tmp_path)] == ["a.JSON", "x.jsonl", "c.json"]
+
+
+def test_refuses_a_path_without_files_before_it_reads_any(tmp_path: Path) -> None:
+    good = write(tmp_path / "a.json", lines(TWO))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path, said in [
+        (empty, "no *.json or *.jsonl file"),
+        (tmp_path / "missing", "no such file or directory"),
+        (tmp_path / ("x" * 10_000), "it cannot be looked up"),
+        (tmp_path / "nul\0", "no such file or directory"),
+    ]:
+        with pytest.raises(ImportFormatError, match=said.replace("*", r"\*")) as caught:
+            find_files([good, path])
+        assert len(str(caught.value)) < 300
+        with pytest.raises(ImportFormatError):
+            next(read_conversations([good, path]))
+
+
+def test_refuses_what_the_system_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(ImportFormatError, match="it cannot be read: Is a directory"):
+        list(read_file(tmp_path))
+
+
+def test_says_the_name_of_a_file_in_valid_unicode(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.json")
+    (found,) = read_conversations([write(path, lines(TWO))])
+    assert found.file == f"{tmp_path}/\ufffd.json"
+
+
+def test_shows_a_name_with_a_line_feed_on_one_line(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "two\nlines").startswith(f"{tmp_path}/two?lines: there is no such file")
+
+
+def test_reads_lines_only_as_they_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", lines(TWO, THREE, TWO, THREE) * 20_000)
+    reader = read_conversations([path])
+    assert len(list(islice(reader, 2))) == 2
+    path.write_bytes(b"")  # what was not read yet is gone, but for a buffer
+    assert len(list(reader)) < 70_000
+
+
+def test_writes_json_lines_that_are_read_back_equal(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    odd = {"messages": [], "big": 10**4200, "float": 1.0, "text": 'a"\n\u2028\x7f🧶', "": None}
+    assert write_conversations([TWO, odd], file) == 2  # type: ignore[list-item]  # mypy does not see that TWO is JSON
+    assert file.getvalue().count(b"\n") == 2
+    assert "🧶".encode() in file.getvalue()
+    assert read(write(tmp_path / "a.jsonl", file.getvalue())) == [TWO, odd]
+    assert as_line({"id": "ü", "messages": []}) == '{"id": "ü", "messages": []}'

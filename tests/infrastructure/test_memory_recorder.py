@@ -1,0 +1,24 @@
+"""The memory store keeps the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from clew.infrastructure.memory_recorder import MemoryRecorder
+from tests.infrastructure.recorder_contract import Opener, RecorderContract, append, event, in_child
+
+
+class TestMemoryRecorder(RecorderContract):
+    @pytest.fixture
+    def opener(self) -> Opener:
+        return MemoryRecorder
+
+
+def test_gives_a_forked_child_a_copy_of_the_events() -> None:
+    recorder = MemoryRecorder()
+    append(recorder, event("a", 1))
+    assert in_child(lambda: append(recorder, event("a", 2))) == 0
+    head = recorder.head("a")
+    assert head is not None
+    assert head.version == 1
+    recorder.close()

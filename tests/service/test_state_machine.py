@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from clew.conversations import Conversations, LocalThread
+from clew.domain.errors import ClewError
+from clew.domain.events import to_time
+from clew.domain.history import HistoryMessage
+from clew.domain.messages import Message
+from clew.domain.names import parse_stream_name
+from tests.service.naive_threads import NaiveThreads, Refused, Said
+
+STEPS = 100_000
+STEPS_AN_EXAMPLE = 50
+BEGAN = 1_700_000_000_000_000
+
+KINDS = {
+    "start": "thread-started",
+    "fork": "thread-forked",
+    "message": "message-appended",
+    "label": "thread-labelled",
+    "checkpoint": "checkpoint-made",
+    "rewind": "history-rewound",
+    "redact": "message-redacted",
+    "suspend": "thread-suspended",
+    "resume": "thread-resumed",
+    "end": "thread-ended",
+    "delete": "thread-deleted",
+}
+
+# Any number names a thread or a version; which one is its remainder, so that shrinking stays meaningful.
+number = st.integers(0, 9_999)
+name = st.sampled_from(["draft", "before refund", "Größe", "v1"])
+ticks = st.integers(-3, 5)
+
+
+def said(messages: tuple[HistoryMessage, ...]) -> list[Said]:
+    return [Said(m.version, m.role, None if m.redacted else m.text) for m in messages]
+
+
+class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
+    """Every step is done to the model, to a memory store and to a SQLite store: all three must agree."""
+
+    steps: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.model = NaiveThreads()
+        self.now = BEGAN
+        self.texts = 0
+        url = f"sqlite:///{Path(self.folder.name)}/clew.db?synchronous=OFF"
+        self.stores = [Conversations.open(each, now=lambda: self.now) for each in ("memory:", url)]
+
+    # Doing the same three times
+
+    def agree(self, modelled: Callable[[], Any], done: Callable[[Conversations], Any]) -> None:
+        type(self).steps += 1
+        expected: Any
+        try:
+            expected = modelled()
+        except Refused as refused:
+            expected = refused.error
+        for store in self.stores:
+            found: Any
+            try:
+                found = done(store)
+            except ClewError as error:
+                found = type(error)
+            assert found == expected, type(store._core.log.recorder).__name__  # type: ignore[attr-defined]  # the log is an application
+
+    def pick(self, which: int) -> str:
+        return list(self.model.lines)[which % len(self.model.lines)]
+
+    def pick_version(self, thread: str, which: int) -> int:
+        """Any version, and the two that are not: 0 and one too many."""
+        return which % (self.model.version(thread) + 2)
+
+    def new_texts(self, count: int) -> list[tuple[str, str]]:
+        self.texts += count
+        return [
+            ("user" if each % 2 else "assistant", f"text {each} ä") for each in range(self.texts - count, self.texts)
+        ]
+
+    # Writing
+
+    @initialize(length=st.sampled_from([0, 1, 2, 9, 124, 125, 126, 127, 130]))
+    def start_a_thread(self, length: int) -> None:
+        texts = self.new_texts(length)
+        self.agree(
+            lambda: self.model.start("first", "First", texts, self.now),
+            lambda store: started(store.start_thread("First", thread_id="first", messages=as_messages(texts))),
+        )
+
+    @rule(which=number, move=ticks)
+    def start_another_thread(self, which: int, move: int) -> None:
+        self.now += move
+        thread = f"thread-{which % 7}"
+        self.agree(
+            lambda: self.model.start(thread, "Another", [], self.now),
+            lambda store: started(store.start_thread("Another", thread_id=thread)),
+        )
+
+    @rule(which=number, count=st.sampled_from([1, 1, 2, 3, 8, 60]), move=ticks)
+    def append(self, which: int, count: int, move: int) -> None:
+        self.now += move
+        thread, texts = self.pick(which), self.new_texts(count)
+        self.agree(
+            lambda: self.model.append(thread, texts, self.now),
+            lambda store: [m.version for m in store.thread(thread).append(as_messages(texts))],
+        )
+
+    @rule(which=number, version=number, title=st.sampled_from([None, "What if"]), move=ticks)
+    def fork(self, which: int, version: int, title: str | None, move: int) -> None:
+        self.now += move
+        thread, new = self.pick(which), f"fork-{len(self.model.lines)}"
+        at = self.pick_version(thread, version)
+        self.agree(
+            lambda: self.model.fork(thread, at, new, title, self.now),
+            lambda store: started(store.thread(thread).fork(at=at, title=title, thread_id=new)),
+        )
+
+    @rule(which=number, version=number, move=ticks)
+    def edit(self, which: int, version: int, move: int) -> None:
+        self.now += move
+        thread, new = self.pick(which), f"fork-{len(self.model.lines)}"
+        at = self.pick_version(thread, version)
+        ((_, text),) = self.new_texts(1)
+        self.agree(
+            lambda: self.model.edit(thread, at, text, new, self.now),
+            lambda store: started(store.thread(thread).edit(at, text, thread_id=new)),
+        )
+
+    @rule(which=number, chosen=name, version=st.none() | number, move=ticks)
+    def checkpoint(self, which: int, chosen: str, version: int | None, move: int) -> None:
+        self.now += move
+        thread = self.pick(which)
+        at = None if version is None else self.pick_version(thread, version)
+        self.agree(
+            lambda: self.model.checkpoint(thread, chosen, at, self.now),
+            lambda store: store.thread(thread).checkpoint(chosen, at=at),
+        )
+
+    @rule(which=number, version=number, move=ticks)
+    def rewind(self, which: int, version: int, move: int) -> None:
+        self.now += move
+        thread = self.pick(which)
+        to = self.pick_version(thread, version)
+        self.agree(
+            lambda: self.model.rewind(thread, to, self.now),
+            lambda store: store.thread(thread).rewind(to=to),
+        )
+
+    @rule(which=number, version=number, move=ticks)
+    def redact(self, which: int, version: int, move: int) -> None:
+        self.now += move
+        thread = self.pick(which)
+        at = self.pick_version(thread, version)
+        self.agree(
+            lambda: self.model.redact(thread, at, self.now),
+            lambda store: store.thread(thread).redact(at),
+        )
+
+    @rule(which=number, chosen=st.sampled_from(["topic", "tier"]), value=st.sampled_from([None, 1, "refund"]))
+    def label(self, which: int, chosen: str, value: str | int | None) -> None:
+        thread = self.pick(which)
+        self.agree(
+            lambda: self.model.label(thread, chosen, value, self.now),
+            lambda store: store.thread(thread).label(**{chosen: value}),
+        )
+
+    @rule(which=number, kind=st.sampled_from(["suspend", "resume", "resume", "end", "delete"]), move=ticks)
+    def change(self, which: int, kind: str, move: int) -> None:
+        self.now += move
+        thread = self.pick(which)
+        self.agree(
+            lambda: self.model.change(thread, kind, self.now),
+            lambda store: getattr(store.thread(thread), kind)(),
+        )
+
+    # Travelling in time
+
+    @rule(which=number, version=number)
+    def read_the_history_at_a_version(self, which: int, version: int) -> None:
+        thread = self.pick(which)
+        at = self.pick_version(thread, version)
+        self.agree(
+            lambda: self.read(thread, lambda: self.model.at_version(thread, at)),
+            lambda store: said(store.thread(thread).history(at=at).messages),
+        )
+
+    @rule(which=number, chosen=name)
+    def read_the_history_at_a_checkpoint(self, which: int, chosen: str) -> None:
+        thread = self.pick(which)
+        self.agree(
+            lambda: self.read(thread, lambda: self.model.at_checkpoint(thread, chosen)),
+            lambda store: said(store.thread(thread).history(at=chosen).messages),
+        )
+
+    @rule(which=number, before=st.integers(-2, 60))
+    def read_the_history_at_a_time(self, which: int, before: int) -> None:
+        thread, time = self.pick(which), self.now - before
+        self.agree(
+            lambda: self.read(thread, lambda: self.model.at_time(thread, time)),
+            lambda store: said(store.thread(thread).history(at=to_time(time)).messages),
+        )
+
+    @rule(which=number, message=number)
+    def read_the_history_at_a_message(self, which: int, message: int) -> None:
+        thread = self.pick(which)
+        at = message % (len(self.model.history(thread, self.model.version(thread))) + 2)
+        self.agree(
+            lambda: self.read(thread, lambda: self.model.at_message(thread, at)),
+            lambda store: said(store.thread(thread).history(at_message=at).messages),
+        )
+
+    @rule(which=number, version=number)
+    def read_the_state(self, which: int, version: int) -> None:
+        thread = self.pick(which)
+        at = self.pick_version(thread, version)
+
+        def modelled() -> dict[str, Any]:
+            messages = self.read(thread, lambda: self.model.at_version(thread, at))
+            return {"messages": messages, **self.facts(thread, at)}
+
+        def done(store: Conversations) -> dict[str, Any]:
+            state = store.thread(thread).state(at=at)
+            return {
+                "messages": said(state.messages),
+                "count": state.control.messages,
+                "status": state.status,
+                "title": state.title,
+                "labels": state.labels,
+                "checkpoints": state.checkpoints,
+            }
+
+        self.agree(modelled, done)
+
+    @rule(which=number, version=number, step=number)
+    def replay(self, which: int, version: int, step: int) -> None:
+        thread = self.pick(which)
+        at = self.pick_version(thread, version)
+
+        def modelled() -> list[Any]:
+            self.model.readable(thread)
+            upto = self.model.at_version(thread, at)
+            looked = step % upto + 1
+            return [self.told(thread, upto), looked, self.model.status(thread, looked), self.model.history(thread, looked)]
+
+        def done(store: Conversations) -> list[Any]:
+            replayed = list(store.thread(thread).replay(at=at))
+            _, state = replayed[step % len(replayed)]
+            told = [(e.thread_id, e.version, e.type, e.recorded_at) for e, _ in replayed]
+            return [told, state.version, state.status, said(state.messages)]
+
+        self.agree(modelled, done)
+
+    @rule(which=number)
+    def read_the_events(self, which: int) -> None:
+        thread = self.pick(which)
+        self.agree(
+            lambda: self.told(thread, self.model.version(thread)),
+            lambda store: [(e.thread_id, e.version, e.type, e.recorded_at) for e in store.thread(thread).events()],
+        )
+
+    def read(self, thread: str, version: Callable[[], int]) -> list[Said]:
+        self.model.readable(thread)
+        return self.model.history(thread, version())
+
+    def told(self, thread: str, upto: int) -> list[Any]:
+        return [(e.owner, e.version, KINDS[e.kind], e.time) for e in self.model.lines[thread][:upto]]
+
+    def facts(self, thread: str, at: int | None = None) -> dict[str, Any]:
+        version = self.model.version(thread) if at is None else at
+        return {
+            "count": len(self.model.history(thread, version)),
+            "status": self.model.status(thread, at),
+            "title": self.model.title(thread, at),
+            "labels": self.model.labels(thread, at),
+            "checkpoints": self.model.checkpoints(thread, at),
+        }
+
+    # In the end
+
+    def teardown(self) -> None:
+        try:
+            for store in self.stores:
+                self.compare_everything(store)
+        finally:
+            for store in self.stores:
+                store.close()
+            self.folder.cleanup()
+
+    def compare_everything(self, store: Conversations) -> None:
+        verdict = store.verify()
+        assert verdict.first_bad is None
+        assert (verdict.threads, verdict.events) == (len(self.model.lines), self.model.events)
+        assert [each.thread_id for each in store.threads(page=5)] == list(self.model.lines)
+        for each in store.threads():
+            line = self.model.lines[each.thread_id]
+            assert (each.parent_id, each.forked_at) == self.model.parent(each.thread_id)
+            assert (each.version, each.updated_at) == (len(line), to_time(line[-1].time))
+            assert self.facts(each.thread_id) == {
+                "count": each.messages,
+                "status": each.status,
+                "title": each.title,
+                "labels": each.labels,
+                "checkpoints": each.checkpoints,
+            }
+            if each.status != "deleted":
+                found = said(store.thread(each.thread_id).history().messages)
+                assert found == self.model.history(each.thread_id, each.version)
+        seen = [
+            (None if parsed is None else parsed.id, event.version)
+            for event in all_events(store)
+            if (parsed := parse_stream_name(event.stream)) is not None
+        ]
+        assert sorted(seen) == sorted(
+            (event.owner, event.version)
+            for thread, line in self.model.lines.items()
+            for event in line
+            if event.owner == thread
+        )
+
+
+def started(thread: LocalThread) -> None:
+    """What begins a thread gives the thread, which the model has no word for."""
+    assert thread.id
+
+
+def as_messages(texts: list[tuple[str, str]]) -> list[Message]:
+    return [Message.user(text) if role == "user" else Message.assistant(text) for role, text in texts]
+
+
+def all_events(store: Conversations) -> list[Any]:
+    found: list[Any] = []
+    with store.subscribe() as subscription:
+        while (event := subscription.wait(0)) is not None:
+            found.append(event)
+    return found
+
+
+def test_both_stores_agree_with_a_naive_model(scale: float) -> None:
+    machine = ConversationsAgreeWithTheModel
+    target = math.ceil(STEPS * scale)
+    machine.steps = 0
+    rounds = 0
+    while machine.steps < target and rounds < 10:
+        rounds += 1
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it without types
+            machine,
+            settings=settings(
+                max_examples=math.ceil((target - machine.steps) / STEPS_AN_EXAMPLE) + 5,
+                stateful_step_count=STEPS_AN_EXAMPLE,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            ),
+        )
+    print(f"{machine.steps} steps agreed")  # noqa: T201  # shown by pytest -s, and when the test fails
+    assert machine.steps >= target
