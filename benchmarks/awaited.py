@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 from typing import TypeAlias
 
 from benchmarks.figures import Figure, at_least
@@ -22,12 +25,13 @@ Contender: TypeAlias = Callable[[Setting, int, int], Coroutine[None, None, float
 def run(setting: Setting) -> Iterator[Figure]:
     """Appends a second through Engine, against Conversations in asyncio's threads."""
     for tasks in (16, 64):
-        each = setting.size(8_000, 1_600) // tasks
+        each = setting.size(6_400, 1_600) // tasks
         measured = interleaved(
-            setting.size(7, 3),
+            setting.size(5, 3),
             {
                 "Engine": partial(_run, _engine, setting, tasks, each),
                 "to_thread": partial(_run, _to_thread, setting, tasks, each // 4),
+                "futures": partial(_run, _futures, setting, tasks, each),
             },
         )
         yield Figure(
@@ -37,6 +41,13 @@ def run(setting: Setting) -> Iterator[Figure]:
             baseline=statistics.median(measured["to_thread"]),
             ratio=median_ratio(measured["Engine"], measured["to_thread"]),
             budget=at_least(15_000) if tasks == 16 else None,
+        )
+        yield Figure(
+            f"Engine, {tasks} tasks, against awaiting futures of a thread that stores nothing",
+            statistics.median(measured["Engine"]),
+            "/s",
+            baseline=statistics.median(measured["futures"]),
+            ratio=median_ratio(measured["Engine"], measured["futures"]),
         )
 
 
@@ -55,6 +66,30 @@ async def _engine(setting: Setting, tasks: int, each: int) -> float:
         begin = time.perf_counter()
         await asyncio.gather(*(one(number) for number in range(tasks)))
         return tasks * each / (time.perf_counter() - begin)
+
+
+async def _futures(_: Setting, tasks: int, each: int) -> float:
+    """The most that this machine allows: what is left of an awaited append without Clew and without SQLite."""
+    waiting: SimpleQueue[Future[int] | None] = SimpleQueue()
+
+    def answer() -> None:
+        while (future := waiting.get()) is not None:
+            future.set_result(1)
+
+    async def one() -> None:
+        for _ in range(each):
+            future: Future[int] = Future()
+            waiting.put(future)
+            await asyncio.wrap_future(future)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    begin = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(tasks)))
+    took = time.perf_counter() - begin
+    waiting.put(None)
+    thread.join()
+    return tasks * each / took
 
 
 async def _to_thread(setting: Setting, tasks: int, each: int) -> float:

@@ -50,7 +50,7 @@ def run(setting: Setting) -> Iterator[Figure]:
 
     imports()  # byte code is compiled and the disk's cache filled
     contenders = {"import": imports, "import again, nothing new": again, "export": exports, "copy": copies}
-    measured = interleaved(setting.size(5, 3), contenders)
+    measured = interleaved(setting.size(3, 1), contenders)
     what = "CLEW_CORPUS" if named else "the samples"
     for name in contenders:
         figure = statistics.median(measured[name])

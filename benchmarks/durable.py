@@ -64,11 +64,19 @@ def _with_threads(setting: Setting, threads: int, commits: Commits) -> Iterator[
             "Conversations": stack.enter_context(_conversations(setting, threads)),
         }
         library = stack.enter_context(_library(setting))
+        raw_seconds: list[float] = []
+
+        def raw_round() -> float:
+            begin = time.process_time()
+            rate = _rate(raw, 1, each * threads)
+            raw_seconds.append(time.process_time() - begin)
+            return rate
+
         measured = interleaved(
             setting.size(7, 3),
             {
                 "disk": lambda: median_fdatasync(setting.folder, SYNCS),
-                "raw": lambda: _rate(raw, 1, each * threads),
+                "raw": raw_round,
                 "library": lambda: _rate(library, threads, each),
                 **{name: _counting(contender, threads, each, commits) for name, contender in ours.items()},
             },
@@ -100,9 +108,11 @@ def _with_threads(setting: Setting, threads: int, commits: Commits) -> Iterator[
         )
         if contender.writer_seconds:
             yield Figure(
-                f"{name}, {writers}, CPU of the writer an append",
+                f"{name}, {writers}, CPU of the writer an append, against the raw loop's",
                 statistics.median(contender.writer_seconds) / many * 1e6,
                 "µs",
+                baseline=statistics.median(raw_seconds) / many * 1e6,
+                ratio=median_ratio(contender.writer_seconds, raw_seconds),
                 budget=at_most(30) if threads == 16 else None,
             )
 

@@ -12,12 +12,15 @@ from benchmarks.figures import Figure, at_most, at_most_times
 from benchmarks.measuring import Setting, cpu, interleaved, median_ratio, size_on_disk, store_url
 from benchmarks.words import Speaker
 from clew import Conversations
+from clew.domain.control import SNAPSHOT_EVERY
 
 SHORT = 10
-EACH = 128
+EACH = SNAPSHOT_EVERY
 """Appends a round: as many as there are from one snapshot of the control to the next, so each thread pays for one."""
 
 FORKS = 64
+TAIL = 120
+"""Events since the last snapshot; the appends that are measured add a few more."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
@@ -65,26 +68,31 @@ def _warm(setting: Setting, long: int) -> Iterator[Figure]:
 
 
 def _in_a_new_process(setting: Setting, long: int) -> Iterator[Figure]:
+    """The worst case: nearly as many events as there can be since the last snapshot of the control."""
     path = setting.fresh("new-process")
-    names = {SHORT: "short", long: "long"}
+    speaker = Speaker()
+    snapshot = long // SNAPSHOT_EVERY * SNAPSHOT_EVERY
+    cases = [(what, first) for what in ("append", "fork") for first in (True, False)]
     with Conversations.open(store_url(path)) as conversations:
-        for events, name in names.items():
-            conversations.start_thread(thread_id=name, messages=Speaker().messages(events - 1))
-        conversations.start_thread(thread_id="other")
-    for what in ("append", "fork"):
-        for first, counted in ((True, "the first call of the process"), (False, "after the same on another thread")):
-            measured = interleaved(
-                setting.size(7, 3),
-                {name: _process(path, what, name, first=first) for name in names.values()},
-            )
-            yield Figure(
-                f"{what}, new process, {long:,} events against {SHORT}: {counted}",
-                statistics.median(measured["long"]),
-                "ms",
-                baseline=statistics.median(measured["short"]),
-                ratio=median_ratio(measured["long"], measured["short"]),
-                budget=at_most(2),
-            )
+        conversations.start_thread(thread_id="other", messages=speaker.messages(1))
+        for number in range(len(cases)):
+            conversations.start_thread(thread_id=f"short-{number}", messages=speaker.messages(SHORT - 1))
+            thread = conversations.start_thread(thread_id=f"long-{number}", messages=speaker.messages(snapshot - 1))
+            thread.append(speaker.messages(TAIL))
+    for number, (what, first) in enumerate(cases):
+        names = {name: f"{name}-{number}" for name in ("short", "long")}
+        measured = interleaved(
+            setting.size(5, 3), {name: _process(path, what, id_, first=first) for name, id_ in names.items()}
+        )
+        counted = "the first call of the process" if first else "after one on another thread"
+        yield Figure(
+            f"{what}, new process, {snapshot + TAIL:,} events against {SHORT}: {counted}",
+            statistics.median(measured["long"]),
+            "ms",
+            baseline=statistics.median(measured["short"]),
+            ratio=median_ratio(measured["long"], measured["short"]),
+            budget=at_most(2),
+        )
 
 
 def _process(path: Path, what: str, thread_id: str, *, first: bool) -> Callable[[], float]:

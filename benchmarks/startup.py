@@ -26,7 +26,7 @@ def run(setting: Setting) -> Iterator[Figure]:
     """Seconds by the clock of whole processes, the interpreter's own start included."""
     contenders = {name: _process(command) for name, (command, _) in COMMANDS.items()}
     interleaved(1, contenders)  # byte code is compiled and the disk's cache filled
-    measured = interleaved(setting.size(15, 5), contenders)
+    measured = interleaved(setting.size(9, 5), contenders)
     bare = statistics.median(measured["python -c pass"])
     for name, (_, limit) in COMMANDS.items():
         yield Figure(

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, overload
 
 from clew.domain.control import Status
 from clew.domain.decisions import Delete, End, Resume, Start, Suspend
+from clew.domain.errors import ClosedError
 from clew.domain.events import Event
 from clew.domain.history import History, HistoryMessage, ThreadState
+from clew.domain.importing import ImportReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.ports import Verdict
 from clew.domain.view import ModelView, model_view
 from clew.infrastructure import clock
+from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.urls import open_log
-from clew.service import reading, writing
+from clew.service import exporting, importing, reading, writing
 from clew.service.core import Core, new_core
 from clew.service.feeds import Feed, store_feed, thread_feed
 from clew.service.operations import run
@@ -79,6 +84,35 @@ class Conversations:
         while after is not None:
             found, after = run(reading.summaries(self._core, after, page))
             yield from found
+
+    def import_files(
+        self,
+        paths: Iterable[str | Path],
+        *,
+        actor: str | None = None,
+        progress: Callable[[ImportReport], None] | None = None,
+    ) -> ImportReport:
+        """Import OpenAI chat messages from JSON files, JSON lines or directories of them; again adds nothing.
+
+        What cannot be imported is in the report's ``failed``, and the rest is imported. Raises ImportFormatError for a
+        path that is not there or, when it is the only one, holds no conversations.
+        """
+        items = read_conversations(paths)
+        return run(importing.import_conversations(self._core, items, actor=actor, progress=progress))
+
+    def export(self, thread_ids: Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
+        """Conversations in the OpenAI chat format, each as it was imported.
+
+        Without ids the imported threads in import order, then the others by creation; without deleted ones and, unless
+        ``forks`` is true, without forks.
+        """
+        for thread_id in thread_ids or ():
+            yield run(exporting.export_thread(self._core, thread_id))
+        cursor = exporting.Cursor() if thread_ids is None else None
+        while cursor is not None:
+            page = run(exporting.export_page(self._core, cursor, forks=forks))
+            yield from page.conversations
+            cursor = page.next
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread from a position on, and then those that come, as they come."""
@@ -289,6 +323,7 @@ class Subscription(Iterator[Event]):
         self._closed = False
         self._woken = threading.Event()
         self._end = core.log.listen(self._woken.set)
+        weakref.finalize(self, self._end).atexit = False
         live.add(self)
 
     def __next__(self) -> Event:
@@ -299,15 +334,24 @@ class Subscription(Iterator[Event]):
 
     def wait(self, timeout: float | None) -> Event | None:
         """The next event; None when the subscription is closed or nothing came for so many seconds."""
-        while self._next == len(self._page):
-            if self._closed:
-                return None
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            if self._next < len(self._page):
+                self._next += 1
+                return self._page[self._next - 1]
             self._woken.clear()
-            self._page, self._next = run(self._feed.next_page()), 0
-            if not self._page and not self._closed and not self._woken.wait(timeout):
+            try:
+                self._page, self._next = run(self._feed.next_page()), 0
+            except ClosedError:
+                if self._closed:  # the service was closed while this read
+                    return None
+                raise
+            left = None if until is None else until - time.monotonic()
+            if self._page or self._closed:
+                continue
+            if (left is not None and left <= 0) or not self._woken.wait(left):
                 return None
-        self._next += 1
-        return self._page[self._next - 1]
+        return None
 
     def close(self) -> None:
         """End the iteration, also of a thread that waits in it."""

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Self, overload
 
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Delete, End, Resume, Start, Suspend
+from clew.domain.errors import ClosedError
 from clew.domain.events import Event
 from clew.domain.history import History, HistoryMessage, ThreadState, evolve
+from clew.domain.importing import ImportReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.ports import Verdict
 from clew.domain.view import ModelView, model_view
 from clew.infrastructure import clock
+from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.urls import open_log
-from clew.service import reading, writing
+from clew.service import exporting, importing, reading, writing
+from clew.service.awaiting import drive
 from clew.service.core import Core, new_core
 from clew.service.feeds import Feed, store_feed, thread_feed
-from clew.service.operations import Operation, Read, Wait
 from clew.service.reading import At, ThreadSummary
-
-T = TypeVar("T")
 
 PAGE = 100
 
@@ -84,6 +86,38 @@ class Engine:
             found, after = await drive(reading.summaries(self._core, after, page))
             for each in found:
                 yield each
+
+    async def import_files(
+        self,
+        paths: Iterable[str | Path],
+        *,
+        actor: str | None = None,
+        progress: Callable[[ImportReport], None] | None = None,
+    ) -> ImportReport:
+        """Import OpenAI chat messages from JSON files, JSON lines or directories of them; again adds nothing.
+
+        What cannot be imported is in the report's ``failed``, and the rest is imported. Raises ImportFormatError for a
+        path that is not there or, when it is the only one, holds no conversations.
+        """
+        items = read_conversations(paths)
+        return await drive(importing.import_conversations(self._core, items, actor=actor, progress=progress))
+
+    async def export(
+        self, thread_ids: Iterable[str] | None = None, *, forks: bool = False
+    ) -> AsyncIterator[JsonObject]:
+        """Conversations in the OpenAI chat format, each as it was imported.
+
+        Without ids the imported threads in import order, then the others by creation; without deleted ones and, unless
+        ``forks`` is true, without forks.
+        """
+        for thread_id in thread_ids or ():
+            yield await drive(exporting.export_thread(self._core, thread_id))
+        cursor = exporting.Cursor() if thread_ids is None else None
+        while cursor is not None:
+            page = await drive(exporting.export_page(self._core, cursor, forks=forks))
+            for each in page.conversations:
+                yield each
+            cursor = page.next
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread from a position on, and then those that come, as they come."""
@@ -306,8 +340,9 @@ class Subscription(AsyncIterator[Event]):
         self._next = 0
         self._closed = False
         self._woken = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._wake = _waker(asyncio.get_running_loop(), self._woken)
         self._end = core.log.listen(self._wake)
+        weakref.finalize(self, self._end).atexit = False
         live.add(self)
 
     async def __anext__(self) -> Event:
@@ -318,19 +353,28 @@ class Subscription(AsyncIterator[Event]):
 
     async def wait(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109  # the same as the synchronous one
         """The next event; None when the subscription is closed or nothing came for so many seconds."""
-        while self._next == len(self._page):
-            if self._closed:
-                return None
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            if self._next < len(self._page):
+                self._next += 1
+                return self._page[self._next - 1]
             self._woken.clear()
-            self._page, self._next = await drive(self._feed.next_page()), 0
+            try:
+                self._page, self._next = await drive(self._feed.next_page()), 0
+            except ClosedError:
+                if self._closed:  # the service was closed while this read
+                    return None
+                raise
+            left = None if until is None else until - time.monotonic()
             if self._page or self._closed:
                 continue
+            if left is not None and left <= 0:
+                return None
             try:
-                await asyncio.wait_for(self._woken.wait(), timeout)
+                await asyncio.wait_for(self._woken.wait(), left)
             except TimeoutError:
                 return None
-        self._next += 1
-        return self._page[self._next - 1]
+        return None
 
     def close(self) -> None:
         """End the iteration, also of a task that waits in it."""
@@ -346,46 +390,12 @@ class Subscription(AsyncIterator[Event]):
     ) -> None:
         self.close()
 
-    def _wake(self) -> None:
+
+def _waker(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> Callable[[], None]:
+    """Sets the event from any thread. It does not hold the subscription, which nobody may want any more."""
+
+    def wake() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._woken.set)
+            loop.call_soon_threadsafe(woken.set)
 
-
-async def drive(operation: Operation[T]) -> T:
-    """Run an operation: short reads in a thread, the writer's futures awaited."""
-    step: Read[Any] | Wait[Any]
-    try:
-        step = next(operation)
-        while True:
-            try:
-                found = await (asyncio.to_thread(step.do) if isinstance(step, Read) else settled(step.outcome))
-            except BaseException as error:  # noqa: BLE001  # the operation decides what it means
-                step = operation.throw(error)
-            else:
-                step = operation.send(found)
-    except StopIteration as done:
-        outcome: T = done.value
-        return outcome
-
-
-async def settled(outcome: Future[T]) -> T:
-    """The outcome of a future of the writer's.
-
-    Cancelled before the writer took it, it is withdrawn and never stored. Cancelled later, the outcome is waited for
-    and then the cancellation goes on: nothing is stored behind the back of a caller who believes that it was not.
-    """
-    waiter = asyncio.wrap_future(outcome)
-    cancelled: asyncio.CancelledError | None = None
-    while not waiter.done():
-        try:
-            await asyncio.shield(waiter)
-        except asyncio.CancelledError as error:
-            if waiter.cancelled() or outcome.cancel():
-                raise
-            cancelled = error
-        except Exception:  # noqa: BLE001, S110  # it is raised below, by result()
-            pass
-    if cancelled is not None:
-        waiter.exception()  # looked at, so that asyncio does not report it as lost
-        raise cancelled
-    return waiter.result()
+    return wake

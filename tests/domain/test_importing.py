@@ -23,6 +23,7 @@ from clew.domain.importing import (
     failure,
     plan,
     read_conversation,
+    source_fields,
     thread_id,
 )
 from clew.domain.messages import Message
@@ -67,7 +68,8 @@ def test_reads_an_object_with_all_its_other_fields() -> None:
     assert (found.id, found.fields) == (7, {"title": "T", "metadata": {"a": None}, "x": [10**299]})
     start = found.start()
     assert (start.title, start.metadata) == ("T", {"a": None})
-    assert start.source == Source(id=7, fields=found.fields)
+    assert start.source == Source(id=7, fields={"title": "T", "x": [10**299]})
+    assert source_fields(ThreadStarted(metadata=start.metadata, source=start.source)) == found.fields
 
 
 def test_takes_a_title_only_from_text_and_metadata_only_from_an_object() -> None:

@@ -221,6 +221,7 @@ class AppendContract:
 
     def test_refuses_a_name_that_is_no_valid_unicode(self, recorder: Recorder) -> None:
         assert isinstance(failure(recorder, event("a\ud800", 1, b"")), InvalidNameError)
+        assert isinstance(failure(recorder, event("a", 1), key=Key("a", "\ud800", b"")), InvalidNameError)
         assert recorder.last_position() == 0
 
     def test_takes_an_append_without_events(self, recorder: Recorder) -> None:

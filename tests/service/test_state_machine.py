@@ -19,7 +19,7 @@ from clew.domain.names import parse_stream_name
 from tests.service.naive_threads import NaiveThreads, Refused, Said
 
 STEPS = 100_000
-STEPS_AN_EXAMPLE = 50
+STEPS_AN_EXAMPLE = 200
 BEGAN = 1_700_000_000_000_000
 
 KINDS = {

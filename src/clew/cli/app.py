@@ -84,7 +84,8 @@ def clew(
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code. Nothing is raised but KeyboardInterrupt."""
     as_json = "--json" in arguments
-    _prepare_streams(as_json=as_json)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for people: what a terminal has no character for
     try:
         outcome = app(args=list(arguments), prog_name="clew", standalone_mode=False)
         sys.stdout.flush()
@@ -96,15 +97,6 @@ def run(arguments: Sequence[str]) -> int:
         return report(error, as_json=as_json)
     code = outcome if isinstance(outcome, int) else 0
     return report(KeyboardInterrupt(), as_json=as_json) if code == INTERRUPTED else code
-
-
-def _prepare_streams(*, as_json: bool) -> None:
-    """JSON is UTF-8 wherever it goes; for people, what a terminal has no character for is shown as a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        if as_json:
-            sys.stdout.reconfigure(encoding="utf-8")
-        else:
-            sys.stdout.reconfigure(errors="replace")
 
 
 def _quietly() -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clew.cli.options import AsJson
-from clew.cli.text import write_json
+from clew.cli.text import utf_8_output, write_json
 
 
 def demo(
@@ -21,6 +21,7 @@ def demo(
     from clew.cli import demo_steps
 
     if samples:
+        utf_8_output()
         sys.stdout.write(demo_steps.samples())
         return
     if as_json:

@@ -37,8 +37,8 @@ CHECKPOINT = "before the refund"
 OFFER = 5
 """The message of the first conversation that offers a refund or a new teapot."""
 
-PHRASE = "Done: 48 euros"
-FORGED = "Done: 98 euros"
+PHRASE = "48 euros are"
+FORGED = "98 euros are"
 """One byte of one message: what the tampering puts in the place of the phrase."""
 
 

@@ -27,7 +27,12 @@ def report(error: BaseException, *, as_json: bool) -> int:
         return _say("KeyboardInterrupt", "interrupted.", INTERRUPTED, as_json=as_json)
     if isinstance(error, OSError):
         where = "" if error.filename is None else f"{error.filename}: "
-        return _say(type(error).__name__, f"{where}{error.strerror or error}.", FAILED, as_json=as_json)
+        return _say(
+            type(error).__name__,
+            f"{where}{error.strerror or error}. Check where the files and the output go.",
+            FAILED,
+            as_json=as_json,
+        )
 
     from clew.domain import errors
 

@@ -69,8 +69,8 @@ def _check_there(url: str) -> None:
     from clew.domain.errors import StoreUnavailableError
 
     parts = urlsplit(url)
-    path = unquote(parts.path)[1:]
-    if parts.scheme != "sqlite" or parts.netloc or not path or "\0" in path:
+    path = unquote(parts.path).removeprefix("/")
+    if parts.scheme != "sqlite" or parts.netloc or not path or path == unquote(parts.path) or "\0" in path:
         return  # a URL that names no file is told when it is opened
     file = Path(path)
     if not file.exists():

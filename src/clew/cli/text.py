@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
+
+_NOT_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 # Control characters but for tab and newline; what turns the direction of text; line ends that are none of a terminal's;
 # lone surrogates, which come from arguments that are no UTF-8.
@@ -29,13 +32,24 @@ def shortened(text: str, longest: int) -> str:
 
 
 def json_text(value: Any) -> str:
-    """JSON on one line. The standard library's: it writes integers of any size, and Unicode as it is."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """JSON on one line. The standard library's: it writes integers of any size, and Unicode as it is.
+
+    But for what a terminal obeys or a reader of lines takes for the end of one: that is escaped, which is equal JSON.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def write_json(value: Any) -> None:
-    """One value on a line of stdout."""
+    """One value on a line of stdout, in UTF-8 wherever that goes."""
+    utf_8_output()
     sys.stdout.write(json_text(value) + "\n")
+
+
+def utf_8_output() -> None:
+    """Write UTF-8 to stdout, whatever the terminal's own encoding is."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding != "utf-8":
+        sys.stdout.reconfigure(encoding="utf-8", errors="strict")
 
 
 def json_time(time: datetime) -> str:

@@ -152,7 +152,8 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
     """The events that ``intent`` leads to on a thread with this control; an error if it is not allowed.
 
     The control of a thread that is not there is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
-    ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or InvalidContentError.
+    ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or
+    InvalidContentError.
     """
     match intent:
         case Start():
@@ -225,7 +226,8 @@ def _started(intent: Start) -> list[Decided]:
     check_json(intent.metadata, "metadata")
     if intent.source is not None:
         check_json(intent.source.id, "source id")
-        check_json(intent.source.fields, "source")
+        for name, value in intent.source.fields.items():
+            check_json(value, f"source.{name}")
     begun = ThreadStarted(title=intent.title, labels=intent.labels, metadata=intent.metadata, source=intent.source)
     return [Decided(begun, 0), *_said(intent.messages, 0)]
 

@@ -87,10 +87,12 @@ class Conversation:
         """The intent that begins its thread."""
         title = self.fields.get("title")
         metadata = self.fields.get("metadata")
+        kept = metadata if isinstance(metadata, dict) else {}
+        rest = {name: value for name, value in self.fields.items() if name != "metadata"} if kept else self.fields
         return Start(
             title=title if isinstance(title, str) else None,
-            metadata=metadata if isinstance(metadata, dict) else {},
-            source=Source(id=self.id, fields=self.fields),
+            metadata=kept,
+            source=Source(id=self.id, fields=rest),
             messages=self.messages,
         )
 
@@ -137,6 +139,12 @@ class Refuse:
 Plan: TypeAlias = Begin | Extend | Skip | Refuse
 
 
+def source_fields(started: ThreadStarted) -> JsonObject:
+    """The fields of the conversation that a thread was imported from: its metadata is kept as the thread's own."""
+    fields = {} if started.source is None else started.source.fields
+    return {**fields, "metadata": started.metadata} if started.metadata else fields
+
+
 @dataclass(slots=True)
 class Occurrences:
     """Counts equal conversations without ids within one input."""
@@ -172,7 +180,9 @@ def read_conversation(value: object) -> Conversation:
         raise ImportFormatError(f"'messages' is {kind}, but it must be a list of messages.")
     fields = {key: item for key, item in value.items() if key not in {"id", "messages"}}
     check_json(value.get("id"), "id")
-    check_json(fields, "the conversation")
+    for name, item in fields.items():
+        check_json(name, "the conversation: a field's name")
+        check_json(item, f"the conversation: {name}")
     return _conversation(value.get("id"), fields, messages)
 
 
@@ -185,8 +195,8 @@ def plan(conversation: Conversation, there: There | None) -> Plan:
     """What to do with a conversation, given the thread of its id, None when there is none."""
     if there is None:
         return Begin(conversation.start())
-    source = None if there.started is None else there.started.source
-    if source is None or not same(source.id, conversation.id):
+    started = there.started
+    if started is None or started.source is None or not same(started.source.id, conversation.id):
         return Refuse("its thread's id is taken by another thread. Import it into another store, or give it another id")
     values = _values(there.messages)
     equal = _equal_beginning(values, conversation.values)
@@ -194,7 +204,7 @@ def plan(conversation: Conversation, there: There | None) -> Plan:
         return Refuse(f"it differs from its thread at message {equal + 1}; {_state(there)}")
     if len(values) > len(conversation.values):
         return Refuse(f"it ends after message {equal}, its thread has moved on to {len(values)}; {_state(there)}")
-    if unequal := _unequal_fields(source.fields, conversation.fields):
+    if unequal := _unequal_fields(source_fields(started), conversation.fields):
         return Refuse(f"it differs from its thread in {unequal}; {_state(there)}")
     if equal == len(conversation.values):
         return Skip()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from clew.domain.messages import FunctionCall, FunctionResult, Message
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,12 +41,14 @@ class ModelView:
 
 @dataclass(slots=True)
 class _Asked:
-    """A call, and its result as far as it was found."""
+    """A call, which of its message's it is, and its result as far as it was found."""
 
     version: int
+    number: int
     call: FunctionCall
     result: FunctionResult | None = None
-    said: HistoryMessage | None = None
+    said: Message | None = None
+    said_at: int = 0
 
 
 class _Pairing:
@@ -54,43 +56,50 @@ class _Pairing:
 
     def __init__(self) -> None:
         self.asked: dict[int, list[_Asked]] = {}
-        self.in_place: set[int] = set()
         self.repairs: list[Repair] = []
         self._open: dict[str, list[list[_Asked]]] = {}
         self._caller: int | None = None
+        self._answered = -1
 
-    def walk(self, said: HistoryMessage) -> None:
-        """Take in the next message."""
-        message = said.message
+    def walk(self, version: int, message: Message | None) -> None:
+        """Take in the next message, None for a redacted one."""
         if message is None:
-            self.repairs.append(Repair(said.version, "redacted"))
-            self._caller = None
+            self.repairs.append(Repair(version, "redacted"))
             return
-        for result in message.results:
-            self._answer(said, result)
-        if message.calls:
-            self._ask(said, message.calls)
-        elif not message.results:
+        only_results = _holds_only_results(message)
+        if not only_results:
             self._caller = None
+        for content in message.contents:
+            if isinstance(content, FunctionResult):
+                self._answer(version, message, content)
+            elif isinstance(content, FunctionCall):
+                self._ask(version, content)
+        if message.calls:
+            self._caller, self._answered = version, -1
 
-    def _ask(self, said: HistoryMessage, calls: tuple[FunctionCall, ...]) -> None:
-        self._caller = said.version
-        asked = self.asked[said.version] = [_Asked(said.version, call) for call in calls]
-        for call_id in dict.fromkeys(call.call_id for call in calls):
-            same = [each for each in asked if each.call.call_id == call_id]
-            self._open.setdefault(call_id, []).append(same)
+    def _ask(self, version: int, call: FunctionCall) -> None:
+        calls = self.asked.setdefault(version, [])
+        asked = _Asked(version, len(calls), call)
+        calls.append(asked)
+        waiting = self._open.setdefault(call.call_id, [])
+        if waiting and waiting[-1][0].version == version:
+            waiting[-1].append(asked)
+        else:
+            waiting.append([asked])
 
-    def _answer(self, said: HistoryMessage, result: FunctionResult) -> None:
+    def _answer(self, version: int, message: Message, result: FunctionResult) -> None:
         waiting = self._open.get(result.call_id)
         if not waiting:
-            self.repairs.append(Repair(said.version, "result-without-call", result.call_id))
+            self.repairs.append(Repair(version, "result-without-call", result.call_id))
             return
         asked = waiting[-1].pop(0)
         if not waiting[-1]:
             waiting.pop()
-        asked.result, asked.said = result, said
-        if asked.version == self._caller:
-            self.in_place.add(said.version)
+        asked.result, asked.said, asked.said_at = result, message, version
+        if asked.version == self._caller and asked.number > self._answered:
+            self._answered = asked.number
+        else:
+            self.repairs.append(Repair(version, "result-moved", result.call_id))
 
 
 def model_view(history: Iterable[HistoryMessage]) -> ModelView:
@@ -98,43 +107,53 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
 
     Results come right after the message with their calls, in the order of the calls; a call without a result gets one
     that says so; a result without its call and a redacted message are left out. Call ids recur within one conversation:
-    a result belongs to the first open call of its id in the newest message that has one.
+    a result belongs to the first open call of its id in the newest message that has one. Without repairs the view is
+    the history.
     """
-    messages = list(history)
+    messages = [(said.version, said.message) for said in history]
     pairing = _Pairing()
-    for said in messages:
-        pairing.walk(said)
+    for version, message in messages:
+        pairing.walk(version, message)
     view: list[Message] = []
-    for said in messages:
-        if said.message is None:
+    for version, message in messages:
+        if message is None:
             continue
-        rest = said.message if not said.message.results else _without_results(said.message)
-        if rest is not None:
-            view.append(rest)
-        view += _results(pairing, said.version)
+        rest = tuple(content for content in message.contents if not isinstance(content, FunctionResult))
+        if rest or not message.contents:
+            view.append(_with_contents(message, rest))
+        view += _results(pairing, version)
     return ModelView(tuple(view), tuple(sorted(pairing.repairs, key=lambda repair: repair.version)))
 
 
 def _results(pairing: _Pairing, caller: int) -> list[Message]:
-    found: list[Message] = []
-    last: HistoryMessage | None = None
+    """What follows a message with calls; parallel results that came as one message stay one."""
+    found: list[tuple[Message, tuple[FunctionResult, ...]]] = []
+    last = 0
     for asked in pairing.asked.get(caller, ()):
-        if asked.result is None or asked.said is None or asked.said.message is None:
+        if asked.result is None or asked.said is None:
             pairing.repairs.append(Repair(caller, "result-missing", asked.call.call_id))
-            found.append(Message.tool(asked.call.call_id, NO_RESULT, name=asked.call.name))
-            last = None
-            continue
-        if asked.said.version not in pairing.in_place:
-            pairing.repairs.append(Repair(asked.said.version, "result-moved", asked.call.call_id))
-        if asked.said is last:  # parallel results that came as one message stay one
-            previous = found.pop()
-            found.append(previous.model_copy(update={"contents": (*previous.contents, asked.result)}))
+            stated = Message.tool(asked.call.call_id, NO_RESULT, name=asked.call.name)
+            found.append((stated, stated.results))
+        elif asked.said_at == last:
+            found[-1] = (asked.said, (*found[-1][1], asked.result))
         else:
-            found.append(asked.said.message.model_copy(update={"contents": (asked.result,)}))
-        last = asked.said
-    return found
+            found.append((asked.said, (asked.result,)))
+        last = asked.said_at
+    return [_with_contents(message, results) for message, results in found]
 
 
-def _without_results(message: Message) -> Message | None:
-    rest = tuple(content for content in message.contents if not isinstance(content, FunctionResult))
-    return message.model_copy(update={"contents": rest}) if rest else None
+def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:
+    """The message with some of its contents.
+
+    What its source says of the whole is not true of a part, and results that lay among other contents are a tool's.
+    """
+    if contents == message.contents:
+        return message
+    changes: dict[str, object] = {"contents": contents, "source": {}}
+    if not _holds_only_results(message) and isinstance(contents[0], FunctionResult):
+        changes["role"] = "tool"
+    return message.model_copy(update=changes)
+
+
+def _holds_only_results(message: Message) -> bool:
+    return bool(message.contents) and len(message.results) == len(message.contents)

@@ -106,7 +106,16 @@ def plan(append: Append, known: Known) -> Plan | Appended:
     Raises RecordedConflictError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an append that no
     store could carry out (a key without events, a fork without its first event).
     """
+    try:
+        return _plan(append, known)
+    except UnicodeEncodeError as error:
+        msg = f"Names, types and keys must be valid Unicode; found {error.object!r}. Take another."
+        raise InvalidNameError(msg) from None
+
+
+def _plan(append: Append, known: Known) -> Plan | Appended:
     if append.key is not None:
+        append.key.key.encode()  # checked here, because not every store finds out by itself
         # Before the versions: who lost the answer asks again with the versions of then.
         first = known.outcome(append.key)
         if first is not None:
@@ -127,11 +136,7 @@ def plan(append: Append, known: Known) -> Plan | Appended:
             last, previous = head
             if version != last + 1:
                 raise RecordedConflictError(name, version - 1, last)
-        try:
-            hashed = link(previous, name, version, event.topic, digest(event.state))
-        except UnicodeEncodeError as error:
-            msg = f"A stream's name and an event's type must be valid Unicode; found {error.object!r}. Take another."
-            raise InvalidNameError(msg) from None
+        hashed = link(previous, name, version, event.topic, digest(event.state))
         heads[name] = version, hashed
         made.rows.append((name, version, event.topic, event.state, hashed))
     if append.key is not None or append.snapshots or append.shreds:

@@ -183,7 +183,17 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         """All rows of one query. Raises ClosedError or StoreUnavailableError."""
         try:
             with self.readers.reading() as connection:
-                return connection.execute(sql, parameters).fetchall()
+                try:
+                    return connection.execute(sql, parameters).fetchall()
+                except sqlite3.OperationalError as error:
+                    if not str(error).startswith("Could not decode"):
+                        raise
+                    # Text that somebody damaged: verification is to name the row, so it must be read somehow.
+                    connection.text_factory = lambda text: text.decode(errors="surrogateescape")
+                    try:
+                        return connection.execute(sql, parameters).fetchall()
+                    finally:
+                        connection.text_factory = str
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
         except UnicodeEncodeError:

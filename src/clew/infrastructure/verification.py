@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import CorruptEventError
@@ -56,40 +57,64 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
     name = parse_stream_name(stream.name)
     is_thread = name is not None and name.kind == "thread"
     thread_id = _shown(stream.name if name is None else name.id)
-    expected = None if stream.cut is None and not is_thread else (stream.cut or 0) + 1
-    previous = ROOT
-    shredded: dict[int, tuple[str, str]] = {}
-    redacted: dict[int, tuple[str, str]] = {}
-    count = 0
-    for row in _rows(recorder, stream.name):
-        count += 1
-        if count == 1:
-            if expected is None:  # another application's stream may start at 0
-                expected = row.version if row.version in (0, 1) else 1
-            reason = _check_origin(row, stream) if is_thread else None
-            if reason is not None:
-                return count, Fault(thread_id, row.version, reason)
-        if expected is None or row.version != expected:
-            return count, Fault(thread_id, expected or 1, "it is missing")
-        if count == 1 and (stream.parent is not None or stream.cut is not None):
-            root = _root(recorder, stream)
-            if root is None:
-                return count, Fault(thread_id, row.version, "the version that it is forked from is not there")
-            previous = root
+    rows = _rows(recorder, stream.name)
+    first = next(rows, None)
+    expected = _first_version(stream)
+    if first is None:
+        return 0, Fault(thread_id, expected, "it is missing")
+    if not is_thread and stream.cut is None and first.version == 0:  # as other applications of the library's may begin
+        expected = 0
+    previous = _root(recorder, stream)
+    reason = _check_origin(first, stream) if is_thread else None
+    if reason is None and previous is None:
+        reason = "the version that it is forked from is not there"
+    if reason is not None or previous is None:
+        return 1, Fault(thread_id, first.version, reason or "")
+    shreds = _Shreds({}, {})
+    for count, row in enumerate(chain((first,), rows), start=1):
+        if row.version != expected:
+            if isinstance(row.version, int) and row.version < expected:
+                return count, Fault(thread_id, row.version, "it lies before the first version")
+            return count, Fault(thread_id, expected, "it is missing")
         if not _is_linked(previous, row):
             reason = "its hash does not follow from what it holds and what is before it"
             return count, Fault(thread_id, row.version, reason)
+        if not shreds.note(row, is_thread=is_thread):
+            return count, Fault(thread_id, row.version, "its bytes are no event of its type")
         previous = row.hash
-        if is_thread:
-            reason = _check_event(row, shredded, redacted)
-            if reason is not None:
-                return count, Fault(thread_id, row.version, reason)
-        elif row.digest is not None:
-            shredded[row.version] = (row.digest.hex(), "")
         expected += 1
-    if count == 0:
-        return 0, Fault(thread_id, expected or 1, "it is missing")
-    return count, _compare(thread_id, shredded, redacted)
+    return expected - first.version, shreds.compare(thread_id)
+
+
+class _Shreds(NamedTuple):
+    """What was shredded, and what events say was redacted: by version, the digest and the stub."""
+
+    shredded: dict[int, tuple[str, str]]
+    redacted: dict[int, tuple[str, str]]
+
+    def note(self, row: Row, *, is_thread: bool) -> bool:
+        """Take in the next row; False when it cannot be read and should."""
+        if row.digest is not None:
+            self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
+        elif is_thread and row.type == "message-redacted":
+            try:
+                data = decode(row.stream, row.version, row.type, row.state).data
+            except CorruptEventError:
+                return False
+            if isinstance(data, MessageRedacted):
+                self.redacted[data.version] = (data.digest, data.stub)
+        return True
+
+    def compare(self, thread_id: str) -> Fault | None:
+        """The first row that is shredded without an event, or the other way round."""
+        for version in sorted(self.shredded.keys() | self.redacted.keys()):
+            if version not in self.redacted:
+                return Fault(thread_id, version, "its bytes were shredded and no event says so")
+            if version not in self.shredded:
+                return Fault(thread_id, version, "it was redacted, and bytes are there again")
+            if self.shredded[version] != self.redacted[version]:
+                return Fault(thread_id, version, "its stub is not the one of the event that redacted it")
+        return None
 
 
 def _shown(name: str) -> str:
@@ -98,30 +123,34 @@ def _shown(name: str) -> str:
 
 
 def _check_origin(row: Row, stream: StreamInfo) -> str | None:
-    """Whether a thread's first event says of its origin what the store says, None if so."""
+    """What a thread's first event says of its origin against what the store says, None if they agree."""
     if row.type == "thread-forked" and row.digest is None:
         try:
             data = decode(row.stream, row.version, row.type, row.state).data
         except (CorruptEventError, TypeError):  # the chain will tell
             return None
         parent = None if stream.parent is None else parse_stream_name(stream.parent)
-        if not isinstance(data, ThreadForked):
-            return None
-        if parent is None or (parent.id, stream.cut) != (data.parent_id, data.parent_version):
+        forked_from = None if parent is None else (parent.id, stream.cut)
+        if isinstance(data, ThreadForked) and forked_from != (data.parent_id, data.parent_version):
             return "the store says that it is forked from elsewhere"
-    elif stream.parent is not None or stream.cut is not None:
-        if row.version <= (stream.cut or 0) + 1:
-            return "it begins a thread that the store says is forked"
+    elif (stream.parent is not None or stream.cut is not None) and row.version in range(1, _first_version(stream) + 1):
+        return "it begins a thread that the store says is forked"
     return None
 
 
+def _first_version(stream: StreamInfo) -> int:
+    """The version of a thread's first event; in a damaged file a cut may be anything."""
+    return stream.cut + 1 if isinstance(stream.cut, int) else 1
+
+
 def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
-    """The hash that a fork's first event is linked to, None if it is not there."""
-    if stream.parent is None or stream.cut is None:
-        return None
-    for row in recorder.own_rows(stream.parent, after=stream.cut - 1, limit=1):
-        if row.version == stream.cut:
-            return row.hash
+    """The hash that a stream's first event is linked to, None if it is not there."""
+    if stream.parent is None and stream.cut is None:
+        return ROOT
+    if stream.parent is not None and isinstance(stream.cut, int) and stream.cut >= 0:
+        for row in recorder.own_rows(stream.parent, after=stream.cut - 1, limit=1):
+            if row.version == stream.cut:
+                return row.hash
     return None
 
 
@@ -141,32 +170,3 @@ def _rows(recorder: Recorder, name: str) -> Iterator[Row]:
     while page := recorder.own_rows(name, after=after, limit=PAGE):
         yield from page
         after = page[-1].version
-
-
-def _check_event(
-    row: Row, shredded: dict[int, tuple[str, str]], redacted: dict[int, tuple[str, str]]
-) -> str | None:
-    """What is wrong with the event itself, None if nothing; notes what was shredded and redacted."""
-    if row.digest is not None:
-        shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
-    elif row.type == "message-redacted":
-        try:
-            data = decode(row.stream, row.version, row.type, row.state).data
-        except CorruptEventError:
-            return "its bytes are no event of its type"
-        if isinstance(data, MessageRedacted):
-            redacted[data.version] = (data.digest, data.stub)
-    return None
-
-
-def _compare(
-    thread_id: str, shredded: dict[int, tuple[str, str]], redacted: dict[int, tuple[str, str]]
-) -> Fault | None:
-    for version in sorted(shredded.keys() | redacted.keys()):
-        if version not in redacted:
-            return Fault(thread_id, version, "its bytes were shredded and no event says so")
-        if version not in shredded:
-            return Fault(thread_id, version, "it was redacted, and bytes are there again")
-        if shredded[version] != redacted[version]:
-            return Fault(thread_id, version, "its stub is not the one of the event that redacted it")
-    return None

@@ -9,6 +9,7 @@ from clew.domain.decisions import check_readable
 from clew.domain.errors import ThreadDeletedError, UnknownThreadError
 from clew.domain.events import ThreadStarted
 from clew.domain.history import HistoryBuilder
+from clew.domain.importing import source_fields
 from clew.domain.json_values import JsonObject
 from clew.domain.names import parse_stream_name
 from clew.domain.openai_messages import encode, encode_redacted
@@ -53,10 +54,10 @@ def export_thread(core: Core, thread_id: str) -> Operation[JsonObject]:
     for said in builder.history():
         messages += [encode_redacted(said.role)] if said.message is None else encode(said.message)
     first = events[0]
-    source = first.data.source if first.stream == stream and isinstance(first.data, ThreadStarted) else None
-    if source is not None:
-        id_ = thread_id if source.id is None else source.id
-        return {"id": id_, **source.fields, "messages": list(messages)}
+    started = first.data if first.stream == stream and isinstance(first.data, ThreadStarted) else None
+    if started is not None and started.source is not None:
+        id_ = thread_id if started.source.id is None else started.source.id
+        return {"id": id_, **source_fields(started), "messages": list(messages)}
     fields: JsonObject = {}
     if control.title is not None:
         fields["title"] = control.title

@@ -71,25 +71,9 @@ def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: in
         if at is not None:
             raise UnknownVersionError("Both at= and at_message= were given. Give one of them.")
         return (yield from _at_message(core, thread_id, control, at_message))
-    match at:
-        case None:
-            return control.version
-        case datetime():
-            return (yield from _at_time(core, thread_id, control, at))
-        case str():
-            if at not in control.checkpoints:
-                raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints))
-            return control.checkpoints[at]
-        case bool():
-            raise UnknownVersionError(f"{at} is not a version of thread {thread_id!r}.")
-        case int():
-            if not 1 <= at <= control.version:
-                message = f"Thread {thread_id!r} has no version {at}: its versions are 1 to {control.version}."
-                raise UnknownVersionError(message)
-            return at
-        case _:
-            message = f"{type(at).__name__} is no version. Give a number, a checkpoint's name or an aware datetime."
-            raise UnknownVersionError(message)
+    if isinstance(at, datetime):
+        return (yield from _at_time(core, thread_id, control, at))
+    return _at(thread_id, control, at)
 
 
 def history(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[History]:
@@ -215,7 +199,25 @@ def _history(core: Core, thread_id: str, head: int, version: int) -> Operation[H
     return found
 
 
+def _at(thread_id: str, control: Control, at: int | str | None) -> int:
+    if at is None:
+        return control.version
+    if isinstance(at, str):
+        if at not in control.checkpoints:
+            raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints))
+        return control.checkpoints[at]
+    if not isinstance(at, int) or isinstance(at, bool):
+        message = f"{type(at).__name__} is no version. Give a number, a checkpoint's name or an aware datetime."
+        raise UnknownVersionError(message)
+    if not 1 <= at <= control.version:
+        message = f"Thread {thread_id!r} has no version {at}: its versions are 1 to {control.version}."
+        raise UnknownVersionError(message)
+    return at
+
+
 def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Operation[int]:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise UnknownVersionError(f"at_message={number!r} is not the number of a message. The first is 1.")
     found = yield from _history(core, thread_id, control.version, control.version)
     messages = found.messages
     if not 0 <= number <= len(messages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -29,7 +30,7 @@ from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.ports import Fork, Key, Shred
-from clew.service.core import Committed, Core, Terms, commit
+from clew.service.core import Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve
 
@@ -50,8 +51,7 @@ def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -
 
 def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[None]:
     """Begin a thread if it is not there. Raises ThreadDeletedError if it is there and deleted."""
-    stream = core.stream(thread_id)
-    control = yield from read(lambda: core.log.control(stream))
+    control = yield from load(core, thread_id)
     if control.version:
         check_readable(thread_id, control, "open")
         return
@@ -113,7 +113,7 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
     """Name a version; returns it."""
     version: int | None = None
     if at is not None:
-        control = yield from existing(core, thread_id)
+        control = yield from readable(core, thread_id, "checkpoint")
         version = yield from resolve(core, thread_id, control, at)
     done = yield from commit(core, thread_id, Checkpoint(name, version), Terms(actor=actor))
     return done.versions[0] - 1 if version is None else version
@@ -155,10 +155,13 @@ def rewind(core: Core, thread_id: str, to: At, actor: str | None) -> Operation[i
     """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind."""
     if to is None:
         raise InvalidNameError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
-    control = yield from existing(core, thread_id)
+    control = yield from readable(core, thread_id, "rewind")
     version = yield from resolve(core, thread_id, control, to)
-    target = yield from event(core, thread_id, version)
-    done = yield from commit(core, thread_id, Rewind(version, max(target.messages, 0)), Terms(actor=actor))
+    messages = (yield from event(core, thread_id, version)).messages
+    if messages < 0:  # an opaque event does not say: what came before it does
+        stream = core.stream(thread_id)
+        messages = (yield from read(lambda: core.log.control(stream, version))).messages
+    done = yield from commit(core, thread_id, Rewind(version, messages), Terms(actor=actor))
     return done.versions[0]
 
 
@@ -173,6 +176,7 @@ def edit(
     actor: str | None,
 ) -> Operation[str]:
     """Fork before a message and say something else there; returns the fork's id."""
+    yield from readable(core, thread_id, "edit")
     version = _version(said)
     old = yield from _message_event(core, thread_id, version, "edit")
     message = _instead_of(old, new)
@@ -193,6 +197,7 @@ def edit(
 
 def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: str | None) -> Operation[int]:
     """Shred a message in the stream that owns it; returns the version of the event there that says so."""
+    yield from existing(core, thread_id)
     version = _version(said)
     found = yield from _message_event(core, thread_id, version, "redact")
     while True:
@@ -225,8 +230,8 @@ def _key(core: Core, thread_id: str, messages: Sequence[Message], key: str | Non
         raise InvalidNameError("idempotency key: it must be 1 to 200 printable characters.")
     for message in messages:
         check_message(message)
-    content = b"\n".join(message.model_dump_json().encode() for message in messages)
-    return Key(core.stream(thread_id), key, content)
+    content = json.dumps([message.model_dump() for message in messages], sort_keys=True)
+    return Key(core.stream(thread_id), key, content.encode())
 
 
 def _version(said: Said) -> int:
@@ -238,7 +243,6 @@ def _version(said: Said) -> int:
 
 
 def _message_event(core: Core, thread_id: str, version: int, asked: str) -> Operation[Event]:
-    yield from existing(core, thread_id)
     found = yield from event(core, thread_id, version)
     if found.type != MESSAGE_APPENDED:
         raise NotRedactableError(

@@ -1,0 +1,178 @@
+"""Bad input and bad disks: a one-line error that says what to do, and nothing half-written."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.acceptance.clew_command import GLAZE, TEAPOT, Clew
+
+ROOTS_CAPABILITIES = (1, 2)
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH of Linux's capability.h: what lets root write to read-only files."""
+
+PR_CAPBSET_DROP = 24
+
+
+@pytest.fixture
+def clew(tmp_path: Path) -> Clew:
+    return Clew(tmp_path)
+
+
+@pytest.fixture
+def filled(clew: Clew) -> Clew:
+    clew.text("import", clew.file("two.jsonl", TEAPOT, GLAZE))
+    return clew
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("notes.txt", b"Dear diary", "not JSON"),
+        ("picture.json", b"\x89PNG\r\n\x1a\n\0\0", "UTF-8"),
+        ("cut.json", json.dumps([TEAPOT]).encode()[:-20], "not JSON, or not all of it"),
+        ("cut.jsonl", json.dumps(TEAPOT).encode()[:-20], "not JSON, or not all of it"),
+        ("empty.jsonl", b"", "empty"),
+        ("blank.jsonl", b" \n\n", "empty"),
+        ("none.json", b"[]", "no conversation"),
+    ],
+)
+def test_a_file_without_conversations_is_refused_and_makes_no_database(
+    clew: Clew, name: str, content: bytes, said: str
+) -> None:
+    (clew.folder / name).write_bytes(content)
+    error = clew.refused(1, "import", name)
+    assert error.startswith(f"{name}: ")
+    assert said in error
+    assert [each.name for each in clew.folder.iterdir()] == [name]
+
+
+def test_a_directory_without_conversations_and_a_path_that_is_not_there_are_refused(clew: Clew) -> None:
+    (clew.folder / "empty").mkdir()
+    (clew.folder / "empty" / "notes.txt").write_text("[]")
+    assert "no *.json or *.jsonl file" in clew.refused(1, "import", "empty")
+    assert "no such file" in clew.refused(1, "import", "nowhere")
+    assert [each.name for each in clew.folder.iterdir()] == ["empty"]
+
+
+def test_bad_lines_are_reported_with_their_numbers_and_the_rest_is_imported(clew: Clew) -> None:
+    wrong_role: dict[str, Any] = {"id": "robot", "messages": [{"role": "robot", "content": "Beep"}]}
+    lines = [json.dumps(each) for each in (TEAPOT, wrong_role, GLAZE)]
+    (clew.folder / "mixed.jsonl").write_text("\n".join([*lines, "{not JSON", '{"id": 7}']))
+    done = clew.run("import", "mixed.jsonl", "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert list(report) == ["threads", "messages", "events", "skipped", "failed"]
+    assert (report["threads"], report["messages"], report["events"], report["skipped"]) == (2, 6, 8, 0)
+    assert [list(each) for each in report["failed"]] == [["file", "line", "error"]] * 3
+    assert [(each["file"], each["line"]) for each in report["failed"]] == [("mixed.jsonl", n) for n in (2, 4, 5)]
+    assert "robot" in report["failed"][0]["error"]
+    again = clew.run("import", "mixed.jsonl")
+    assert again.returncode == 1
+    assert again.stdout == "Nothing new was imported.\nSkipped 2 conversations: there already, and equal.\n"
+    assert [line.partition(": ")[2][:14] for line in again.stderr.splitlines()] == [
+        "mixed.jsonl:2:",
+        "mixed.jsonl:4:",
+        "mixed.jsonl:5:",
+    ]
+    assert clew.lines("export") == [TEAPOT, GLAZE]
+
+
+def test_a_message_of_fifty_megabytes_is_refused_and_the_rest_is_imported(clew: Clew) -> None:
+    huge = {"id": "huge", "messages": [{"role": "user", "content": "x" * 50_000_000}]}
+    done = clew.run("import", clew.file("huge.jsonl", huge, GLAZE), "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["threads"], report["messages"]) == (1, 1, 1)
+    (failed,) = report["failed"]
+    assert failed["line"] == 1
+    assert "16,777,216" in failed["error"]
+    assert len(failed["error"]) < 1_000
+    assert clew.lines("export") == [GLAZE]
+    assert (clew.folder / "clew.db").stat().st_size < 1_000_000
+
+
+def test_names_and_addresses_that_are_none_are_wrong_usage(filled: Clew) -> None:
+    assert "10000 characters" in filled.refused(2, "show", "x" * 10_000)
+    for url in ("postgres//x", "mysql://user:secret@host/db", "sqlite:clew.db", "sqlite://clew.db", "", "clew.db"):
+        said = filled.refused(2, "--db", url, "threads")
+        assert "sqlite:///file.db" in said
+        assert "secret" not in said
+    assert "too long" in filled.refused(1, "--db", f"sqlite:///{'x' * 10_000}.db", "threads").lower()
+
+
+def test_a_database_of_a_newer_schema_is_refused_as_it_is(filled: Clew) -> None:
+    with sqlite3.connect(filled.folder / "clew.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    before = (filled.folder / "clew.db").read_bytes()
+    for command in (["threads"], ["import", "two.jsonl"], ["verify"]):
+        assert "schema 99" in filled.refused(1, *command)
+    assert (filled.folder / "clew.db").read_bytes() == before
+
+
+def test_the_files_of_other_programs_are_refused_as_they_are(clew: Clew) -> None:
+    with sqlite3.connect(clew.folder / "other.db") as database:
+        database.execute("CREATE TABLE bookmarks (url)")
+    database.close()
+    (clew.folder / "text.db").write_text("Dear diary, this is no database.\n" * 10)
+    clew.file("two.jsonl", TEAPOT, GLAZE)
+    before = {each.name: each.read_bytes() for each in clew.folder.iterdir()}
+    for command in (["threads"], ["import", "two.jsonl"]):
+        assert "another program's" in clew.refused(1, "--db", "sqlite:///other.db", *command)
+        assert "not an SQLite database" in clew.refused(1, "--db", "sqlite:///text.db", *command)
+    assert {each.name: each.read_bytes() for each in clew.folder.iterdir()} == before
+
+
+def without_roots_rights() -> None:
+    """Let the child meet the permissions of files: root is asked for them too once it has lost two capabilities."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        for capability in ROOTS_CAPABILITIES:
+            if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+                raise OSError(ctypes.get_errno(), "prctl")
+
+
+def test_a_read_only_database_or_folder_is_refused_as_it_is(filled: Clew) -> None:
+    (filled.folder / "new.jsonl").write_text(json.dumps({**GLAZE, "id": "new"}))
+    database, folder = filled.folder / "clew.db", filled.folder / "locked"
+    before = database.read_bytes()
+    folder.mkdir()
+    database.chmod(0o444)
+    folder.chmod(0o555)
+    try:
+        said = filled.refused(1, "import", "new.jsonl", preexec_fn=without_roots_rights)
+        assert "read-only" in said
+        elsewhere = ("--db", "sqlite:///locked/new.db", "import", "new.jsonl")
+        assert "locked/new.db" in filled.refused(1, *elsewhere, preexec_fn=without_roots_rights)
+    finally:
+        database.chmod(0o644)
+        folder.chmod(0o755)
+    assert database.read_bytes() == before
+    assert list(folder.iterdir()) == []
+    assert filled.text("import", "new.jsonl").startswith("Imported 1 message ")
+
+
+def test_a_full_disk_ends_an_import_cleanly_and_a_second_import_completes_it(filled: Clew) -> None:
+    long = [
+        {"id": f"long {number}", "messages": [{"role": "user", "content": f"{number} " + "x" * 20_000}] * 3}
+        for number in range(10)
+    ]
+    filled.file("long.jsonl", *long)
+    room = (filled.folder / "clew.db").stat().st_size + 250_000
+
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    assert "clew.db: " in filled.refused(1, "import", "long.jsonl", preexec_fn=little_room)
+    assert filled.object("verify", "--json")["ok"] is True
+    there = filled.lines("export")
+    assert there[:2] == [TEAPOT, GLAZE]
+    assert there[2:] == long[: len(there) - 2]
+    assert len(there) < 12
+    filled.text("import", "long.jsonl")
+    assert filled.lines("export") == [TEAPOT, GLAZE, *long]

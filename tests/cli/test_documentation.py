@@ -1,0 +1,60 @@
+"""docs/cli.md says everything that the command line has, and nothing that it has not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.acceptance.clew_command import Clew
+
+ROOT = Path(__file__).parent.parent.parent
+COMMANDS = ("import", "export", "threads", "show", "log", "fork", "verify", "demo")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def options(help_text: str) -> set[str]:
+    return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", help_text, re.MULTILINE))
+
+
+def section(page: str, heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"docs/cli.md has no section {heading!r}"
+    return found[1]
+
+
+def test_every_command_is_documented_and_no_other(page: str, clew: Clew) -> None:
+    listed = re.findall(r"^  ([a-z]+)  ", clew.text("--help").split("Commands:")[1], re.MULTILINE)
+    assert tuple(listed) == COMMANDS
+    assert tuple(re.findall(r"^## `clew ([a-z]+)", page, re.MULTILINE)) == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_documented_with_it_and_no_other(page: str, clew: Clew, command: str) -> None:
+    there = options(clew.text(command, "--help")) - {"--help", "--json"}
+    told = section(page, f"`clew {command}`")
+    table = set(re.findall(r"^\| `(--[a-z-]+)", told, re.MULTILINE))
+    assert table == there
+
+
+def test_the_options_before_the_command_are_documented(page: str, clew: Clew) -> None:
+    told = section(page, "Before the command")
+    assert set(re.findall(r"^\| `(--[a-z-]+)", told, re.MULTILINE)) == options(clew.text("--help"))
+
+
+def test_every_example_of_the_help_is_a_command_that_is_there(clew: Clew) -> None:
+    for command in COMMANDS:
+        examples = clew.text(command, "--help").split("Examples:")[1]
+        for name, rest in re.findall(r"clew ([a-z]+)(.*)", examples):
+            assert name == command
+            own = rest.split("|")[0]
+            assert set(re.findall(r"--[a-z]+", own)) <= options(clew.text(name, "--help"))
+
+
+def test_the_samples_of_the_demo_lie_in_examples_too() -> None:
+    shipped = (ROOT / "src" / "clew" / "cli" / "demo.jsonl").read_bytes()
+    assert (ROOT / "examples" / "demo.jsonl").read_bytes() == shipped

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.domain.control import Control, advance
+from clew.domain.events import (
+    CheckpointMade,
+    Event,
+    HistoryRewound,
+    MessageAppended,
+    MessageRedacted,
+    Opaque,
+    Shredded,
+    Source,
+    ThreadDeleted,
+    ThreadEnded,
+    ThreadEvent,
+    ThreadForked,
+    ThreadLabelled,
+    ThreadResumed,
+    ThreadStarted,
+    ThreadSuspended,
+)
+from clew.domain.messages import Message
+from tests.domain.strategies import DATA, event, events_of
+
+STARTED = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"m": None}, source=Source(id="conv-1"))
+FORKED = ThreadForked(parent_id="p", parent_version=4, parent_hash="00")
+
+
+def folded(*happened: ThreadEvent) -> Control:
+    control = Control()
+    for version, data in enumerate(happened, start=1):
+        control = advance(control, event(data, version))
+    return control
+
+
+def test_a_started_thread_is_active_and_knows_how_it_began() -> None:
+    control = advance(Control(), event(STARTED, 1, recorded_at=7))
+    assert control == Control(
+        version=1,
+        title="Refund",
+        labels={"a": 1},
+        metadata={"m": None},
+        imported=True,
+        source_id="conv-1",
+        created_at=7,
+        updated_at=7,
+    )
+
+
+def test_an_imported_thread_without_an_id_is_imported_all_the_same() -> None:
+    assert folded(ThreadStarted(source=Source())).imported
+    assert not folded(ThreadStarted()).imported
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (ThreadSuspended(), "suspended"),
+        (ThreadResumed(), "active"),
+        (ThreadEnded(), "ended"),
+        (ThreadDeleted(), "deleted"),
+    ],
+)
+def test_lifecycle_events_set_the_status(data: ThreadEvent, status: str) -> None:
+    assert folded(STARTED, data).status == status
+    assert folded(STARTED, ThreadSuspended(), data).status == status
+
+
+@pytest.mark.parametrize("before", [ThreadSuspended(), ThreadEnded(), ThreadDeleted()])
+def test_a_fork_is_active_whatever_its_parent_was(before: ThreadEvent) -> None:
+    assert folded(STARTED, before, FORKED).status == "active"
+
+
+def test_a_fork_inherits_labels_metadata_and_checkpoints_but_not_the_source() -> None:
+    control = folded(STARTED, CheckpointMade(name="here", at=1), FORKED)
+    assert (control.title, control.labels, control.metadata) == ("Refund", {"a": 1}, {"m": None})
+    assert control.checkpoints == {"here": 1}
+    assert (control.imported, control.source_id) == (False, None)
+    assert (control.parent_id, control.forked_at, control.created_at) == ("p", 4, 3)
+
+
+def test_a_fork_may_have_a_title_of_its_own() -> None:
+    assert folded(STARTED, FORKED.model_copy(update={"title": "What if"})).title == "What if"
+
+
+def test_labels_are_merged_and_none_removes_one() -> None:
+    control = folded(STARTED, ThreadLabelled(labels={"b": {"x": None}}), ThreadLabelled(labels={"a": None, "c": 0}))
+    assert control.labels == {"b": {"x": None}, "c": 0}
+
+
+def test_events_of_the_history_change_only_counts_and_times() -> None:
+    before = folded(STARTED)
+    said: list[ThreadEvent] = [
+        MessageAppended(message=Message.user("x")),
+        MessageRedacted(version=1, digest="", stub=""),
+        HistoryRewound(to=1),
+    ]
+    for data in said:
+        after = advance(before, event(data, 2, messages=5, recorded_at=9))
+        assert after == before._replace(version=2, messages=5, updated_at=9)
+
+
+@pytest.mark.parametrize("data", [Opaque(b"\x01"), Shredded("user"), Shredded(None)])
+def test_events_that_cannot_be_read_count_and_change_nothing_else(data: Opaque | Shredded) -> None:
+    before = folded(STARTED)
+    read = Event("default/thread/a", 2, "message-appended", "e", 9, 3, data)
+    assert advance(before, read) == before._replace(version=2, messages=3, updated_at=9)
+
+
+def test_an_opaque_event_that_does_not_say_the_count_leaves_it() -> None:
+    before = folded(STARTED)._replace(messages=4)
+    after = advance(before, Event("default/thread/a", 2, "song-sung", "", 0, -1, Opaque(b"")))
+    assert (after.messages, after.updated_at) == (4, before.updated_at)
+
+
+@given(st.lists(events_of(st.one_of(*DATA.values())), max_size=8))
+def test_the_control_never_changes_what_it_was_made_from(happened: list[Event]) -> None:
+    control = Control()
+    seen: list[tuple[Control, Any]] = []
+    for each in happened:
+        seen.append((control, repr(control)))
+        control = advance(control, each)
+        assert control.version == each.version
+        assert control.updated_at >= each.recorded_at
+    assert [repr(was) for was, _ in seen] == [shown for _, shown in seen]
+    assert Control() == Control(0, "active", None, {}, {}, False, None, {}, 0, None, None, 0, 0)  # noqa: FBT003 - all fields

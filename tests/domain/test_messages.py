@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from pydantic import TypeAdapter, ValidationError
+
+from clew.domain.errors import InvalidContentError
+from clew.domain.messages import (
+    ApprovalRequest,
+    FunctionCall,
+    FunctionResult,
+    Media,
+    Message,
+    Raw,
+    Reasoning,
+    Text,
+    check_message,
+)
+from tests.domain.strategies import exact, messages, nested
+
+CALL = FunctionCall(call_id="c1", name="find", arguments="{}")
+
+
+@given(messages)
+def test_a_message_comes_back_equal_from_its_json(message: Message) -> None:
+    check_message(message)
+    read = TypeAdapter(Message).validate_json(message.model_dump_json())
+    assert read == message
+    assert exact(read) == exact(message)
+
+
+def test_each_content_says_its_type() -> None:
+    message = Message(
+        role="assistant",
+        contents=(
+            Text(text="a"),
+            Reasoning(text="b"),
+            Media(uri="data:,c"),
+            CALL,
+            FunctionResult(call_id="c1"),
+            ApprovalRequest(approval_id="p", call=CALL),
+            Raw(value=None),
+        ),
+    )
+    assert [content["type"] for content in message.model_dump(mode="json")["contents"]] == [
+        "text",
+        "reasoning",
+        "media",
+        "function-call",
+        "function-result",
+        "approval-request",
+        "raw",
+    ]
+
+
+def test_what_is_not_said_is_not_written() -> None:
+    assert Message.user("hello").model_dump_json() == '{"role":"user","contents":[{"type":"text","text":"hello"}]}'
+
+
+def test_messages_are_made_in_short() -> None:
+    assert Message.system("s").role == "system"
+    assert Message.user("u", author="ann", metadata={"k": 1}).author == "ann"
+    assert Message.assistant("a", calls=[CALL]).contents == (Text(text="a"), CALL)
+    assert Message.assistant(calls=[CALL]).contents == (CALL,)
+    assert Message.assistant("").contents == (Text(text=""),)
+    assert Message.assistant().contents == ()
+    assert Message.tool("c1", {"a": None}).contents == (FunctionResult(call_id="c1", result={"a": None}),)
+
+
+def test_a_message_tells_its_words_calls_and_results() -> None:
+    result = FunctionResult(call_id="c1", result=1)
+    message = Message(role="assistant", contents=(Text(text="one "), CALL, Text(text="two"), result))
+    assert message.text == "one two"
+    assert message.calls == (CALL,)
+    assert message.results == (result,)
+
+
+def test_messages_cannot_be_changed() -> None:
+    message = Message.user("hello")
+    with pytest.raises(ValidationError, match="frozen"):
+        message.role = "tool"  # type: ignore[misc]  # what this test is about
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"role": "wizard", "contents": ()}, "Message.role"),
+        ({"role": "user", "contents": "secret"}, "Message.contents"),
+        ({"role": "user", "contents": [{"type": "song", "secret": 1}]}, "Message.contents.0"),
+        ({"role": "user", "contents": [{"type": "text", "text": ["secret"]}]}, "Message.contents.0.text.text"),
+        ({"role": "user", "contents": (), "metadata": ["secret"]}, "Message.metadata"),
+        ({"role": "user", "contents": (), "metadata": {1: "secret"}}, "Message.metadata"),
+        ({"role": "user", "contents": (), "mood": "secret"}, "Message.mood"),
+        ({"contents": ()}, "Message.role"),
+    ],
+)
+def test_a_message_of_wrong_parts_is_refused_by_name_and_without_its_content(
+    fields: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(InvalidContentError) as caught:
+        Message(**fields)
+    assert str(caught.value).startswith(place + (":" if place != "Message.metadata" else ""))
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        (Message.user("a\ud800"), "contents[0].text"),
+        (Message.user("a", author="\ud800"), "author"),
+        (Message.user("a", metadata={"n": float("nan")}), "metadata.n"),
+        (Message(role="user", contents=(), source={"n": [float("inf")]}), "source.n[0]"),
+        (Message.tool("c", nested(101)), "contents[0].result"),
+        (Message.tool("c", {"t": (1,)}), "contents[0].result.t"),
+        (Message.tool("c", {1: "x"}), "contents[0].result"),
+        (Message.tool("\udc00", None), "contents[0].call_id"),
+        (Message(role="user", contents=(Text(text="ok"), Raw(value=b"x"))), "contents[1].value"),
+        (Message(role="user", contents=(Reasoning(text="", data={"x": -float("inf")}),)), "contents[0].data.x"),
+        (
+            Message(
+                role="user",
+                contents=(
+                    ApprovalRequest(
+                        approval_id="a", call=FunctionCall(call_id="c", name="n", arguments="\ud800")
+                    ),
+                ),
+            ),
+            "contents[0].call.arguments",
+        ),
+    ],
+)
+def test_content_that_would_not_come_back_equal_is_refused_with_its_place(message: Message, place: str) -> None:
+    with pytest.raises(InvalidContentError) as caught:
+        check_message(message)
+    assert str(caught.value).startswith(place)

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.domain.chain import digest
+from clew.domain.control import Control
+from clew.domain.decisions import Say, decide
+from clew.domain.errors import CorruptEventError, InvalidContentError
+from clew.domain.events import (
+    EVENT_TYPES,
+    TYPE_NAMES,
+    Event,
+    MessageAppended,
+    Opaque,
+    Shredded,
+    ThreadEvent,
+    ThreadLabelled,
+    ThreadResumed,
+)
+from clew.domain.messages import FunctionCall, Message, Raw
+from clew.infrastructure.envelope import MAX_BYTES, SALT, decode, encode, stub
+from clew.infrastructure.mapper import EnvelopeMapper
+from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
+
+EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
+
+
+def read(written: Event, state: bytes) -> Event:
+    return decode(written.stream, written.version, written.type, state)
+
+
+def stored(fields: Any) -> bytes:
+    return bytes(1 + SALT) + json.dumps(fields).encode()
+
+
+def header(**more: Any) -> dict[str, Any]:
+    return {"i": "e", "t": 1, "n": 0, **more}
+
+
+# What goes in comes out equal
+
+
+@pytest.mark.parametrize("kind", DATA, ids=lambda kind: TYPE_NAMES[kind])
+def test_every_event_comes_back_equal(kind: type[ThreadEvent]) -> None:
+    @given(events_of(DATA[kind]))
+    def comes_back(written: Event) -> None:
+        found = read(written, encode(written))
+        assert found == written
+        assert exact(found) == exact(written)
+
+    comes_back()
+
+
+@pytest.mark.parametrize("kind", CONTENTS, ids=lambda kind: kind.__name__)
+def test_every_content_comes_back_equal(kind: type[Any]) -> None:
+    @given(CONTENTS[kind])
+    def comes_back(content: Any) -> None:
+        written = event(MessageAppended(message=Message(role="user", contents=(content, content))))
+        found = read(written, encode(written))
+        assert exact(found) == exact(written)
+
+    comes_back()
+
+
+@given(EVENTS)
+def test_the_mapper_gives_back_what_it_was_given(written: Event) -> None:
+    mapper = EnvelopeMapper()
+    row = mapper.to_stored_event(written)  # type: ignore[arg-type]  # the library's protocol takes no tuples
+    assert (row.originator_id, row.originator_version, row.topic) == (written.stream, written.version, written.type)
+    assert exact(mapper.to_domain_event(row)) == exact(written)
+
+
+@pytest.mark.parametrize("key", TRICKY_KEYS)
+@pytest.mark.parametrize("value", [None, "uuid_hex", 0, [None], {"_type_": "nope", "_data_": None}], ids=range(5))
+def test_keys_that_look_like_tags_are_only_keys(key: str, value: Any) -> None:
+    tricky = {key: value, "_data_": "0" * 32, "inner": [{key: value}]}
+    said = Message.tool("c", tricky, metadata=tricky)
+    written = event(MessageAppended(message=said), metadata=tricky)
+    assert exact(read(written, encode(written))) == exact(written)
+    labelled = event(ThreadLabelled(labels=tricky))
+    assert exact(read(labelled, encode(labelled))) == exact(labelled)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        nested(100),
+        10**300 - 1,
+        -(10**299),
+        (1 << 14_000) - 1,
+        2**53 + 1,
+        2**64,
+        -0.0,
+        0.0,
+        5e-324,
+        1e308,
+        1.7976931348623157e308,
+        0.1 + 0.2,
+        1e16,
+        1.0,
+        True,
+        None,
+        [None, {"a": None}],
+        "\x00\x1f\x7f\u2028\ufeff\U0010ffff",
+        "NaN",
+        "Infinity NaN",
+        {"NaN": "-Infinity"},
+    ],
+    ids=range(21),
+)
+def test_values_that_others_lose_come_back_equal(value: Any) -> None:
+    contents = (Raw(value=value), Raw(value=[value] if value != nested(100) else None))
+    said = Message(role="tool", contents=contents, metadata={} if value == nested(100) else {"k": value})
+    decided = decide("a", Control(version=1), Say((said,)))
+    written = event(decided[0].data, metadata={"k": value})
+    assert exact(read(written, encode(written))) == exact(written)
+
+
+# What would not come out equal is refused
+
+NOT_JSON: list[Any] = [
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+    "\ud800",
+    "text secret\udfff",
+    {"\ud800": 1},
+    nested(300),
+]
+
+
+@pytest.mark.parametrize("value", [*NOT_JSON, nested(101), (1, 2), {1: 2}, b"x"], ids=range(11))
+@pytest.mark.parametrize("place", ["result", "metadata", "source"])
+def test_a_decision_refuses_what_cannot_be_stored_and_names_the_place(place: str, value: Any) -> None:
+    said = {
+        "result": Message.tool("c", value),
+        "metadata": Message.user("secret", metadata={"k": value}),
+        "source": Message(role="user", contents=(), source={"k": value}),
+    }[place]
+    with pytest.raises(InvalidContentError) as caught:
+        decide("a", Control(version=1), Say((said,)))
+    assert place in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", NOT_JSON, ids=range(len(NOT_JSON)))
+def test_encoding_refuses_what_no_decision_saw(value: Any) -> None:
+    told = [
+        event(MessageAppended(message=Message.tool("c", value))),
+        event(MessageAppended(message=Message.user("secret", metadata={"k": [value]}))),
+        event(ThreadLabelled(labels={"k": value})),
+        event(ThreadResumed(), metadata={"k": value}),
+    ]
+    for written in told:
+        with pytest.raises(InvalidContentError) as caught:
+            encode(written)
+        assert "secret" not in str(caught.value)
+
+
+def test_an_envelope_with_a_lone_surrogate_is_refused() -> None:
+    with pytest.raises(InvalidContentError):
+        encode(event(ThreadResumed(), actor="user:\ud800"))
+
+
+def test_an_event_of_more_than_16_mib_is_refused_by_its_size_and_not_shown() -> None:
+    written = event(MessageAppended(message=Message.user("secret " * (17 * 1024 * 1024 // 7))))
+    with pytest.raises(InvalidContentError, match=r"message-appended: 17,8\d\d,\d\d\d bytes.*at most 16,777,216") as caught:
+        encode(written)
+    assert "secret" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_event_of_16_mib_is_taken_and_one_byte_more_is_not() -> None:
+    room = MAX_BYTES - len(encode(event(MessageAppended(message=Message.user("")))))
+    assert len(encode(event(MessageAppended(message=Message.user("x" * room))))) == MAX_BYTES
+    with pytest.raises(InvalidContentError):
+        encode(event(MessageAppended(message=Message.user("x" * (room + 1)))))
+
+
+def test_a_shredded_event_cannot_be_stored_again() -> None:
+    with pytest.raises(InvalidContentError, match="version 3 is shredded"):
+        encode(Event("default/thread/a", 3, "message-appended", "e", 1, 1, Shredded("user")))
+
+
+# The bytes
+
+
+def test_a_stored_event_is_a_codec_byte_a_salt_and_short_json() -> None:
+    written = event(MessageAppended(message=Message.user("hello")), actor="ann", run_id="r", cause="c", subject="s")
+    state = encode(written._replace(metadata={"k": None}))
+    assert state[0] == 0
+    assert SALT == 16
+    assert state[17:] == (
+        b'{"i":"event-1","t":1,"n":0,"a":"ann","r":"r","c":"c","s":"s","m":{"k":null},'
+        b'"d":{"message":{"role":"user","contents":[{"type":"text","text":"hello"}]}}}'
+    )
+
+
+def test_equal_texts_have_different_bytes_and_digests() -> None:
+    written = event(MessageAppended(message=Message.user("yes")))
+    states = {encode(written) for _ in range(100)}
+    assert len({state[1:17] for state in states}) == 100
+    assert len({digest(state) for state in states}) == 100
+    assert len({state[17:] for state in states}) == 1
+
+
+@given(events_of(DATA[MessageAppended]))
+def test_a_stub_keeps_the_envelope_and_no_user_content(written: Event) -> None:
+    data = written.data
+    assert isinstance(data, MessageAppended)
+    left = stub(written)
+    fields = json.loads(left[1:])
+    assert set(fields) <= {"i", "t", "n", "a", "r", "o"}
+    found = read(written, left)
+    assert found == written._replace(data=Shredded(data.message.role), cause=None, subject=None, metadata=None)
+
+
+def test_the_stub_of_an_event_without_a_role_says_none() -> None:
+    written = event(ThreadLabelled(labels={"name": "secret"}), subject="secret", metadata={"k": "secret"})
+    assert b"secret" not in stub(written)
+    assert read(written, stub(written)).data == Shredded(None)
+
+
+# What cannot be read
+
+
+@given(EVENTS, st.sampled_from(["song-sung", "", "Thread-started", "thread-started ", "\ud800", "x" * 1000]))
+def test_an_unknown_type_is_opaque_and_keeps_its_bytes(written: Event, type_: str) -> None:
+    state = encode(written)
+    found = decode(written.stream, written.version, type_, state)
+    assert found == written._replace(type=type_, data=Opaque(state))
+    assert encode(found) == state
+
+
+@pytest.mark.parametrize(
+    "type_",
+    ["os:system", "clew.domain.events:ThreadStarted", "this:d", "antigravity:fly", "turtledemo.__main__:main", "idlelib"],
+)
+def test_a_type_that_is_a_python_path_is_opaque_and_imports_nothing(type_: str) -> None:
+    for module in ("this", "antigravity", "turtledemo", "turtledemo.__main__", "idlelib"):
+        assert module not in sys.modules
+    before = set(sys.modules)
+    state = stored(header(d={"title": "x", "__class__": type_, "_type_": type_}))
+    found = EnvelopeMapper().to_domain_event(
+        EnvelopeMapper()
+        .to_stored_event(event(ThreadResumed()))  # type: ignore[arg-type]  # the library's protocol takes no tuples
+        .__class__("default/thread/a", 4, type_, state)
+    )
+    assert found.data == Opaque(state)
+    assert found.event_id == "e"
+    assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize("type_", [*EVENT_TYPES, "song-sung"])
+@pytest.mark.parametrize("state", [b"", b"\x01" + bytes(40), b"\x03{}", b"\xff" * 40, b"{}"], ids=range(5))
+def test_an_unknown_codec_is_opaque(type_: str, state: bytes) -> None:
+    found = decode("default/thread/a", 2, type_, state, 7, b"h")
+    assert found == Event("default/thread/a", 2, type_, "", 0, -1, Opaque(state), position=7, hash=b"h")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"",
+        b"x",
+        bytes(15),
+        bytes(16),
+        bytes(16) + b"{",
+        bytes(16) + b"[]",
+        bytes(16) + b"null",
+        bytes(16) + b"7",
+        bytes(16) + b"\xff\xfe",
+        bytes(16) + b"[" * 100_000,
+        bytes(16) + b'{"d":' * 100_000,
+        stored({"i": "e"})[1:],
+        stored(header())[1:],
+        stored(header(d=None))[1:],
+        stored(header(d=[]))[1:],
+        stored(header(d={"labels": 5}))[1:],
+        stored(header(d={"labels": {}, "more": 1}))[1:],
+        stored(header(d={"labels": {}}, t="soon"))[1:],
+        stored(header(d={"labels": {}}, i=None))[1:],
+        stored(header(d={"labels": {}}, v=0))[1:],
+        stored(header(d={"labels": {}}, v=-1))[1:],
+        stored(header(d={"labels": {}}, v="2"))[1:],
+        stored(header(d={"labels": {}}, v=None))[1:],
+        stored(header(d={"labels": {}}, v=1.5))[1:],
+        stored(header(d={"labels": {}}, v=[2]))[1:],
+    ],
+    ids=range(25),
+)
+def test_bytes_that_are_no_event_of_a_known_type_are_corrupt(rest: bytes) -> None:
+    with pytest.raises(CorruptEventError, match=r"^default/thread/a version 2 \(thread-labelled\)") as caught:
+        decode("default/thread/a", 2, "thread-labelled", b"\x00" + rest)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", b"{}", b"[]", b'{"i":"e","t":1}', b'{"i":"e","t":1,"n":0,"o":"wizard"}'])
+def test_a_stub_that_is_none_is_corrupt(rest: bytes) -> None:
+    with pytest.raises(CorruptEventError):
+        decode("default/thread/a", 2, "message-appended", b"\x02" + rest)
+
+
+def test_a_corrupt_event_is_not_shown() -> None:
+    state = stored(header(d={"message": {"role": "secret", "contents": "secret"}}))
+    with pytest.raises(CorruptEventError) as caught:
+        decode("default/thread/a", 2, "message-appended", state)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("type_", EVENT_TYPES)
+def test_a_newer_schema_version_is_opaque(type_: str) -> None:
+    state = stored(header(v=2, a="ann", d={"of": "the future"}))
+    found = decode("default/thread/a", 2, type_, state)
+    assert found == Event("default/thread/a", 2, type_, "e", 1, 0, Opaque(state), "ann")
+
+
+@given(EVENTS, st.integers(min_value=0, max_value=2**32), st.binary(max_size=60))
+def test_damaged_bytes_raise_nothing_but_clews_own_error(written: Event, seed: int, noise: bytes) -> None:
+    chance = random.Random(seed)
+    state = bytearray(encode(written))
+    for byte in noise:
+        state[chance.randrange(len(state))] = byte
+    try:
+        found = read(written, bytes(state))
+    except CorruptEventError:
+        return
+    assert found.stream == written.stream
+    assert found.version == written.version
+
+
+def test_a_calls_arguments_are_text_and_not_json() -> None:
+    asked = FunctionCall(call_id="c", name="f", arguments='{"a": 1,  "b": NaN, broken')
+    written = event(MessageAppended(message=Message.assistant(calls=[asked])))
+    assert read(written, encode(written)) == written

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.conversations import Conversations
+from clew.domain.errors import StoreError, StoreUnavailableError, StoreUrlError
+from clew.infrastructure.urls import open_log
+
+
+def test_memory_opens_an_empty_log_of_its_own() -> None:
+    first, second = open_log("memory:"), open_log("memory:")
+    try:
+        assert first.last_position() == second.last_position() == 0
+        assert first.recorder is not second.recorder
+    finally:
+        first.close()
+        second.close()
+
+
+def test_three_slashes_are_relative_and_four_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Conversations.open("sqlite:///near.db") as conversations:
+        conversations.start_thread(thread_id="a")
+    assert (tmp_path / "near.db").is_file()
+    with Conversations.open(f"sqlite:///{tmp_path}/near.db") as conversations:
+        assert conversations.thread("a").version == 1
+    with Conversations.open("sqlite:///./near.db") as conversations:
+        assert conversations.thread("a").version == 1
+
+
+@pytest.mark.parametrize(("written", "name"), [("a%20b.db", "a b.db"), ("%C3%BC.db", "ü.db"), ("a%3Fb.db", "a?b.db")])
+def test_percent_escapes_are_read(tmp_path: Path, written: str, name: str) -> None:
+    open_log(f"sqlite:///{tmp_path}/{written}").close()
+    assert (tmp_path / name).is_file()
+
+
+@pytest.mark.parametrize(
+    ("query", "level"),
+    [("", 2), ("?synchronous=FULL", 2), ("?synchronous=normal", 1), ("?synchronous=OFF", 0)],
+)
+def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: int) -> None:
+    log = open_log(f"sqlite:///{tmp_path}/a.db{query}")
+    try:
+        datastore: Any = log.recorder.datastore  # type: ignore[attr-defined]  # of a SQLite store
+        assert datastore.writing().execute("PRAGMA synchronous").fetchone()[0] == level
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "clew.db",
+        "/tmp/clew.db",
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite:clew.db",
+        "sqlite://clew.db",
+        "sqlite://host/clew.db",
+        "sqlite:///clew.db#part",
+        "sqlite:///clew.db?synchronous=MAYBE",
+        "sqlite:///clew.db?synchronous=",
+        "sqlite:///clew.db?mode=ro",
+        "sqlite:///clew%00.db",
+        "sqlite:///:memory:",
+        "sqlite://[clew.db",
+        "memory://",
+        "memory:x",
+        "memory",
+        "postgresql://[",
+        "mysql://host/db",
+        "http://[::1",
+        None,
+        7,
+        b"memory:",
+        Path("clew.db"),
+    ],
+    ids=range(27),
+)
+def test_refuses_what_names_no_store_and_says_what_does(
+    url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreUrlError) as caught:
+        open_log(url)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://ann:secret@host/db",
+        "mysql://ann:se@secret@host/db?token=secret",
+        "sqlite://ann:secret@host/clew.db",
+        "sqlite:///clew.db?password=secret",
+        "nonsense://ann:secret@[/db",
+    ],
+)
+def test_an_error_shows_no_password(url: str) -> None:
+    with pytest.raises(StoreUrlError) as caught:
+        open_log(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_unavailable_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError):
+        open_log(f"sqlite:///{tmp_path}/missing/clew.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        open_log(f"sqlite:///{tmp_path}")

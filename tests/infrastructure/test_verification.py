@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pytest
+
+from clew.conversations import Conversations
+from clew.domain.chain import digest
+from clew.domain.errors import UnknownThreadError
+from clew.domain.messages import Message
+from clew.domain.ports import Fault
+from clew.infrastructure.envelope import decode, encode, stub
+
+COLUMNS = ("type", "version", "state", "hash")
+
+
+class Place(NamedTuple):
+    """A row of the store: where it lies, and what it should be called when something is wrong with it."""
+
+    position: int
+    stream: int
+    thread_id: str
+    version: int
+
+
+class Store:
+    """A closed store that is tampered with, one change at a time, and opened again to be verified."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.raw = sqlite3.connect(path, isolation_level=None)
+        self.raw.execute("PRAGMA synchronous = OFF")
+        self.raw.text_factory = lambda text: text.decode(errors="surrogateescape")
+        self.verifier = Conversations.open(f"sqlite:///{path}?synchronous=OFF")
+        names = self.raw.execute("SELECT id, name, cut FROM stream ORDER BY id").fetchall()
+        self.streams: dict[int, str] = {key: name for key, name, _ in names}
+        self.first: dict[int, int] = {key: 1 + (cut or 0) for key, _, cut in names}
+        self.forks = [key for key, _, cut in names if cut is not None]
+        self.places = [
+            Place(position, stream, self.thread(stream), version)
+            for position, stream, version in self.raw.execute("SELECT position, stream, version FROM event")
+        ]
+        self.heads = {place.stream: place.version for place in sorted(self.places)}
+
+    def close(self) -> None:
+        self.raw.close()
+        self.verifier.close()
+
+    def thread(self, stream: int) -> str:
+        return self.streams[stream].split("/")[2]
+
+    def fault(self, *changes: tuple[str, Any]) -> Fault | None:
+        """What verify finds after the changes, which are then taken back."""
+        kept = [
+            (table, self.raw.execute(f"SELECT rowid, * FROM {table}").fetchall())  # noqa: S608 - names of tables
+            for table in ("stream", "event", "remains")
+        ]
+        try:
+            for sql, parameters in changes:
+                self.raw.execute(sql, parameters)
+            return self.verifier.verify().first_bad
+        finally:
+            self.raw.execute("BEGIN")
+            for table, rows in kept:
+                self.raw.execute(f"DELETE FROM {table}")  # noqa: S608 - names of tables
+                marks = ",".join("?" * (len(rows[0]) - 1)) if rows else ""
+                self.raw.executemany(
+                    f"INSERT INTO {table} VALUES ({marks})",  # noqa: S608 - names of tables
+                    [row[1:] for row in rows],
+                ) if rows else None
+            self.raw.execute("COMMIT")
+
+    def value(self, place: Place, column: str) -> Any:
+        return self.raw.execute(
+            f"SELECT {column} FROM event WHERE position = ?",  # noqa: S608 - names of columns
+            (place.position,),
+        ).fetchone()[0]
+
+    def place(self, thread_id: str, version: int) -> Place:
+        return next(each for each in self.places if (each.thread_id, each.version) == (thread_id, version))
+
+    def having(self, type_: str) -> list[Place]:
+        return [place for place in self.places if self.value(place, "type") == type_]
+
+
+def build(path: Path) -> None:
+    """Two tenants, forks of forks, a rewind, and two redactions: one stub fits into its row, one does not."""
+    url = f"sqlite:///{path}?synchronous=OFF"
+    ticks = iter(range(1_000_000, 2_000_000))
+    with Conversations.open(url, now=lambda: next(ticks)) as conversations:
+        root = conversations.start_thread("Refund", thread_id="root", messages=[Message.user("Hi"), Message.user("x")])
+        root.checkpoint("here")
+        root.append(Message.assistant("A long answer. " * 20))
+        root.append(Message.user("Thanks"))
+        branch = root.fork(at=4, thread_id="branch", title="What if")
+        branch.append([Message.user("No"), Message.assistant("Yes")])
+        twig = branch.fork(at=6, thread_id="twig")
+        twig.append(Message.user("Well"))
+        root.redact(2)
+        root.redact(5, reason="asked")
+        root.rewind(3)
+        other = conversations.start_thread("Other", thread_id="other", messages=[Message.user("Hi")])
+        other.label(a=1)
+        other.suspend()
+    with Conversations.open(url, tenant="acme", now=lambda: next(ticks)) as conversations:
+        conversations.start_thread("Refund", thread_id="acme-root", messages=[Message.user("Hi"), Message.user("x")])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("verification") / "built.db"
+    build(path)
+    return path
+
+
+@pytest.fixture
+def store(built: Path, tmp_path: Path) -> Iterator[Store]:
+    copy = tmp_path / "copy.db"
+    shutil.copy(built, copy)
+    with closing(Store(copy)) as opened:
+        assert opened.fault() is None
+        yield opened
+        assert opened.fault() is None, "a change was not taken back"
+
+
+def sample(cases: list[Any], scale: float, least: int = 60) -> list[Any]:
+    """All cases at full scale, fewer at less; the same ones every time."""
+    count = max(least, round(len(cases) * scale))
+    return cases if count >= len(cases) else random.Random(7).sample(cases, count)
+
+
+def found_at(fault: Fault | None, *expected: tuple[str, int]) -> None:
+    assert fault is not None, f"nothing found at {expected}"
+    assert (fault.thread_id, fault.version) in expected, fault
+
+
+def test_an_untouched_store_verifies_and_says_how_much_was_looked_at(store: Store) -> None:
+    verdict = store.verifier.verify()
+    assert verdict == (len(store.streams), len(store.places), None)
+    assert store.having("message-redacted")
+    assert store.raw.execute("SELECT count(*) FROM remains").fetchone()[0] == 1
+    assert store.raw.execute("SELECT count(*) FROM event WHERE length(digest) = 32").fetchone()[0] == 1
+
+
+def test_a_thread_is_verified_with_its_ancestors_and_nothing_else(store: Store) -> None:
+    twig = store.place("twig", 8)
+    assert store.verifier.verify("twig").threads == 3
+    assert store.verifier.verify("other").threads == 1
+    assert store.verifier.verify("branch").first_bad is None
+    store.raw.execute("UPDATE event SET hash = x'00' WHERE position = ?", (twig.position,))
+    found_at(store.verifier.verify("twig").first_bad, ("twig", 8))
+    assert store.verifier.verify("branch").first_bad is None
+    with pytest.raises(UnknownThreadError):
+        store.verifier.verify("nobody")
+    store.raw.execute("UPDATE event SET hash = ? WHERE position = ?", (hash_of(store, twig), twig.position))
+
+
+def hash_of(store: Store, place: Place) -> bytes:
+    """The hash that a row must have, recomputed from the row before it."""
+    from clew.domain.chain import link
+
+    previous = store.raw.execute(
+        "SELECT hash FROM event WHERE stream = ? AND version = ?", (place.stream, place.version - 1)
+    ).fetchone()[0]
+    name = store.streams[place.stream]
+    return link(previous, name, place.version, store.value(place, "type"), digest(store.value(place, "state")))
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("column", ["type", "state", "hash", "digest"])
+def test_any_changed_byte_of_a_row_is_found(store: Store, column: str, scale: float) -> None:
+    cases: list[tuple[Place, int]] = []
+    for place in store.places:
+        value = store.value(place, column) or b""
+        cases += [(place, index) for index in range(len(value.encode() if isinstance(value, str) else value))]
+    kind = "TEXT" if column == "type" else "BLOB"
+    chance = random.Random(3)
+    for place, index in sample(cases, scale):
+        value = store.value(place, column)
+        changed = bytearray(value.encode() if isinstance(value, str) else value)
+        changed[index] ^= 1 << chance.randrange(8)
+        sql = f"UPDATE event SET {column} = CAST(? AS {kind}) WHERE position = ?"  # noqa: S608 - names of columns
+        found_at(store.fault((sql, (bytes(changed), place.position))), (place.thread_id, place.version))
+
+
+@pytest.mark.parametrize("column", ["type", "state", "hash"])
+@pytest.mark.parametrize("change", ["x'' || {0}", "{0} || x'00'", "substr({0}, 2)", "x''", "x'ff'", "'text'", "0"])
+def test_a_value_that_grew_shrank_or_became_another_kind_is_found(store: Store, column: str, change: str) -> None:
+    for place in store.places:
+        new = change.format(column)
+        where = f"position = {place.position}"
+        same = store.raw.execute(
+            f"SELECT ({new}) IS {column} OR length({column}) = 0 FROM event WHERE {where}"  # noqa: S608 - made here
+        ).fetchone()[0]
+        if not same:
+            sql = f"UPDATE event SET {column} = {new} WHERE {where}"  # noqa: S608 - made here
+            found_at(store.fault((sql, ())), (place.thread_id, place.version))
+
+
+def test_any_changed_version_is_found(store: Store, scale: float) -> None:
+    cases = [(place, place.version ^ (1 << bit)) for place in store.places for bit in (*range(8), 31, 62)]
+    cases += [(place, new) for place in store.places for new in (-place.version, 0, place.version + 1, 10**9)]
+    taken = {(place.stream, place.version) for place in store.places}
+    for place, new in sample(cases, scale):
+        if (place.stream, new) not in taken:
+            fault = store.fault(("UPDATE event SET version = ? WHERE position = ?", (new, place.position)))
+            found_at(fault, (place.thread_id, place.version), (place.thread_id, new))
+
+
+def test_any_changed_byte_of_a_streams_name_is_found(store: Store, scale: float) -> None:
+    chance = random.Random(5)
+    cases = [(key, index) for key, name in store.streams.items() for index in range(len(name))]
+    for key, index in sample(cases, scale):
+        changed = bytearray(store.streams[key].encode())
+        changed[index] ^= 1 << chance.randrange(8)
+        fault = store.fault(("UPDATE stream SET name = CAST(? AS TEXT) WHERE id = ?", (bytes(changed), key)))
+        assert fault is not None
+        assert fault.version == store.first[key]
+        shown = bytes(changed).decode(errors="surrogateescape").encode(errors="replace").decode()
+        assert fault.thread_id in (shown.split("/")[-1], unquote(shown.split("/")[-1]), shown)
+
+
+def test_a_changed_stub_is_found_where_it_lies_beside_the_rows(store: Store) -> None:
+    for column in ("state", "digest"):
+        sql = f"UPDATE remains SET {column} = {column} || x'00'"  # noqa: S608 - names of columns
+        found_at(store.fault((sql, ())), ("root", 2))
+    found_at(store.fault(("DELETE FROM remains", ())), ("root", 2))
+
+
+# Rows
+
+
+def test_a_deleted_row_that_is_not_a_threads_last_is_found(store: Store) -> None:
+    for place in store.places:
+        if place.version < store.heads[place.stream]:
+            fault = store.fault(("DELETE FROM event WHERE position = ?", (place.position,)))
+            found_at(fault, (place.thread_id, place.version))
+
+
+def test_a_thread_without_any_row_is_found(store: Store) -> None:
+    for key, first in store.first.items():
+        found_at(store.fault(("DELETE FROM event WHERE stream = ?", (key,))), (store.thread(key), first))
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_two_rows_that_were_swapped_are_found(store: Store, column: str, scale: float) -> None:
+    pairs = list(itertools.combinations(store.places, 2))
+    taken = {(place.stream, place.version) for place in store.places}
+    for one, two in sample(pairs, scale):
+        first, second = store.value(one, column), store.value(two, column)
+        is_taken = one.stream != two.stream and taken & {(one.stream, two.version), (two.stream, one.version)}
+        if first == second or (column == "version" and is_taken):
+            continue
+        sql = f"UPDATE event SET {column} = ? WHERE position = ?"  # noqa: S608 - names of columns
+        fault = store.fault(
+            (sql, (-1 if column == "version" else b"", one.position)),
+            (sql, (first, two.position)),
+            (sql, (second, one.position)),
+        )
+        places = [(a.thread_id, b.version) for a in (one, two) for b in (one, two)]
+        if column == "version" and one.stream != two.stream:  # the gap in one begins after its head
+            places += [(each.thread_id, store.heads[each.stream] + 1) for each in (one, two)]
+        found_at(fault, *places)
+
+
+def test_a_row_that_was_moved_to_another_thread_is_found(store: Store, scale: float) -> None:
+    cases = [(place, key) for place in store.places for key in store.streams if key != place.stream]
+    for place, key in sample(cases, scale):
+        version = store.heads[key] + 1
+        sql = "UPDATE event SET stream = ?, version = ? WHERE position = ?"
+        fault = store.fault((sql, (key, version, place.position)))
+        found_at(fault, (place.thread_id, place.version), (store.thread(key), version))
+
+
+def test_a_row_that_was_moved_to_no_thread_is_found(store: Store) -> None:
+    for place in store.places:
+        fault = store.fault(("UPDATE event SET stream = 99 WHERE position = ?", (place.position,)))
+        found_at(fault, (place.thread_id, place.version), ("#99", place.version))
+
+
+def test_a_row_that_was_copied_or_made_up_is_found(store: Store) -> None:
+    for key, head in store.heads.items():
+        sql = (
+            "INSERT INTO event (stream, version, type, state, hash) "
+            "SELECT stream, version + 1, type, state, hash FROM event WHERE stream = ? AND version = ?"
+        )
+        found_at(store.fault((sql, (key, head))), (store.thread(key), head + 1))
+
+
+# Streams
+
+
+def test_a_forks_parent_or_cut_that_was_changed_or_removed_is_found(store: Store) -> None:
+    for key in store.forks:
+        cut = store.first[key] - 1
+        changes: list[str] = ["parent = NULL", "cut = NULL", "parent = NULL, cut = NULL", "cut = 'text'", "parent = 99"]
+        changes += [f"parent = {other}" for other in store.streams if f"parent = {other}" != parent_of(store, key)]
+        changes += [f"cut = {other}" for other in (-1, 0, 1, cut - 1, cut + 1, cut + 2, 10**12) if other != cut]
+        for change in changes:
+            fault = store.fault((f"UPDATE stream SET {change} WHERE id = ?", (key,)))  # noqa: S608 - made here
+            found_at(fault, (store.thread(key), cut + 1))
+
+
+def parent_of(store: Store, key: int) -> str:
+    return f"parent = {store.raw.execute('SELECT parent FROM stream WHERE id = ?', (key,)).fetchone()[0]}"
+
+
+def test_a_parent_or_a_cut_that_was_given_to_a_thread_is_found(store: Store) -> None:
+    for key in set(store.streams) - set(store.forks):
+        changes = [f"parent = {parent}, cut = {cut}" for parent in store.streams for cut in (0, 1, 2, 5)]
+        for change in [*changes, "parent = 1", "cut = 0", "cut = 1", "parent = 99, cut = 1"]:
+            fault = store.fault((f"UPDATE stream SET {change} WHERE id = ?", (key,)))  # noqa: S608 - made here
+            found_at(fault, (store.thread(key), 1))
+
+
+def test_names_that_were_swapped_are_found(store: Store) -> None:
+    sql = "UPDATE stream SET name = ? WHERE id = ?"
+    for one, two in itertools.combinations(store.streams, 2):
+        changes = (sql, ("-", one)), (sql, (store.streams[one], two)), (sql, (store.streams[two], one))
+        found_at(store.fault(*changes), (store.thread(two), store.first[one]), (store.thread(one), store.first[two]))
+
+
+def test_a_thread_that_was_given_to_another_tenant_is_found(store: Store) -> None:
+    for key, name in store.streams.items():
+        changed = name.replace("default/", "evil/").replace("acme/", "default/")
+        fault = store.fault(("UPDATE stream SET name = ? WHERE id = ?", (changed, key)))
+        found_at(fault, (store.thread(key), store.first[key]))
+
+
+def test_a_stream_that_was_deleted_is_found(store: Store) -> None:
+    for key in store.streams:
+        fault = store.fault(("DELETE FROM stream WHERE id = ?", (key,)))
+        children = [(store.thread(fork), store.first[fork]) for fork in store.forks]
+        found_at(fault, (f"#{key}", store.first[key]), *children)
+
+
+def test_a_streams_key_below_all_others_hides_nothing(store: Store) -> None:
+    key = next(iter(store.streams))
+    fault = store.fault(
+        ("UPDATE stream SET id = -5 WHERE id = ?", (key,)),
+        ("UPDATE event SET stream = -5 WHERE stream = ?", (key,)),
+        ("UPDATE event SET hash = x'00' WHERE stream = -5 AND version = 2", ()),
+    )
+    found_at(fault, (store.thread(key), 2), *((store.thread(fork), store.first[fork]) for fork in store.forks))
+
+
+# Shredding
+
+
+def test_a_row_that_was_shredded_without_an_event_is_found(store: Store) -> None:
+    for place in store.having("message-appended"):
+        state = store.value(place, "state")
+        if state[:1] != b"\0":
+            continue  # it is shredded with an event
+        left = stub(decode(store.streams[place.stream], place.version, "message-appended", state))
+        sql = "UPDATE event SET state = ?, digest = ? WHERE position = ?"
+        fault = store.fault((sql, (left, digest(state), place.position)))
+        found_at(fault, (place.thread_id, place.version))
+
+
+def test_a_digest_without_shredding_is_found(store: Store) -> None:
+    for place in store.places:
+        state = store.value(place, "state")
+        if state[:1] == b"\0":
+            fault = store.fault(("UPDATE event SET digest = ? WHERE position = ?", (digest(state), place.position)))
+            found_at(fault, (place.thread_id, place.version))
+
+
+def test_an_edited_stub_is_found(store: Store) -> None:
+    stored = store.value(store.place("root", 5), "state")
+    assert b'"o":"assistant"' in stored
+    sql = "UPDATE event SET state = ? WHERE position = ?"
+    edited = stored.replace(b"assistant", b"developer")
+    found_at(store.fault((sql, (edited, store.place("root", 5).position))), ("root", 5))
+    beside = store.raw.execute("SELECT state FROM remains").fetchone()[0].replace(b'"o":"user"', b'"o":"tool"')
+    found_at(store.fault(("UPDATE remains SET state = ?", (beside,))), ("root", 2))
+
+
+def test_a_redaction_whose_row_holds_bytes_is_found(store: Store) -> None:
+    place = store.place("root", 5)
+    name = store.streams[place.stream]
+    left = decode(name, 5, "message-appended", store.value(place, "state"))
+    text = store.place("root", 6)
+    said = decode(name, 6, "message-appended", store.value(text, "state"))._replace(version=5, event_id=left.event_id)
+    sql = "UPDATE event SET state = ?, digest = NULL WHERE position = ?"
+    found_at(store.fault((sql, (encode(said), place.position))), ("root", 5))
+
+
+# What lies outside of the chain
+
+
+def test_snapshots_are_droppable_and_not_verified(store: Store) -> None:
+    store.raw.execute("INSERT INTO snapshot VALUES (1, 3, x'ff')")
+    assert store.verifier.verify().first_bad is None
+
+
+def test_a_threads_missing_end_and_changed_positions_are_not_found_before_there_are_seals(store: Store) -> None:
+    last = store.place("other", store.heads[next(key for key in store.streams if store.thread(key) == "other")])
+    assert store.fault(("DELETE FROM event WHERE position = ?", (last.position,))) is None
+    assert store.fault(("UPDATE event SET position = position + 1000 WHERE position = ?", (last.position,))) is None
+    # Where a fork names the version as its cut, it is found all the same.
+    found_at(store.fault(("DELETE FROM event WHERE stream = 2 AND version > 5", ())), ("twig", 7))
+
+
+def test_memory_verifies_too() -> None:
+    with Conversations.open("memory:") as conversations:
+        thread = conversations.start_thread(thread_id="a", messages=[Message.user("x")])
+        thread.fork(thread_id="b").append(Message.user("y"))
+        thread.redact(2)
+        assert conversations.verify() == (2, 5, None)
+        assert conversations.verify("b") == (2, 5, None)

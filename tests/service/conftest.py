@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clew.conversations import Conversations
+from tests.service.settable_clock import SettableClock
+
+
+@pytest.fixture
+def clock() -> SettableClock:
+    return SettableClock()
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, file_url: str) -> str:
+    return "memory:" if request.param == "memory" else file_url
+
+
+@pytest.fixture
+def conversations(url: str, clock: SettableClock) -> Iterator[Conversations]:
+    with Conversations.open(url, now=clock) as opened:
+        yield opened

@@ -1,0 +1,354 @@
+"""Checkpoints, forks, rewinds and edits."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from clew.conversations import Conversations, LocalThread
+from clew.domain.errors import (
+    CheckpointExistsError,
+    InvalidContentError,
+    InvalidNameError,
+    InvalidTimeError,
+    NotRedactableError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadStatusError,
+    UnknownCheckpointError,
+    UnknownVersionError,
+)
+from clew.domain.events import ThreadForked
+from clew.domain.messages import FunctionCall, Message
+from tests.service.settable_clock import SettableClock
+
+
+@pytest.fixture
+def thread(conversations: Conversations) -> LocalThread:
+    """Versions 2 to 5 are the messages one, two, three and four."""
+    return conversations.start_thread(
+        "Count", thread_id="counted", labels={"topic": "numbers"}, metadata={"n": 4}, messages=counted(1, 4)
+    )
+
+
+WORDS = ["zero", "one", "two", "three", "four", "five", "six"]
+
+
+def counted(first: int, last: int) -> list[Message]:
+    return [Message.user(word) for word in WORDS[first : last + 1]]
+
+
+def texts(thread: LocalThread, **at: Any) -> list[str]:
+    return [message.text for message in thread.history(**at)]
+
+
+# Checkpoints
+
+
+def test_names_the_newest_version_or_the_one_that_is_asked_for(thread: LocalThread) -> None:
+    assert thread.checkpoint("now") == 5
+    assert thread.checkpoint("then", at=3) == 3
+    assert thread.checkpoint("the same", at="then", actor="user:1") == 3
+    assert thread.summary().checkpoints == {"now": 5, "then": 3, "the same": 3}
+    assert texts(thread, at="then") == ["one", "two"]
+    assert thread.state(at=6).checkpoints == {"now": 5}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "12", "0007", "message:3", "2024-05-01", "2024-05-01T10:00:00+00:00", "20240501", " x", "x\n", "x" * 201, "\ud800", 7, None],
+)
+def test_refuses_a_checkpoint_name_that_reads_as_something_else(thread: LocalThread, name: Any) -> None:
+    with pytest.raises(InvalidNameError, match="checkpoint name"):
+        thread.checkpoint(name)
+    assert thread.version == 5
+
+
+@pytest.mark.parametrize("name", ["message:", "message:x", "v7", "-7", "7.", "Größe", "x" * 200, "before refund"])
+def test_takes_any_other_checkpoint_name(thread: LocalThread, name: str) -> None:
+    thread.checkpoint(name)
+    assert texts(thread.fork(at=name)) == ["one", "two", "three", "four"]
+
+
+def test_refuses_a_checkpoint_name_that_is_taken_along_the_lineage(thread: LocalThread) -> None:
+    thread.checkpoint("here")
+    fork = thread.fork()
+    with pytest.raises(CheckpointExistsError, match="at version 5"):
+        thread.checkpoint("here", at=2)
+    with pytest.raises(CheckpointExistsError):
+        fork.checkpoint("here")
+    thread.checkpoint("later")
+    assert fork.checkpoint("later") == 7
+
+
+def test_shows_a_fork_only_the_checkpoints_that_were_made_up_to_its_cut(thread: LocalThread) -> None:
+    thread.checkpoint("early", at=3)
+    before, after = thread.fork(at=5), thread.fork(at=6)
+    assert before.summary().checkpoints == {}
+    assert after.summary().checkpoints == {"early": 3}
+    with pytest.raises(UnknownCheckpointError, match="It has none"):
+        before.history(at="early")
+    assert before.checkpoint("early") == 6
+
+
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [(0, UnknownVersionError), (6, UnknownVersionError), ("nowhere", UnknownCheckpointError), (True, UnknownVersionError)],
+)
+def test_names_no_version_that_is_not_there(thread: LocalThread, at: Any, error: type[Exception]) -> None:
+    for use in (lambda: thread.checkpoint("x", at=at), lambda: thread.fork(at=at), lambda: thread.rewind(to=at)):
+        with pytest.raises(error):
+            use()
+    assert thread.version == 5
+
+
+# Forks
+
+
+def test_forks_at_a_version_a_checkpoint_a_time_or_a_message(
+    conversations: Conversations, clock: SettableClock
+) -> None:
+    thread = conversations.start_thread(messages=counted(1, 2))
+    then = clock.move(1)
+    thread.append(counted(3, 3))
+    thread.checkpoint("three", at=4)
+    clock.move(1)
+    thread.append(counted(4, 4))
+    assert texts(thread.fork()) == ["one", "two", "three", "four"]
+    assert texts(thread.fork(at=2)) == ["one"]
+    assert texts(thread.fork(at="three")) == ["one", "two", "three"]
+    assert texts(thread.fork(at=then)) == ["one", "two", "three"]
+    assert texts(thread.fork(at_message=2)) == ["one", "two"]
+    assert texts(thread.fork(at_message=0)) == []
+    with pytest.raises(UnknownVersionError, match="Give one of them"):
+        thread.fork(at=2, at_message=2)
+    with pytest.raises(InvalidTimeError, match="no offset"):
+        thread.fork(at=then.replace(tzinfo=None))
+
+
+def test_costs_one_event_and_stands_still_when_its_parent_goes_on(
+    conversations: Conversations, thread: LocalThread
+) -> None:
+    fork = thread.fork(at=3, title="What if", actor="user:9")
+    thread.append(counted(5, 5))
+    thread.rewind(to=1)
+    assert conversations.verify().events == 5 + 1 + 2
+    (event,) = list(fork.events(after=3))
+    cut = list(thread.events(at=3))[-1]
+    assert cut.hash is not None
+    assert event.data == ThreadForked(
+        parent_id="counted", parent_version=3, parent_hash=cut.hash.hex(), title="What if"
+    )
+    assert (event.version, event.actor, fork.version) == (4, "user:9", 4)
+    assert texts(fork) == ["one", "two"]
+    fork.append(Message.user("else"))
+    assert texts(fork) == ["one", "two", "else"]
+    assert texts(thread) == []
+
+
+def test_inherits_title_labels_and_metadata_as_they_were_at_the_cut(thread: LocalThread) -> None:
+    thread.label(topic="words")
+    early, late = thread.fork(at=5).summary(), thread.fork(title="Mine").summary()
+    assert (early.title, early.labels, early.metadata) == ("Count", {"topic": "numbers"}, {"n": 4})
+    assert (late.title, late.labels, late.metadata) == ("Mine", {"topic": "words"}, {"n": 4})
+
+
+def test_names_the_ancestor_that_owns_the_cut(thread: LocalThread) -> None:
+    fork = thread.fork(at=4)
+    fork.append(counted(5, 5))
+    inside, outside = fork.fork(at=3).summary(), fork.fork(at=5).summary()
+    assert (inside.parent_id, inside.forked_at) == ("counted", 3)
+    assert (outside.parent_id, outside.forked_at) == (fork.id, 5)
+
+
+@pytest.mark.parametrize("change", ["suspend", "end"])
+def test_forks_a_thread_that_rests_or_has_ended_into_an_active_one(thread: LocalThread, change: str) -> None:
+    getattr(thread, change)()
+    for fork in (thread.fork(), thread.fork(at=3), thread.edit(3, "else")):
+        assert fork.status == "active"
+        fork.append(counted(5, 5))
+
+
+def test_refuses_to_fork_a_deleted_thread_but_lets_its_forks_go_on(thread: LocalThread) -> None:
+    fork = thread.fork(at=3)
+    thread.delete()
+    for use in (thread.fork, lambda: thread.fork(at=99), lambda: thread.edit(3, "x"), lambda: thread.edit(1, "x")):
+        with pytest.raises(ThreadDeletedError):
+            use()
+    fork.append(counted(5, 5))
+    assert texts(fork) == ["one", "two", "five"]
+    assert texts(fork.fork(at=2)) == ["one"]
+    assert fork.verify().first_bad is None
+
+
+def test_refuses_a_fork_whose_id_is_taken(conversations: Conversations, thread: LocalThread) -> None:
+    thread.end()
+    for taken in ("counted", thread.fork(thread_id="free").id):
+        with pytest.raises(ThreadExistsError, match=taken):
+            thread.fork(thread_id=taken)
+        with pytest.raises(ThreadExistsError):
+            thread.edit(3, "x", thread_id=taken)
+    assert conversations.verify().events == 7
+    assert thread.status == "ended"
+
+
+def test_does_not_pass_on_that_its_parent_was_imported(conversations: Conversations) -> None:
+    from clew.domain.decisions import Start
+    from clew.domain.events import Source
+    from clew.service import writing
+    from clew.service.operations import run
+
+    intent = Start(metadata={"a": 1}, source=Source(id="task-1", fields={"x": 1}), messages=tuple(counted(1, 2)))
+    imported = conversations.thread(run(writing.start(conversations._core, "imported", intent, None)))
+    assert (imported.summary().imported, imported.summary().metadata) == (True, {"a": 1, "source_id": "task-1"})
+    for fork in (imported.fork(), imported.fork(at=2), imported.fork().fork()):
+        assert (fork.summary().imported, fork.summary().metadata) == (False, {"a": 1})
+
+
+# Rewinds
+
+
+def test_goes_back_and_then_forward_again_to_what_was_abandoned(thread: LocalThread) -> None:
+    assert thread.rewind(to=3) == 6
+    assert texts(thread) == ["one", "two"]
+    thread.append(counted(5, 5))
+    assert texts(thread) == ["one", "two", "five"]
+    assert thread.summary().messages == 3
+    assert thread.rewind(to=5, actor="user:1") == 8
+    assert texts(thread) == ["one", "two", "three", "four"]
+    assert thread.summary().messages == 4
+    assert thread.rewind(to=7) == 9
+    assert texts(thread) == ["one", "two", "five"]
+    assert [texts(thread, at=version) for version in (6, 7, 8)] == [
+        ["one", "two"],
+        ["one", "two", "five"],
+        ["one", "two", "three", "four"],
+    ]
+    assert [m.version for m in thread.history()] == [2, 3, 7]
+
+
+def test_rewinds_to_a_checkpoint_or_a_time(conversations: Conversations, clock: SettableClock) -> None:
+    thread = conversations.start_thread(messages=counted(1, 2))
+    then = clock.move(1)
+    clock.move(1)
+    thread.checkpoint("one", at=2)
+    thread.append(counted(3, 3))
+    thread.rewind(to="one")
+    assert texts(thread) == ["one"]
+    thread.rewind(to=then)
+    assert texts(thread) == ["one", "two"]
+    with pytest.raises(InvalidNameError, match="to= is missing"):
+        thread.rewind(to=None)
+
+
+def test_forks_at_a_version_that_was_abandoned(thread: LocalThread) -> None:
+    thread.rewind(to=2)
+    thread.append(counted(5, 5))
+    assert texts(thread.fork(at=5)) == ["one", "two", "three", "four"]
+    assert texts(thread.fork(at=6)) == ["one"]
+    assert texts(thread.fork()) == ["one", "five"]
+
+
+def test_rewinds_a_fork_into_its_ancestors(thread: LocalThread) -> None:
+    fork = thread.fork(at=4)
+    fork.append(counted(5, 5))
+    fork.rewind(to=2)
+    fork.append(counted(6, 6))
+    assert texts(fork) == ["one", "six"]
+    assert texts(fork.fork()) == ["one", "six"]
+    assert texts(thread) == ["one", "two", "three", "four"]
+
+
+def test_rewinds_what_rests_but_not_what_has_ended(thread: LocalThread) -> None:
+    thread.suspend()
+    thread.rewind(to=3)
+    thread.end()
+    with pytest.raises(ThreadStatusError, match="ended: rewind is refused"):
+        thread.rewind(to=2)
+    thread.delete()
+    for to in (2, 99, "nowhere"):
+        with pytest.raises(ThreadDeletedError):
+            thread.rewind(to=to)
+
+
+def test_takes_nothing_but_messages_back(thread: LocalThread) -> None:
+    thread.label(topic="words")
+    thread.checkpoint("here")
+    thread.suspend()
+    thread.rewind(to=2)
+    summary = thread.summary()
+    assert (summary.status, summary.labels, summary.checkpoints) == ("suspended", {"topic": "words"}, {"here": 6})
+
+
+def test_counts_the_messages_after_a_rewind_to_an_event_of_a_type_that_is_not_known(
+    conversations: Conversations, thread: LocalThread
+) -> None:
+    from eventsourcing.persistence import StoredEvent
+
+    from clew.infrastructure.recorder import Append
+
+    stream = "default/thread/counted"
+    recorder = cast("Any", conversations._core.log).recorder
+    recorder.submit(Append([StoredEvent(stream, 6, "seen-in-the-future", b"\x63 whatever")])).result()
+    thread.append(counted(5, 5))
+    assert thread.summary().messages == 5
+    thread.rewind(to=6)
+    assert texts(thread) == ["one", "two", "three", "four"]
+    assert thread.summary().messages == 4
+
+
+# Edits
+
+
+def test_edits_a_message_by_forking_before_it(thread: LocalThread) -> None:
+    message = thread.history().messages[2]
+    for said in (message, 4):
+        branch = thread.edit(said, "drei", title="German", actor="user:1")
+        assert texts(branch) == ["one", "two", "drei"]
+        assert branch.summary().title == "German"
+        assert [event.actor for event in branch.events(after=3)] == ["user:1", "user:1"]
+    assert texts(thread) == ["one", "two", "three", "four"]
+    assert thread.version == 5
+
+
+def test_keeps_role_and_author_when_only_words_are_given(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    call = FunctionCall(call_id="1", name="find", arguments="{}")
+    thread.append([Message.assistant("Look.", calls=[call], author="Joker"), Message.tool("1", 7)])
+    edited = thread.edit(2, "Wait.").history().messages[-1]
+    assert (edited.role, edited.author, edited.text, len(edited.contents)) == ("assistant", "Joker", "Wait.", 1)
+    replaced = thread.edit(2, Message.user("Something else.", author="Kim")).history().messages[-1]
+    assert (replaced.role, replaced.author) == ("user", "Kim")
+
+
+def test_edits_an_inherited_message_an_abandoned_one_and_a_redacted_one(thread: LocalThread) -> None:
+    fork = thread.fork(at=4)
+    branch = fork.edit(3, "zwei")
+    assert (texts(branch), branch.summary().parent_id) == (["one", "zwei"], "counted")
+    thread.rewind(to=2)
+    assert texts(thread.edit(5, "vier")) == ["one", "two", "three", "vier"]
+    thread.redact(3)
+    redacted = thread.edit(3, "again")
+    assert (texts(redacted), redacted.history().messages[1].role) == (["one", "again"], "user")
+
+
+@pytest.mark.parametrize(
+    ("message", "new", "error"),
+    [
+        (1, "x", NotRedactableError),
+        (0, "x", UnknownVersionError),
+        (6, "x", UnknownVersionError),
+        ("three", "x", NotRedactableError),
+        (True, "x", NotRedactableError),
+        (None, "x", NotRedactableError),
+        (3, 7, InvalidContentError),
+        (3, "lone \ud800", InvalidContentError),
+    ],
+)
+def test_refuses_to_edit_what_is_no_message(
+    conversations: Conversations, thread: LocalThread, message: Any, new: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        thread.edit(message, new)
+    assert conversations.verify().threads == 1

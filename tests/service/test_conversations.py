@@ -1,0 +1,403 @@
+"""Starting, opening, listing and appending."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from clew.conversations import Conversations
+from clew.domain.errors import (
+    ClosedError,
+    ConflictError,
+    IdempotencyKeyReusedError,
+    InvalidContentError,
+    InvalidNameError,
+    StoreUrlError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    ThreadStatusError,
+    UnknownThreadError,
+)
+from clew.domain.messages import FunctionCall, Message
+from tests.service.settable_clock import SettableClock
+
+HELLO = Message.user("Hello.")
+
+
+def texts(thread: Any, **at: Any) -> list[str]:
+    return [message.text for message in thread.history(**at)]
+
+
+# Starting
+
+
+def test_starts_a_thread_with_title_labels_metadata_and_messages_in_one_commit(conversations: Conversations) -> None:
+    thread = conversations.start_thread(
+        "Refund",
+        labels={"topic": "parcel"},
+        metadata={"order": 10**30},
+        messages=[Message.system("Be kind."), HELLO],
+        actor="user:42",
+    )
+    summary = thread.summary()
+    assert (summary.title, summary.labels, summary.metadata) == ("Refund", {"topic": "parcel"}, {"order": 10**30})
+    assert (summary.version, summary.messages, summary.status, summary.imported) == (3, 2, "active", False)
+    assert (summary.parent_id, summary.forked_at, summary.checkpoints) == (None, None, {})
+    assert [event.actor for event in thread.events()] == ["user:42"] * 3
+    assert [event.position for event in thread.events()] == [1, 2, 3]
+
+
+def test_gives_threads_ids_of_their_own(conversations: Conversations) -> None:
+    first, second = conversations.start_thread(), conversations.start_thread()
+    assert first.id != second.id
+    assert conversations.thread(first.id).version == 1
+
+
+def test_refuses_to_start_a_thread_whose_id_is_taken(conversations: Conversations) -> None:
+    conversations.start_thread(thread_id="mine", messages=[HELLO])
+    with pytest.raises(ThreadExistsError, match="mine"):
+        conversations.start_thread("Another", thread_id="mine")
+    assert conversations.thread("mine").summary().title is None
+
+
+@pytest.mark.parametrize("thread_id", ["x" * 200, "a/b%2Fc d", "Größe 漢字 🧵", "../..", "UPPER", "~", "a\nb", "%", "'\""])
+def test_takes_any_unicode_of_up_to_200_characters_as_an_id(conversations: Conversations, thread_id: str) -> None:
+    thread = conversations.start_thread(thread_id=thread_id, messages=[HELLO])
+    fork = thread.fork(thread_id=thread_id[:199] + "'")
+    assert thread.id == thread_id
+    assert texts(conversations.thread(thread_id)) == ["Hello."]
+    assert [each.thread_id for each in conversations.threads()] == [thread_id, fork.id]
+    assert [event.thread_id for event in fork.events()] == [thread_id, thread_id, fork.id]
+
+
+@pytest.mark.parametrize("thread_id", ["", "x" * 201, "x" * 10_000, "lone \ud800", cast("str", 7), cast("str", b"x")])
+def test_refuses_an_id_that_is_none(conversations: Conversations, thread_id: str) -> None:
+    for use in (
+        lambda: conversations.start_thread(thread_id=thread_id),
+        lambda: conversations.open_thread(thread_id),
+        lambda: conversations.thread(thread_id),
+        lambda: conversations.verify(thread_id),
+    ):
+        with pytest.raises(InvalidNameError, match="thread id"):
+            use()
+    assert list(conversations.threads()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"title": 7},
+        {"title": "lone \ud800"},
+        {"labels": {"x": float("nan")}},
+        {"labels": {1: "x"}},
+        {"metadata": {"x": (1, 2)}},
+        {"messages": ["Hello."]},
+        {"messages": [HELLO, None]},
+    ],
+)
+def test_starts_nothing_of_wrong_parts(conversations: Conversations, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidContentError):
+        conversations.start_thread(thread_id="mine", **wrong)
+    with pytest.raises(UnknownThreadError):
+        conversations.thread("mine")
+
+
+def test_begins_a_thread_only_if_it_is_not_there(conversations: Conversations) -> None:
+    conversations.open_thread("mine", actor="user:1").append(HELLO)
+    assert texts(conversations.open_thread("mine")) == ["Hello."]
+    assert [event.actor for event in conversations.thread("mine").events()] == ["user:1", None]
+
+
+def test_refuses_to_open_a_deleted_thread_or_to_start_it_again(conversations: Conversations) -> None:
+    conversations.start_thread(thread_id="mine").delete()
+    with pytest.raises(ThreadDeletedError):
+        conversations.open_thread("mine")
+    with pytest.raises(ThreadExistsError):
+        conversations.start_thread(thread_id="mine")
+
+
+def test_names_the_thread_that_is_not_there(conversations: Conversations) -> None:
+    with pytest.raises(UnknownThreadError, match="'nobody'"):
+        conversations.thread("nobody")
+    with pytest.raises(UnknownThreadError):
+        conversations.verify("nobody")
+
+
+def test_keeps_tenants_apart_in_one_store(file_url: str) -> None:
+    with Conversations.open(file_url) as ours, Conversations.open(file_url, tenant="Ä/theirs") as theirs:
+        ours.start_thread(thread_id="same", messages=[HELLO])
+        theirs.start_thread(thread_id="same")
+        theirs.start_thread(thread_id="other")
+        assert [each.thread_id for each in ours.threads()] == ["same"]
+        assert [each.thread_id for each in theirs.threads()] == ["same", "other"]
+        assert texts(theirs.thread("same")) == []
+        with pytest.raises(UnknownThreadError):
+            ours.thread("other")
+        with ours.subscribe() as events:
+            assert [events.wait(0) is not None for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("tenant", ["", "x" * 201])
+def test_refuses_a_tenant_that_is_none(url: str, tenant: str) -> None:
+    with pytest.raises(InvalidNameError, match="tenant"):
+        Conversations.open(url, tenant=tenant)
+
+
+@pytest.mark.parametrize("wrong", ["", "memory:x", "postgres", "sqlite:", "sqlite://host/x", "file.db", cast("str", 7)])
+def test_refuses_a_url_that_names_no_store(wrong: str) -> None:
+    with pytest.raises(StoreUrlError):
+        Conversations.open(wrong)
+
+
+# Listing
+
+
+def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_begun(
+    conversations: Conversations, clock: SettableClock
+) -> None:
+    began = clock.move(1)
+    first = conversations.start_thread("First", thread_id="z", messages=[HELLO])
+    conversations.start_thread(thread_id="a").delete()
+    updated = clock.move(1)
+    fork = first.fork(at=1, title="What if")
+    first.label(topic="x")
+    listed = list(conversations.threads())
+    assert [each.thread_id for each in listed] == ["z", "a", fork.id]
+    assert [each.status for each in listed] == ["active", "deleted", "active"]
+    assert [(each.created_at, each.updated_at) for each in listed] == [
+        (began, updated),
+        (began, began),
+        (updated, updated),
+    ]
+    assert listed[2] == fork.summary()
+    assert (listed[2].title, listed[2].parent_id, listed[2].forked_at, listed[2].messages) == ("What if", "z", 1, 0)
+    heads = [list(conversations.thread(each.thread_id).events())[-1].hash for each in listed]
+    assert [each.head for each in listed] == [head.hex() for head in heads if head is not None]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 7, 100])
+def test_lists_every_thread_once_whatever_the_page(conversations: Conversations, page: int) -> None:
+    ids = [conversations.start_thread().id for _ in range(6)]
+    assert [each.thread_id for each in conversations.threads(page=page)] == ids
+
+
+def test_lists_the_forks_of_a_thread_but_not_their_forks(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[HELLO])
+    fork = thread.fork(title="one")
+    fork.append(HELLO)
+    fork.fork(title="of the fork")
+    thread.fork(title="two", at=1)
+    fork.fork(title="inside the ancestor", at=2)
+    assert [each.title for each in thread.forks()] == ["one", "two", "inside the ancestor"]
+    assert [each.title for each in fork.forks()] == ["of the fork"]
+
+
+# Appending
+
+
+def test_appends_one_message_and_gives_it_in_its_place(conversations: Conversations, clock: SettableClock) -> None:
+    thread = conversations.start_thread()
+    at = clock.move(5)
+    said = thread.append(Message.user("Where is it?", author="Kim", metadata={"n": 1}), actor="user:7")
+    assert (said.version, said.role, said.text, said.author, said.metadata) == (2, "user", "Where is it?", "Kim", {"n": 1})
+    assert (said.time, said.actor, said.redacted) == (at, "user:7", False)
+    assert thread.history().messages == (said,)
+
+
+def test_appends_many_messages_in_one_commit(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    call = FunctionCall(call_id="1", name="find", arguments='{"n": 1}')
+    said = thread.append((Message.assistant(calls=[call]), Message.tool("1", {"found": [1, None, 2.5]}), HELLO))
+    assert [each.version for each in said] == [2, 3, 4]
+    assert thread.history().messages == tuple(said)
+    assert (thread.version, thread.summary().messages) == (4, 3)
+    assert thread.append([HELLO])[0].version == 5
+
+
+def test_stores_nothing_of_an_append_of_which_one_message_is_wrong(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    for wrong in (Message.user("lone \ud800"), Message.user("x", metadata={"x": float("inf")})):
+        with pytest.raises(InvalidContentError):
+            thread.append([HELLO, wrong])
+    assert thread.version == 1
+
+
+@pytest.mark.parametrize("wrong", ["Hello.", b"bytes", None, 7, {"role": "user"}, ["Hello."], [HELLO, 7], [], (), iter([HELLO])])
+def test_refuses_to_append_what_is_no_message(conversations: Conversations, wrong: Any) -> None:
+    thread = conversations.start_thread()
+    with pytest.raises(InvalidContentError):
+        thread.append(wrong)
+    assert thread.version == 1
+
+
+def test_refuses_a_message_of_more_than_16_mebibytes(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    with pytest.raises(InvalidContentError, match="16"):
+        thread.append(Message.user("x" * (17 * 2**20)))
+    assert thread.append(HELLO).version == 2
+
+
+def test_refuses_an_append_that_expects_another_version(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[HELLO])
+    assert thread.append(HELLO, expected_version=2).version == 3
+    for expected in (0, 1, 2, 4):
+        with pytest.raises(ConflictError) as caught:
+            thread.append(HELLO, expected_version=expected)
+        assert (caught.value.stream, caught.value.expected, caught.value.actual) == (thread.id, expected, 3)
+    assert thread.version == 3
+
+
+def test_sees_what_another_process_wrote_before_it_refuses_a_version(file_url: str) -> None:
+    with Conversations.open(file_url) as one, Conversations.open(file_url) as other:
+        here = one.start_thread(thread_id="shared")
+        there = other.thread("shared")
+        there.append(HELLO)
+        assert here.append(HELLO, expected_version=2).version == 3
+        with pytest.raises(ConflictError) as caught:
+            there.append(HELLO, expected_version=2)
+        assert (caught.value.expected, caught.value.actual) == (2, 3)
+        here.end()
+        with pytest.raises(ThreadStatusError):
+            there.append(HELLO)
+
+
+def test_appends_once_under_an_idempotency_key(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    first = thread.append([HELLO, Message.user("Again?")], idempotency_key="k")
+    thread.append(Message.assistant("Hi."))
+    assert thread.append([HELLO, Message.user("Again?")], idempotency_key="k") == first
+    assert thread.version == 4
+    one = thread.append(HELLO, idempotency_key="one")
+    assert thread.append(HELLO, idempotency_key="one") == one
+    assert thread.append(HELLO).version == 6
+
+
+@pytest.mark.parametrize(
+    "other", [Message.user("Other."), [HELLO, HELLO], Message.assistant("Hello."), Message.user("Hello.", author="Kim")]
+)
+def test_refuses_a_key_that_stands_for_other_content(conversations: Conversations, other: Any) -> None:
+    thread = conversations.start_thread()
+    thread.append(HELLO, idempotency_key="k")
+    with pytest.raises(IdempotencyKeyReusedError, match="'k'"):
+        thread.append(other, idempotency_key="k")
+    assert thread.version == 2
+
+
+def test_keeps_the_keys_of_threads_apart(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    thread.append(HELLO, idempotency_key="k")
+    assert thread.fork().append(Message.user("Other."), idempotency_key="k").version == 4
+    assert conversations.start_thread().append(Message.user("Other."), idempotency_key="k").version == 2
+
+
+@pytest.mark.parametrize("change", ["suspend", "end", "delete"])
+def test_repeats_the_outcome_of_a_key_also_when_the_thread_would_refuse_it_today(
+    conversations: Conversations, change: str
+) -> None:
+    thread = conversations.start_thread()
+    first = thread.append(HELLO, idempotency_key="k")
+    getattr(thread, change)()
+    assert thread.append(HELLO, idempotency_key="k") == first
+    with pytest.raises(ThreadStatusError):
+        thread.append(HELLO, idempotency_key="new")
+    with pytest.raises(IdempotencyKeyReusedError):
+        thread.append(Message.user("Other."), idempotency_key="k")
+
+
+def test_repeats_the_outcome_of_a_key_whose_expected_version_has_passed(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    first = thread.append(HELLO, idempotency_key="k", expected_version=1)
+    thread.append(HELLO)
+    assert thread.append(HELLO, idempotency_key="k", expected_version=1) == first
+    with pytest.raises(ConflictError):
+        thread.append(HELLO, idempotency_key="new", expected_version=1)
+
+
+def test_repeats_the_outcome_of_a_key_after_its_message_was_redacted(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    said = thread.append(HELLO, idempotency_key="k")
+    thread.redact(said)
+    again = thread.append(HELLO, idempotency_key="k")
+    assert (again.version, again.redacted, again.role) == (2, True, "user")
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "a\nb", "lone \ud800", 7])
+def test_refuses_a_key_that_is_none(conversations: Conversations, key: Any) -> None:
+    thread = conversations.start_thread()
+    with pytest.raises(InvalidNameError, match="idempotency key"):
+        thread.append(HELLO, idempotency_key=key)
+    assert thread.version == 1
+
+
+# Labels, actors, closing
+
+
+def test_sets_and_removes_labels(conversations: Conversations) -> None:
+    thread = conversations.start_thread(labels={"topic": "refund", "tier": 1})
+    thread.label(topic="parcel", ids=[1, {"x": None}], actor="user:1")
+    thread.label(tier=None, unknown=None)
+    assert thread.summary().labels == {"topic": "parcel", "ids": [1, {"x": None}]}
+    assert thread.state(at=1).labels == {"topic": "refund", "tier": 1}
+    for wrong in ({}, {"x": float("nan")}, {"x": {1: 2}}, {"x": object()}):
+        with pytest.raises(InvalidContentError):
+            thread.label(**cast("dict[str, Any]", wrong))
+    assert thread.version == 3
+
+
+def test_acts_as_an_actor_unless_a_call_names_another(conversations: Conversations) -> None:
+    acting = conversations.acting_as("user:42")
+    thread = acting.start_thread(messages=[HELLO])
+    thread.checkpoint("here")
+    thread.label(x=1, actor="user:7")
+    thread.fork().end()
+    conversations.thread(thread.id).suspend()
+    acting.acting_as(None).thread(thread.id).resume()
+    assert [event.actor for event in thread.events()] == ["user:42"] * 3 + ["user:7", None, None]
+    assert [event.actor for event in acting.thread(thread.forks()[0].thread_id).events(after=4)] == ["user:42"] * 2
+    for wrong in ("", "x" * 201, cast("str", 7)):
+        with pytest.raises(InvalidNameError, match="actor"):
+            conversations.acting_as(wrong)
+
+
+def test_refuses_everything_after_close(url: str) -> None:
+    conversations = Conversations.open(url)
+    thread = conversations.start_thread(messages=[HELLO])
+    conversations.close()
+    conversations.close()
+    for use in (
+        conversations.start_thread,
+        lambda: conversations.open_thread("x"),
+        lambda: conversations.thread(thread.id),
+        lambda: list(conversations.threads()),
+        conversations.verify,
+        thread.summary,
+        lambda: thread.version,
+        lambda: thread.append(HELLO),
+        lambda: thread.append(HELLO, idempotency_key="k"),
+        lambda: thread.checkpoint("x"),
+        thread.fork,
+        lambda: thread.rewind(to=1),
+        lambda: thread.edit(2, "x"),
+        lambda: thread.redact(2),
+        thread.delete,
+        thread.history,
+        thread.state,
+        lambda: list(thread.events()),
+        lambda: list(thread.replay()),
+        thread.forks,
+        thread.verify,
+    ):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_finds_everything_again_when_it_is_opened_again(file_url: str) -> None:
+    with Conversations.open(file_url) as conversations:
+        thread = conversations.start_thread("Refund", messages=[HELLO])
+        thread.fork(title="What if").append(Message.user("Else."))
+        before = [json.dumps(each, default=str) for each in conversations.threads()]
+    with Conversations.open(file_url) as conversations:
+        assert [json.dumps(each, default=str) for each in conversations.threads()] == before
+        assert texts(conversations.thread(thread.id)) == ["Hello."]
