@@ -3,8 +3,9 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# Tests and linters see this checkout and its environments, and no settings of the shell they are started from.
-unexport CLEW_DB PYTHONHOME PYTHONPATH
+# What is started here sees this checkout and its environments, and no settings of the shell; and it keeps the bytecode
+# that it compiles, because the tests start the command hundreds of times.
+unexport CLEW_DB PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
 
 # PYTHON=… chooses the interpreter. Otherwise it is python3 if that is new enough, else the newest of its kind.
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
@@ -17,6 +18,7 @@ VERSION := $(word 2,$(CHOSEN))
 VENV_PYTHON := .venv/bin/python
 PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check
 INSTALL := install --quiet --quiet --no-compile --constraint constraints.txt
+PYTEST := -m pytest --numprocesses auto
 
 # The stamps name the version, so that another PYTHON gets another environment.
 RUNTIME := .venv/.runtime-$(VERSION)
@@ -31,9 +33,9 @@ demo: $(RUNTIME) ## Show what Clew does, on a temporary database
 	@.venv/bin/clew demo
 
 .PHONY: test
-test: check acceptance ## Run everything: linters, types, imports, the wheel on each Python, all tests at a tenth of the scale
-	@echo "All tests, on Python $(VERSION):"
-	@CLEW_SCALE=0.1 $(VENV_PYTHON) -m pytest --numprocesses auto
+test: check acceptance ## Run everything: linters, types, imports, the wheel on each Python, tests at a tenth of the scale
+	@echo "All other tests, on Python $(VERSION):"
+	@CLEW_SCALE=0.1 $(VENV_PYTHON) $(PYTEST) --ignore tests/acceptance
 
 .PHONY: check
 check: $(TOOLS) ## Run the linters and the type checks only
@@ -70,7 +72,7 @@ acceptance: $(TOOLS) ## Run the acceptance tests against the built wheel, on eac
 	        touch "$$env/.ready"; \
 	    fi; \
 	    echo "Acceptance tests of the wheel, on Python $$version:"; \
-	    CLEW_SCALE=0.1 CLEW_EXPECT_WHEEL=1 "$$env/bin/python" -m pytest tests/acceptance; \
+	    CLEW_SCALE=0.1 CLEW_EXPECT_WHEEL=1 "$$env/bin/python" $(PYTEST) tests/acceptance; \
 	    tested="$$tested $$version"; \
 	done; \
 	echo "The wheel passed on Python$$tested. Not on this machine:$${missing:- none}."
@@ -81,7 +83,7 @@ bench: $(RUNTIME) ## Print the figures of the benchmarks beside their budgets
 
 .PHONY: soak
 soak: $(TOOLS) ## Run all tests at full scale, without a time limit
-	@CLEW_SCALE=1 $(VENV_PYTHON) -m pytest --numprocesses auto --timeout 0
+	@CLEW_SCALE=1 $(VENV_PYTHON) $(PYTEST) --timeout 0
 
 .PHONY: clean
 clean: ## Remove the environments, builds and caches

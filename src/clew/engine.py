@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.urls import open_log
 from clew.service import exporting, importing, reading, writing
-from clew.service.awaiting import drive
+from clew.service.awaiting import drive, waker
 from clew.service.core import Core, new_core
 from clew.service.feeds import Feed, store_feed, thread_feed
 from clew.service.reading import At, ThreadSummary
@@ -340,7 +339,7 @@ class Subscription(AsyncIterator[Event]):
         self._next = 0
         self._closed = False
         self._woken = asyncio.Event()
-        self._wake = _waker(asyncio.get_running_loop(), self._woken)
+        self._wake = waker(asyncio.get_running_loop(), self._woken)
         self._end = core.log.listen(self._wake)
         weakref.finalize(self, self._end).atexit = False
         live.add(self)
@@ -389,13 +388,3 @@ class Subscription(AsyncIterator[Event]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _waker(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> Callable[[], None]:
-    """Sets the event from any thread. It does not hold the subscription, which nobody may want any more."""
-
-    def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(woken.set)
-
-    return wake

@@ -43,8 +43,9 @@ def test_a_mistake_in_clew_says_where_it_happened(capsys: pytest.CaptureFixture[
 
 
 def test_a_message_of_any_length_is_cut_and_of_any_shape_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    report(StoreUrlError("a\r\nb\x1b[2J" + "x" * 10_000), as_json=False)
+    report(StoreUrlError("a\r\nb\x1b[2J" + "x" * 10_000 + "end"), as_json=False)
     error = capsys.readouterr().err
     assert error.startswith("clew: a b\\x1b[2Jxxx")
-    assert error.endswith("x…\n")
+    assert error.endswith("xend\n")
     assert len(error) < 2_020
+    assert "x…x" in error

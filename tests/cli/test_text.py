@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.text import json_text, json_time, one_line, safe, shortened, shown_time
+from clew.cli.text import json_text, json_time, one_line, safe, shortened, shown_time, without_middle
 
 
 @given(st.text())
@@ -34,6 +34,7 @@ def test_control_characters_are_shown_as_escapes() -> None:
 
 def test_shortened_text_says_that_it_is() -> None:
     assert (shortened("abcd", 4), shortened("abcde", 4)) == ("abcd", "abc…")
+    assert (without_middle("abcdef", 6), without_middle("abcdefg", 6)) == ("abcdef", "abc…fg")
 
 
 json_values = st.recursive(

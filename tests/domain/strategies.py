@@ -42,7 +42,7 @@ CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 
 TRICKY_KEYS = ("_type_", "_data_", "__class__", "__proto__", "type", "event_id", "d", "v", "i", "t", "", "$ref", "NaN")
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
 optional_texts = st.none() | texts
 keys = st.sampled_from(TRICKY_KEYS) | texts
 numbers = (
@@ -53,9 +53,9 @@ numbers = (
 )
 scalars = st.none() | st.booleans() | numbers | texts | st.sampled_from(["NaN", "Infinity", "null", "\x00"])
 jsons = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2), max_leaves=4
 )
-objects = st.dictionaries(keys, jsons, max_size=3)
+objects = st.dictionaries(keys, jsons, max_size=2)
 
 calls = st.builds(FunctionCall, call_id=texts, name=texts, arguments=texts)
 CONTENTS: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -72,7 +72,7 @@ messages = st.builds(
     Message,
     role=st.sampled_from(ROLES),
     author=optional_texts,
-    contents=st.lists(st.one_of(*CONTENTS.values()), max_size=3).map(tuple),
+    contents=st.lists(st.one_of(*CONTENTS.values()), max_size=2).map(tuple),
     metadata=objects,
     source=objects,
 )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.strategies import DATA, event, events_of
 
 from clew.domain.control import Control, advance
 from clew.domain.events import (
@@ -26,7 +27,6 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.messages import Message
-from tests.domain.strategies import DATA, event, events_of
 
 STARTED = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"m": None}, source=Source(id="conv-1"))
 FORKED = ThreadForked(parent_id="p", parent_version=4, parent_hash="00")
@@ -119,7 +119,7 @@ def test_an_opaque_event_that_does_not_say_the_count_leaves_it() -> None:
     assert (after.messages, after.updated_at) == (4, before.updated_at)
 
 
-@given(st.lists(events_of(st.one_of(*DATA.values())), max_size=8))
+@given(st.lists(events_of(st.one_of(*DATA.values())), max_size=4))
 def test_the_control_never_changes_what_it_was_made_from(happened: list[Event]) -> None:
     control = Control()
     seen: list[tuple[Control, Any]] = []

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from hypothesis import given as drawn
+from tests.domain.strategies import event, messages, nested
 
 from clew.domain.control import Control, Status, advance
 from clew.domain.decisions import (
@@ -52,7 +53,6 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.messages import Message
-from tests.domain.strategies import event, messages, nested
 
 HELLO = Message.user("Hello")
 BYE = Message.assistant("Bye")
@@ -116,8 +116,7 @@ INTENTS: dict[type[Any], tuple[Intent, ThreadEvent]] = {
     Delete: (Delete("wish"), ThreadDeleted(reason="wish")),
 }
 ALLOWED: dict[Status, set[type[Any]]] = {
-    # Resuming what is active would say nothing; it is refused, so that an error in a program shows.
-    "active": {Branch, Say, Label, Checkpoint, Rewind, Redact, Suspend, End, Delete},
+    "active": {Branch, Say, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete},
     "suspended": {Branch, Label, Checkpoint, Rewind, Redact, Resume, End, Delete},
     "ended": {Branch, Label, Checkpoint, Redact, Delete},
     "deleted": {Redact},
@@ -166,13 +165,10 @@ def test_a_fork_of_an_ended_thread_takes_messages() -> None:
     [
         ("suspended", Say((HELLO,)), "Thread 't' is suspended: append is refused. Resume it first."),
         ("ended", Say((HELLO,)), "Thread 't' is ended: append is refused. Fork it to go on."),
-        ("active", Resume(), "Thread 't' is active: resume is refused. It is active already."),
         ("deleted", Label({}), "Thread 't' is deleted: label is refused. Only its events can be read."),
     ],
 )
-def test_a_refusal_says_what_was_asked_what_was_found_and_what_to_do(
-    status: Status, intent: Intent, said: str
-) -> None:
+def test_a_refusal_says_what_was_asked_what_was_found_and_what_to_do(status: Status, intent: Intent, said: str) -> None:
     given(STARTED, *STATUSES[status]).when(intent).then_refused(
         ThreadDeletedError if status == "deleted" else ThreadStatusError, said
     )
@@ -225,7 +221,7 @@ def test_a_rewind_takes_the_count_of_where_it_goes() -> None:
 
 def test_what_is_no_message_leaves_the_count() -> None:
     for intent, outcome in INTENTS.values():
-        if not isinstance(intent, Say | Rewind | Resume):
+        if not isinstance(intent, Say | Rewind):
             assert given(STARTED, SAID, SAID).when(intent).then(outcome) == [2]
 
 
@@ -291,7 +287,6 @@ def test_deciding_is_pure() -> None:
     control = given(STARTED, SAID).control
     shown = repr(control)
     for intent, _ in INTENTS.values():
-        if not isinstance(intent, Resume):
-            first: list[Decided] = decide("t", control, intent)
-            assert decide("t", control, intent) == first
+        first: list[Decided] = decide("t", control, intent)
+        assert decide("t", control, intent) == first
     assert repr(control) == shown

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.strategies import event
 
 from clew.domain.control import advance
 from clew.domain.events import (
@@ -14,12 +15,12 @@ from clew.domain.events import (
     MessageAppended,
     Opaque,
     Shredded,
+    ThreadEvent,
     ThreadForked,
     ThreadStarted,
 )
 from clew.domain.history import HistoryBuilder, ThreadState, as_message, evolve
 from clew.domain.messages import Message
-from tests.domain.strategies import event
 
 
 @dataclass
@@ -46,7 +47,9 @@ def lineages(draw: st.DrawFn) -> Told:
             case "m":
                 role = draw(st.sampled_from(["user", "assistant"]))
                 said = Message.user(f"{version}") if role == "user" else Message.assistant(f"{version}")
-                add(event(MessageAppended(message=said), version, actor=draw(st.sampled_from([None, "ann"]))), count + 1)
+                add(
+                    event(MessageAppended(message=said), version, actor=draw(st.sampled_from([None, "ann"]))), count + 1
+                )
             case "r":
                 to = draw(st.integers(min_value=1, max_value=version - 1))
                 add(event(HistoryRewound(to=to), version), told.counts[to])
@@ -112,7 +115,7 @@ def test_a_later_event_changes_no_earlier_state(told: Told) -> None:
 
 def test_a_rewind_brings_back_what_an_earlier_rewind_abandoned() -> None:
     said = [MessageAppended(message=Message.user(text)) for text in ("one", "two")]
-    happened = [ThreadStarted(), said[0], said[1], HistoryRewound(to=2), HistoryRewound(to=3)]
+    happened: list[ThreadEvent] = [ThreadStarted(), said[0], said[1], HistoryRewound(to=2), HistoryRewound(to=3)]
     found = states([event(data, version) for version, data in enumerate(happened, start=1)])
     assert [[each.text for each in state.messages] for state in found] == [
         [],

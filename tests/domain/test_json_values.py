@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from tests.domain.strategies import exact, jsons, nested
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BITS, MAX_DEPTH, check_json, check_text
-from tests.domain.strategies import exact, jsons, nested
 
 
 class Word(str):

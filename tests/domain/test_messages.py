@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from pydantic import TypeAdapter, ValidationError
+from tests.domain.strategies import exact, messages, nested
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.messages import (
@@ -18,8 +19,9 @@ from clew.domain.messages import (
     Text,
     check_message,
 )
-from tests.domain.strategies import exact, messages, nested
 
+NO_JSON: Any = (1,)
+NO_KEYS: Any = {1: "x"}
 CALL = FunctionCall(call_id="c1", name="find", arguments="{}")
 
 
@@ -114,18 +116,16 @@ def test_a_message_of_wrong_parts_is_refused_by_name_and_without_its_content(
         (Message.user("a", metadata={"n": float("nan")}), "metadata.n"),
         (Message(role="user", contents=(), source={"n": [float("inf")]}), "source.n[0]"),
         (Message.tool("c", nested(101)), "contents[0].result"),
-        (Message.tool("c", {"t": (1,)}), "contents[0].result.t"),
-        (Message.tool("c", {1: "x"}), "contents[0].result"),
+        (Message.tool("c", {"t": NO_JSON}), "contents[0].result.t"),
+        (Message.tool("c", {"o": NO_KEYS}), "contents[0].result.o"),
         (Message.tool("\udc00", None), "contents[0].call_id"),
-        (Message(role="user", contents=(Text(text="ok"), Raw(value=b"x"))), "contents[1].value"),
+        (Message(role="user", contents=(Text(text="ok"), Raw(value=NO_JSON))), "contents[1].value"),
         (Message(role="user", contents=(Reasoning(text="", data={"x": -float("inf")}),)), "contents[0].data.x"),
         (
             Message(
                 role="user",
                 contents=(
-                    ApprovalRequest(
-                        approval_id="a", call=FunctionCall(call_id="c", name="n", arguments="\ud800")
-                    ),
+                    ApprovalRequest(approval_id="a", call=FunctionCall(call_id="c", name="n", arguments="\ud800")),
                 ),
             ),
             "contents[0].call.arguments",

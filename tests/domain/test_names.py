@@ -20,7 +20,7 @@ from clew.domain.names import (
     stream_prefix,
 )
 
-ids = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=MAX_LENGTH)
+ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=MAX_LENGTH)
 
 
 @given(ids, ids)

@@ -6,14 +6,14 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.domain.strategies import event
 
 from clew.domain import upcasting
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import EVENT_TYPES, Opaque
+from clew.domain.events import EVENT_TYPES, Opaque, ThreadResumed
 from clew.domain.upcasting import UPCASTERS, schema_version, upcast
 from clew.domain.values import Value
 from clew.infrastructure import envelope
-from tests.domain.strategies import event
 
 SONG = "song-sung"
 
@@ -43,9 +43,9 @@ def songs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(envelope, "EVENT_TYPES", known)
     monkeypatch.setattr(envelope, "schema_version", lambda type_: schema_version(type_, SONGS))
     monkeypatch.setattr(envelope, "upcast", lambda type_, version, data: upcast(type_, version, data, SONGS))
-    envelope._adapter.cache_clear()
+    envelope._validator.cache_clear()
     yield
-    envelope._adapter.cache_clear()
+    envelope._validator.cache_clear()
 
 
 def stored(data: Any, **header: Any) -> bytes:
@@ -98,7 +98,7 @@ def test_every_schema_version_reads_as_the_present_one(state: bytes) -> None:
 @pytest.mark.usefixtures("songs")
 def test_the_present_schema_version_is_written() -> None:
     song: Any = SongSung(title="Aria", singers=("Ann",))
-    written = event(EVENT_TYPES["thread-resumed"]())._replace(type=SONG, data=song)
+    written = event(ThreadResumed())._replace(type=SONG, data=song)
     state = envelope.encode(written)
     assert json.loads(state[17:])["v"] == 3
     assert envelope.decode(written.stream, written.version, SONG, state) == written

@@ -225,15 +225,15 @@ def test_serves_an_application_of_the_library_with_its_snapshots(env: dict[str, 
         for dog in ("Rex", "Bello", "Laika", "Fido"):
             kennel.add(dog)
             kennels.save(kennel)
-        assert kennels.repository.get(kennel.id).dogs == ["Rex", "Bello", "Laika", "Fido"]  # type: ignore[attr-defined] # untyped in the library
-        assert kennels.repository.get(kennel.id, version=3).dogs == ["Rex", "Bello"]  # type: ignore[attr-defined] # as above
+        assert kennels.repository.get(kennel.id).dogs == ["Rex", "Bello", "Laika", "Fido"]
+        assert kennels.repository.get(kennel.id, version=3).dogs == ["Rex", "Bello"]
         assert kennels.snapshots is not None
         assert len(list(kennels.snapshots.get(kennel.id))) == 1
         assert [item.id for item in kennels.notification_log.select(1, 10)] == [1, 2, 3, 4, 5]
-        stale = kennels.repository.get(kennel.id)
+        stale: Kennel = kennels.repository.get(kennel.id)
         kennel.add("Lassie")
         kennels.save(kennel)
-        stale.add("Toto")  # type: ignore[attr-defined] # as above
+        stale.add("Toto")
         with pytest.raises(IntegrityError):
             kennels.save(stale)
         with pytest.raises(AggregateNotFoundError):
@@ -249,12 +249,12 @@ def test_finds_what_an_application_stored_when_it_is_opened_again(tmp_path: Any)
         kennel.add("Rex")
         kennels.save(kennel)
     with Kennels(env) as kennels:
-        assert kennels.repository.get(kennel.id).dogs == ["Rex"]  # type: ignore[attr-defined] # untyped in the library
+        assert kennels.repository.get(kennel.id).dogs == ["Rex"]
 
 
 def test_tracks_what_a_process_application_has_seen(env: dict[str, str]) -> None:
     with Counting(env) as counting:
-        recorder = cast("ProcessRecorder", counting.recorder)
+        recorder = counting.recorder
         recorder.insert_events([], tracking=Tracking("kennels", 7))
         assert recorder.max_tracking_id("kennels") == 7
         with pytest.raises(IntegrityError):
@@ -273,7 +273,7 @@ def test_keeps_many_rows_of_tracking_when_it_is_told_to(tmp_path: Any) -> None:
     factory.close()
 
 
-@pytest.mark.parametrize("topic", [MEMORY, SQLITE, MEMORY.split(":")[0], SQLITE.split(":")[0]])
+@pytest.mark.parametrize("topic", [MEMORY, SQLITE, MEMORY.partition(":")[0], SQLITE.partition(":")[0]])
 def test_is_found_by_the_module_or_by_the_class(topic: str, tmp_path: Any) -> None:
     env = {"PERSISTENCE_MODULE": topic, "SQLITE_DBNAME": str(tmp_path / "clew.db")}
     factory = InfrastructureFactory.construct(Environment(env=env))

@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 import pytest
+from eventsourcing.persistence import StoredEvent
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
 
 from clew.domain.chain import digest
 from clew.domain.control import Control
@@ -27,7 +29,6 @@ from clew.domain.events import (
 from clew.domain.messages import FunctionCall, Message, Raw
 from clew.infrastructure.envelope import MAX_BYTES, SALT, decode, encode, stub
 from clew.infrastructure.mapper import EnvelopeMapper
-from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
 
@@ -72,7 +73,7 @@ def test_every_content_comes_back_equal(kind: type[Any]) -> None:
 @given(EVENTS)
 def test_the_mapper_gives_back_what_it_was_given(written: Event) -> None:
     mapper = EnvelopeMapper()
-    row = mapper.to_stored_event(written)  # type: ignore[arg-type]  # the library's protocol takes no tuples
+    row = mapper.to_stored_event(written)
     assert (row.originator_id, row.originator_version, row.topic) == (written.stream, written.version, written.type)
     assert exact(mapper.to_domain_event(row)) == exact(written)
 
@@ -171,7 +172,9 @@ def test_an_envelope_with_a_lone_surrogate_is_refused() -> None:
 
 def test_an_event_of_more_than_16_mib_is_refused_by_its_size_and_not_shown() -> None:
     written = event(MessageAppended(message=Message.user("secret " * (17 * 1024 * 1024 // 7))))
-    with pytest.raises(InvalidContentError, match=r"message-appended: 17,8\d\d,\d\d\d bytes.*at most 16,777,216") as caught:
+    with pytest.raises(
+        InvalidContentError, match=r"message-appended: 17,8\d\d,\d\d\d bytes.*at most 16,777,216"
+    ) as caught:
         encode(written)
     assert "secret" not in str(caught.value)
     assert len(str(caught.value)) < 200
@@ -241,18 +244,21 @@ def test_an_unknown_type_is_opaque_and_keeps_its_bytes(written: Event, type_: st
 
 @pytest.mark.parametrize(
     "type_",
-    ["os:system", "clew.domain.events:ThreadStarted", "this:d", "antigravity:fly", "turtledemo.__main__:main", "idlelib"],
+    [
+        "os:system",
+        "clew.domain.events:ThreadStarted",
+        "this:d",
+        "antigravity:fly",
+        "turtledemo.__main__:main",
+        "idlelib",
+    ],
 )
 def test_a_type_that_is_a_python_path_is_opaque_and_imports_nothing(type_: str) -> None:
     for module in ("this", "antigravity", "turtledemo", "turtledemo.__main__", "idlelib"):
         assert module not in sys.modules
     before = set(sys.modules)
     state = stored(header(d={"title": "x", "__class__": type_, "_type_": type_}))
-    found = EnvelopeMapper().to_domain_event(
-        EnvelopeMapper()
-        .to_stored_event(event(ThreadResumed()))  # type: ignore[arg-type]  # the library's protocol takes no tuples
-        .__class__("default/thread/a", 4, type_, state)
-    )
+    found = EnvelopeMapper().to_domain_event(StoredEvent("default/thread/a", 4, type_, state))
     assert found.data == Opaque(state)
     assert found.event_id == "e"
     assert set(sys.modules) == before

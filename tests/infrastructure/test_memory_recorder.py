@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.infrastructure.recorder_contract import RecorderContract
+from tests.infrastructure.recording import Opener, append, event, in_child
 
 from clew.infrastructure.memory_recorder import MemoryRecorder
-from tests.infrastructure.recorder_contract import Opener, RecorderContract, append, event, in_child
 
 
 class TestMemoryRecorder(RecorderContract):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -14,16 +13,16 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, fill, in_child
+from tests.infrastructure.test_sqlite_processes import environment
 
 from clew.domain.chain import ROOT, digest, link
 from clew.infrastructure.recorder import Append, Row
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder
-from tests.infrastructure.recorder_contract import PATIENCE, append, event, fill, in_child
-from tests.infrastructure.test_sqlite_processes import environment
 
 EVENTS_EACH = 3
 WRITES = "pwrite64,pwritev,fdatasync,fsync,ftruncate,unlink"
@@ -305,5 +304,3 @@ def test_writes_what_it_has_taken_when_the_program_gets_sigterm_in_a_handler(tmp
     recorder = SQLiteRecorder.open(path)
     assert len(recorder.lineage("a")) == 50
     recorder.close()
-
-

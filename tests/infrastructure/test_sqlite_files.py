@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import threading
 import time
@@ -12,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from eventsourcing.persistence import OperationalError
+from tests.infrastructure.recording import PATIENCE, addresses, append, event, failure, fill
 
 from clew.domain.chain import digest
 from clew.domain.errors import ClewError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.infrastructure.recorder import Append, Fork, Key, Shred
 from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder
-from tests.infrastructure.recorder_contract import PATIENCE, addresses, append, event, failure, fill
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def text(number: int, chance: random.Random) -> bytes:
     return b"SECRET-%06d-" % number + chance.randbytes(length).hex().encode()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_leaves_no_byte_of_shredded_text_in_the_file(path: str, seed: int) -> None:
     chance = random.Random(seed)
     recorder = SQLiteRecorder.open(path, synchronous="OFF")
@@ -273,12 +274,9 @@ def test_leaves_no_byte_of_shredded_text_in_the_file(path: str, seed: int) -> No
             for number in gone
         ]
         append(recorder, event("a", version), shreds=shreds)
-        erased = [b"SECRET-%06d-" % number for number in order[: start + 30]]
         wait_until(lambda: Path(path + "-wal").stat().st_size == 0)
-        raw = bytes_of(path)
-        assert [name for name in erased if name in raw] == []
-        kept = order[start + 30 :]
-        assert all(b"SECRET-%06d-" % number in raw for number in kept)
+        found = {int(number) for number in re.findall(rb"SECRET-(\d{6})-", bytes_of(path))}
+        assert found == set(order[start + 30 :])
     recorder.close()
 
 
@@ -342,9 +340,7 @@ def test_keeps_the_log_short_under_subscribers_that_never_rest(path: str, scale:
 def test_reads_a_deep_lineage_and_its_snapshot_in_one_query(recorder: SQLiteRecorder) -> None:
     fill(recorder, "s0", 2)
     futures = [
-        recorder.submit(
-            Append([event(f"s{depth}", depth + 2)], forks={f"s{depth}": Fork(f"s{depth - 1}", depth + 1)})
-        )
+        recorder.submit(Append([event(f"s{depth}", depth + 2)], forks={f"s{depth}": Fork(f"s{depth - 1}", depth + 1)}))
         for depth in range(1, 1001)
     ]
     assert all(future.exception(PATIENCE) is None for future in futures)

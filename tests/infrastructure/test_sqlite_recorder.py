@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.infrastructure.recorder_contract import RecorderContract
+from tests.infrastructure.recording import Opener
+from tests.infrastructure.waiting_contract import LostReplyContract
 
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder
-from tests.infrastructure.recorder_contract import LostReplyContract, Opener, RecorderContract
 
 
 class TestSQLiteRecorder(RecorderContract, LostReplyContract):

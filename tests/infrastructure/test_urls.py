@@ -20,9 +20,7 @@ def test_memory_opens_an_empty_log_of_its_own() -> None:
         second.close()
 
 
-def test_three_slashes_are_relative_and_four_are_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_slashes_are_relative_and_four_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Conversations.open("sqlite:///near.db") as conversations:
         conversations.start_thread(thread_id="a")
@@ -57,7 +55,7 @@ def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: i
     [
         "",
         "clew.db",
-        "/tmp/clew.db",
+        "/folder/clew.db",
         "sqlite:",
         "sqlite://",
         "sqlite:///",

@@ -3,115 +3,23 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from tests.infrastructure.tampering import Place, Store, build
 
 from clew.conversations import Conversations
-from clew.domain.chain import digest
+from clew.domain.chain import digest, link
 from clew.domain.errors import UnknownThreadError
 from clew.domain.messages import Message
 from clew.domain.ports import Fault
 from clew.infrastructure.envelope import decode, encode, stub
 
 COLUMNS = ("type", "version", "state", "hash")
-
-
-class Place(NamedTuple):
-    """A row of the store: where it lies, and what it should be called when something is wrong with it."""
-
-    position: int
-    stream: int
-    thread_id: str
-    version: int
-
-
-class Store:
-    """A closed store that is tampered with, one change at a time, and opened again to be verified."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.raw = sqlite3.connect(path, isolation_level=None)
-        self.raw.execute("PRAGMA synchronous = OFF")
-        self.raw.text_factory = lambda text: text.decode(errors="surrogateescape")
-        self.verifier = Conversations.open(f"sqlite:///{path}?synchronous=OFF")
-        names = self.raw.execute("SELECT id, name, cut FROM stream ORDER BY id").fetchall()
-        self.streams: dict[int, str] = {key: name for key, name, _ in names}
-        self.first: dict[int, int] = {key: 1 + (cut or 0) for key, _, cut in names}
-        self.forks = [key for key, _, cut in names if cut is not None]
-        self.places = [
-            Place(position, stream, self.thread(stream), version)
-            for position, stream, version in self.raw.execute("SELECT position, stream, version FROM event")
-        ]
-        self.heads = {place.stream: place.version for place in sorted(self.places)}
-
-    def close(self) -> None:
-        self.raw.close()
-        self.verifier.close()
-
-    def thread(self, stream: int) -> str:
-        return self.streams[stream].split("/")[2]
-
-    def fault(self, *changes: tuple[str, Any]) -> Fault | None:
-        """What verify finds after the changes, which are then taken back."""
-        kept = [
-            (table, self.raw.execute(f"SELECT rowid, * FROM {table}").fetchall())  # noqa: S608 - names of tables
-            for table in ("stream", "event", "remains")
-        ]
-        try:
-            for sql, parameters in changes:
-                self.raw.execute(sql, parameters)
-            return self.verifier.verify().first_bad
-        finally:
-            self.raw.execute("BEGIN")
-            for table, rows in kept:
-                self.raw.execute(f"DELETE FROM {table}")  # noqa: S608 - names of tables
-                marks = ",".join("?" * (len(rows[0]) - 1)) if rows else ""
-                self.raw.executemany(
-                    f"INSERT INTO {table} VALUES ({marks})",  # noqa: S608 - names of tables
-                    [row[1:] for row in rows],
-                ) if rows else None
-            self.raw.execute("COMMIT")
-
-    def value(self, place: Place, column: str) -> Any:
-        return self.raw.execute(
-            f"SELECT {column} FROM event WHERE position = ?",  # noqa: S608 - names of columns
-            (place.position,),
-        ).fetchone()[0]
-
-    def place(self, thread_id: str, version: int) -> Place:
-        return next(each for each in self.places if (each.thread_id, each.version) == (thread_id, version))
-
-    def having(self, type_: str) -> list[Place]:
-        return [place for place in self.places if self.value(place, "type") == type_]
-
-
-def build(path: Path) -> None:
-    """Two tenants, forks of forks, a rewind, and two redactions: one stub fits into its row, one does not."""
-    url = f"sqlite:///{path}?synchronous=OFF"
-    ticks = iter(range(1_000_000, 2_000_000))
-    with Conversations.open(url, now=lambda: next(ticks)) as conversations:
-        root = conversations.start_thread("Refund", thread_id="root", messages=[Message.user("Hi"), Message.user("x")])
-        root.checkpoint("here")
-        root.append(Message.assistant("A long answer. " * 20))
-        root.append(Message.user("Thanks"))
-        branch = root.fork(at=4, thread_id="branch", title="What if")
-        branch.append([Message.user("No"), Message.assistant("Yes")])
-        twig = branch.fork(at=6, thread_id="twig")
-        twig.append(Message.user("Well"))
-        root.redact(2)
-        root.redact(5, reason="asked")
-        root.rewind(3)
-        other = conversations.start_thread("Other", thread_id="other", messages=[Message.user("Hi")])
-        other.label(a=1)
-        other.suspend()
-    with Conversations.open(url, tenant="acme", now=lambda: next(ticks)) as conversations:
-        conversations.start_thread("Refund", thread_id="acme-root", messages=[Message.user("Hi"), Message.user("x")])
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +73,6 @@ def test_a_thread_is_verified_with_its_ancestors_and_nothing_else(store: Store) 
 
 def hash_of(store: Store, place: Place) -> bytes:
     """The hash that a row must have, recomputed from the row before it."""
-    from clew.domain.chain import link
-
     previous = store.raw.execute(
         "SELECT hash FROM event WHERE stream = ? AND version = ?", (place.stream, place.version - 1)
     ).fetchone()[0]
@@ -303,16 +209,13 @@ def test_a_row_that_was_copied_or_made_up_is_found(store: Store) -> None:
 def test_a_forks_parent_or_cut_that_was_changed_or_removed_is_found(store: Store) -> None:
     for key in store.forks:
         cut = store.first[key] - 1
+        parent = store.raw.execute("SELECT parent FROM stream WHERE id = ?", (key,)).fetchone()[0]
         changes: list[str] = ["parent = NULL", "cut = NULL", "parent = NULL, cut = NULL", "cut = 'text'", "parent = 99"]
-        changes += [f"parent = {other}" for other in store.streams if f"parent = {other}" != parent_of(store, key)]
+        changes += [f"parent = {other}" for other in store.streams if other != parent]
         changes += [f"cut = {other}" for other in (-1, 0, 1, cut - 1, cut + 1, cut + 2, 10**12) if other != cut]
         for change in changes:
             fault = store.fault((f"UPDATE stream SET {change} WHERE id = ?", (key,)))  # noqa: S608 - made here
             found_at(fault, (store.thread(key), cut + 1))
-
-
-def parent_of(store: Store, key: int) -> str:
-    return f"parent = {store.raw.execute('SELECT parent FROM stream WHERE id = ?', (key,)).fetchone()[0]}"
 
 
 def test_a_parent_or_a_cut_that_was_given_to_a_thread_is_found(store: Store) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
-from tests.service.settable_clock import SettableClock
 
 
 @pytest.fixture

@@ -16,7 +16,19 @@ from clew.domain.errors import (
 )
 
 ALLOWED = {
-    "active": {"append", "label", "checkpoint", "fork", "edit", "rewind", "redact", "suspend", "end", "delete"},
+    "active": {
+        "append",
+        "label",
+        "checkpoint",
+        "fork",
+        "edit",
+        "rewind",
+        "redact",
+        "suspend",
+        "resume",
+        "end",
+        "delete",
+    },
     "suspended": {"label", "checkpoint", "fork", "edit", "rewind", "redact", "resume", "end", "delete"},
     "ended": {"label", "checkpoint", "fork", "edit", "redact", "delete"},
     "deleted": {"redact"},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from eventsourcing.persistence import StoredEvent
+from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations, LocalThread
+from clew.domain.decisions import Start
 from clew.domain.errors import (
     CheckpointExistsError,
     InvalidContentError,
@@ -19,9 +23,11 @@ from clew.domain.errors import (
     UnknownCheckpointError,
     UnknownVersionError,
 )
-from clew.domain.events import ThreadForked
+from clew.domain.events import Source, ThreadForked
 from clew.domain.messages import FunctionCall, Message
-from tests.service.settable_clock import SettableClock
+from clew.infrastructure.recorder import Append
+from clew.service import writing
+from clew.service.operations import run
 
 
 @pytest.fixture
@@ -57,7 +63,21 @@ def test_names_the_newest_version_or_the_one_that_is_asked_for(thread: LocalThre
 
 @pytest.mark.parametrize(
     "name",
-    ["", "12", "0007", "message:3", "2024-05-01", "2024-05-01T10:00:00+00:00", "20240501", " x", "x\n", "x" * 201, "\ud800", 7, None],
+    [
+        "",
+        "12",
+        "0007",
+        "message:3",
+        "2024-05-01",
+        "2024-05-01T10:00:00+00:00",
+        "20240501",
+        " x",
+        "x\n",
+        "x" * 201,
+        "\ud800",
+        7,
+        None,
+    ],
 )
 def test_refuses_a_checkpoint_name_that_reads_as_something_else(thread: LocalThread, name: Any) -> None:
     with pytest.raises(InvalidNameError, match="checkpoint name"):
@@ -94,7 +114,12 @@ def test_shows_a_fork_only_the_checkpoints_that_were_made_up_to_its_cut(thread: 
 
 @pytest.mark.parametrize(
     ("at", "error"),
-    [(0, UnknownVersionError), (6, UnknownVersionError), ("nowhere", UnknownCheckpointError), (True, UnknownVersionError)],
+    [
+        (0, UnknownVersionError),
+        (6, UnknownVersionError),
+        ("nowhere", UnknownCheckpointError),
+        (True, UnknownVersionError),
+    ],
 )
 def test_names_no_version_that_is_not_there(thread: LocalThread, at: Any, error: type[Exception]) -> None:
     for use in (lambda: thread.checkpoint("x", at=at), lambda: thread.fork(at=at), lambda: thread.rewind(to=at)):
@@ -173,7 +198,13 @@ def test_forks_a_thread_that_rests_or_has_ended_into_an_active_one(thread: Local
 def test_refuses_to_fork_a_deleted_thread_but_lets_its_forks_go_on(thread: LocalThread) -> None:
     fork = thread.fork(at=3)
     thread.delete()
-    for use in (thread.fork, lambda: thread.fork(at=99), lambda: thread.edit(3, "x"), lambda: thread.edit(1, "x")):
+    refused: list[Callable[[], object]] = [
+        thread.fork,
+        lambda: thread.fork(at=99),
+        lambda: thread.edit(3, "x"),
+        lambda: thread.edit(1, "x"),
+    ]
+    for use in refused:
         with pytest.raises(ThreadDeletedError):
             use()
     fork.append(counted(5, 5))
@@ -194,11 +225,6 @@ def test_refuses_a_fork_whose_id_is_taken(conversations: Conversations, thread: 
 
 
 def test_does_not_pass_on_that_its_parent_was_imported(conversations: Conversations) -> None:
-    from clew.domain.decisions import Start
-    from clew.domain.events import Source
-    from clew.service import writing
-    from clew.service.operations import run
-
     intent = Start(metadata={"a": 1}, source=Source(id="task-1", fields={"x": 1}), messages=tuple(counted(1, 2)))
     imported = conversations.thread(run(writing.start(conversations._core, "imported", intent, None)))
     assert (imported.summary().imported, imported.summary().metadata) == (True, {"a": 1, "source_id": "task-1"})
@@ -284,13 +310,10 @@ def test_takes_nothing_but_messages_back(thread: LocalThread) -> None:
 def test_counts_the_messages_after_a_rewind_to_an_event_of_a_type_that_is_not_known(
     conversations: Conversations, thread: LocalThread
 ) -> None:
-    from eventsourcing.persistence import StoredEvent
-
-    from clew.infrastructure.recorder import Append
-
     stream = "default/thread/counted"
     recorder = cast("Any", conversations._core.log).recorder
-    recorder.submit(Append([StoredEvent(stream, 6, "seen-in-the-future", b"\x63 whatever")])).result()
+    future: Any = StoredEvent  # the library leaves its constructor without types
+    recorder.submit(Append([future(stream, 6, "seen-in-the-future", b"\x63 whatever")])).result()
     thread.append(counted(5, 5))
     assert thread.summary().messages == 5
     thread.rewind(to=6)

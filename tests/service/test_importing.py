@@ -251,7 +251,7 @@ def test_looks_again_when_another_import_was_faster(core: Core, monkeypatch: pyt
 
     def beaten(log: ConversationLog, write: Write) -> Any:
         if not raced:
-            raced.append(submit(log, write).result())
+            raced.append(submit(log, write).outcome.result())
         return submit(log, write)
 
     monkeypatch.setattr(ConversationLog, "submit", beaten)

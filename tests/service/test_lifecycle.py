@@ -54,7 +54,7 @@ READS: dict[str, Callable[[LocalThread], object]] = {
 }
 
 REFUSED: dict[str, set[str]] = {
-    "active": {"resume"},
+    "active": set(),
     "suspended": {"append", "suspend"},
     "ended": {"append", "rewind", "suspend", "resume", "end"},
     "deleted": set(WRITES) - {"redact"} | set(READS),

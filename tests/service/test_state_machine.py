@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.service.naive_threads import NaiveThreads, Refused, Said
 
 from clew.conversations import Conversations, LocalThread
 from clew.domain.errors import ClewError
@@ -16,7 +17,6 @@ from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.names import parse_stream_name
-from tests.service.naive_threads import NaiveThreads, Refused, Said
 
 STEPS = 100_000
 STEPS_AN_EXAMPLE = 200
@@ -172,9 +172,10 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
     @rule(which=number, chosen=st.sampled_from(["topic", "tier"]), value=st.sampled_from([None, 1, "refund"]))
     def label(self, which: int, chosen: str, value: str | int | None) -> None:
         thread = self.pick(which)
+        named: dict[str, Any] = {chosen: value}
         self.agree(
             lambda: self.model.label(thread, chosen, value, self.now),
-            lambda store: store.thread(thread).label(**{chosen: value}),
+            lambda store: store.thread(thread).label(**named),
         )
 
     @rule(which=number, kind=st.sampled_from(["suspend", "resume", "resume", "end", "delete"]), move=ticks)
@@ -253,7 +254,12 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             self.model.readable(thread)
             upto = self.model.at_version(thread, at)
             looked = step % upto + 1
-            return [self.told(thread, upto), looked, self.model.status(thread, looked), self.model.history(thread, looked)]
+            return [
+                self.told(thread, upto),
+                looked,
+                self.model.status(thread, looked),
+                self.model.history(thread, looked),
+            ]
 
         def done(store: Conversations) -> list[Any]:
             replayed = list(store.thread(thread).replay(at=at))
@@ -355,7 +361,7 @@ def test_both_stores_agree_with_a_naive_model(scale: float) -> None:
     rounds = 0
     while machine.steps < target and rounds < 10:
         rounds += 1
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it without types
+        run_state_machine_as_test(
             machine,
             settings=settings(
                 max_examples=math.ceil((target - machine.steps) / STEPS_AN_EXAMPLE) + 5,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations, LocalThread, Subscription
 from clew.domain.errors import (
@@ -18,7 +19,6 @@ from clew.domain.errors import (
 )
 from clew.domain.events import Event, to_time
 from clew.domain.messages import FunctionCall, Message
-from tests.service.settable_clock import SettableClock
 
 
 def texts(thread: LocalThread, **at: Any) -> list[str]:
@@ -127,7 +127,7 @@ def test_refuses_a_version_that_is_not_there(conversations: Conversations, at: A
 def test_says_which_checkpoints_there_are(conversations: Conversations) -> None:
     thread = conversations.start_thread()
     thread.checkpoint("here")
-    with pytest.raises(UnknownCheckpointError, match="'there'.*'here'"):
+    with pytest.raises(UnknownCheckpointError, match=r"'there'.*'here'"):
         thread.history(at="there")
 
 

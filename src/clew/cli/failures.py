@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import TyperException
 
 from clew.cli import INTERRUPTED
-from clew.cli.text import json_text, one_line, shortened
+from clew.cli.text import json_text, one_line, without_middle
 
 FAILED = 1
 USAGE = 2
@@ -43,7 +43,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
 
 
 def _say(kind: str, message: str, code: int, *, as_json: bool) -> int:
-    line = shortened(one_line(message), LONGEST)
+    line = without_middle(one_line(message), LONGEST)
     if as_json:
         print(json_text({"error": {"type": kind, "message": line}}), file=sys.stderr)  # noqa: T201  # where errors go
     else:

@@ -90,8 +90,10 @@ def thread_id(core: Core, text: str) -> str:
     """
     from clew.domain.errors import AmbiguousThreadError, UnknownThreadError
     from clew.domain.names import parse_stream_name
+    from clew.service.core import load
+    from clew.service.operations import run
 
-    if core.log.head(core.stream(text)) is not None:
+    if run(load(core, text)).version:
         return text
     streams = core.log.streams(prefix=core.prefix(text), limit=CANDIDATES + 1)
     names = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]

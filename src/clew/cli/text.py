@@ -31,6 +31,14 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def without_middle(text: str, longest: int) -> str:
+    """The text, or its beginning and its end if it is longer."""
+    if len(text) <= longest:
+        return text
+    end = longest // 3
+    return f"{text[: longest - end - 1]}…{text[-end:]}"
+
+
 def json_text(value: Any) -> str:
     """JSON on one line. The standard library's: it writes integers of any size, and Unicode as it is.
 

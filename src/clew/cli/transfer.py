@@ -84,16 +84,9 @@ def report_text(report: ImportReport) -> str:
 
 def export_threads(store: Store, threads: Sequence[str], *, forks: bool) -> None:
     """Write what ``clew export`` writes."""
-    from clew.service.exporting import Cursor, export_page, export_thread
-    from clew.service.operations import run
-
-    for name in threads:
-        write_json(run(export_thread(store.core, thread_id(store.core, name))))
-    cursor = None if threads else Cursor()
-    while cursor is not None:
-        found, cursor = run(export_page(store.core, cursor, forks=forks))
-        for conversation in found:
-            write_json(conversation)
+    ids = [thread_id(store.core, name) for name in threads]
+    for conversation in store.conversations.export(ids or None, forks=forks):
+        write_json(conversation)
 
 
 def _beginning(files: Sequence[Path]) -> Iterator[Item | Failure]:

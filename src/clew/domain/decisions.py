@@ -134,14 +134,13 @@ class Decided(NamedTuple):
 
 
 _ALLOWED: dict[Status, tuple[type, ...]] = {
-    "active": (Say, Label, Checkpoint, Rewind, Redact, Suspend, End, Delete),
+    "active": (Say, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
     "suspended": (Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
     "ended": (Label, Checkpoint, Redact, Delete),
     "deleted": (Redact,),
 }
 
 _ADVICE: dict[Status, str] = {
-    "active": "It is active already.",
     "suspended": "Resume it first.",
     "ended": "Fork it to go on.",
     "deleted": "Only its events can be read.",

@@ -120,7 +120,8 @@ def evolve(state: ThreadState, event: Event) -> ThreadState:
     """The state after one more event of the lineage. This is the definition; HistoryBuilder is its fast form."""
     messages = state.messages
     if isinstance(event.data, HistoryRewound):
-        messages = (*state.past, state.messages)[event.data.to]
+        target = min(event.data.to, state.version)  # a stored target that lies ahead, which no append makes, ends too
+        messages = (*state.past, state.messages)[target]
     elif (said := as_message(event)) is not None:
         messages = (*messages, said)
     return ThreadState(advance(state.control, event), messages, (*state.past, state.messages))

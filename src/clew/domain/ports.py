@@ -68,13 +68,26 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Everything that one append writes, all of it or nothing. ``controls`` are snapshots, by stream."""
+    """Everything that one append writes, all of it or nothing.
+
+    ``previous`` is, by stream, the hash of the event that the append was decided on: if another one stands there, or
+    none, it is a conflict, though the versions may fit. For a stream that the append begins it is what its first event
+    will be linked to. ``controls`` are snapshots, by stream.
+    """
 
     events: Sequence[Event]
+    previous: Mapping[str, bytes] = field(default_factory=dict)
     forks: Mapping[str, Fork] = field(default_factory=dict)
     shreds: Sequence[Shred] = ()
     controls: Mapping[str, Control] = field(default_factory=dict)
     key: Key | None = None
+
+
+class Submitted(NamedTuple):
+    """An append on its way: its outcome, and the hash that each stream's head will have if it is written."""
+
+    outcome: Future[Appended]
+    heads: Mapping[str, bytes]
 
 
 class Redactable(NamedTuple):
@@ -103,20 +116,16 @@ class Fault(NamedTuple):
 class EventLog(Protocol):
     """An append-only log of events in streams that fork."""
 
-    def submit(self, write: Write) -> Future[Appended]:
-        """Hand an append to the writer; the future can be cancelled until the writer has taken it.
+    def submit(self, write: Write) -> Submitted:
+        """Hand an append to the writer; the outcome can be cancelled until the writer has taken it.
 
-        Fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it
+        It fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it
         is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
         """
         ...
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
-        ...
-
-    def head(self, stream: str) -> Head | None:
-        """The last version and hash of a stream's own events, None when it has none."""
         ...
 
     def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:

@@ -127,7 +127,10 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
     for event in append.events:
         name = stream_name(event.originator_id)
         version = event.originator_version
-        head = heads.get(name) or known.head(name)
+        head = heads.get(name)
+        if head is None:
+            head = known.head(name)
+            _check_previous(append, name, version, head)
         if head is None:
             fork = append.forks.get(name)
             previous = _first_link(made, name, version, fork, known)
@@ -142,6 +145,13 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
     if append.key is not None or append.snapshots or append.shreds:
         _check_rest(made, known)
     return made
+
+
+def _check_previous(append: Append, name: str, version: int, head: tuple[int, bytes] | None) -> None:
+    """What was decided on an event that was not written in the end fits by its version, and must not be written."""
+    decided_on = append.previous.get(name)
+    if head is not None and decided_on is not None and head[1] != decided_on:
+        raise RecordedConflictError(name, version - 1, head[0])
 
 
 def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:
@@ -183,12 +193,7 @@ def _check_rest(made: Plan, known: Known) -> None:
     for shred in append.shreds:
         found = known.state_at(shred.stream, shred.version)
         address = shred.stream, shred.version
-        if (
-            found is None
-            or found.digest is not None
-            or address in gone
-            or digest(found.state) != shred.digest
-        ):
+        if found is None or found.digest is not None or address in gone or digest(found.state) != shred.digest:
             raise RecordedConflictError(shred.stream, shred.version, _version(known.head(shred.stream)))
         gone.add(address)
 

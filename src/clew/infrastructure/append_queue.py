@@ -95,7 +95,7 @@ class AppendQueue:
     def _answer(self, batch: list[Job]) -> None:
         try:
             outcomes = self._write([append for append, _ in batch])
-        except Exception as error:  # a writer that raises is a defect, and must not leave anyone waiting
+        except Exception as error:  # noqa: BLE001 - a writer that raises is a defect: nobody is left waiting for it
             _log.exception("The writer of the store failed")
             outcomes = [error] * len(batch)
         for (_, future), outcome in zip(batch, outcomes, strict=True):
@@ -107,6 +107,6 @@ class AppendQueue:
     def _after(self) -> float | None:
         try:
             return self._rest()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged, and no reason to end the thread that all appends need
             _log.exception("The store's work after a commit failed")
             return None

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any, cast
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import Mapper
+from eventsourcing.persistence import Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
-from clew.domain.chain import digest
+from clew.domain.chain import digest, link
 from clew.domain.control import Control, advance
-from clew.domain.events import Event
-from clew.domain.ports import Appended, Head, Key, Redactable, StreamInfo, Verdict, Write
+from clew.domain.events import MESSAGE_APPENDED, Event
+from clew.domain.ports import Appended, Key, Redactable, StreamInfo, Submitted, Verdict, Write
 from clew.infrastructure.control_snapshots import read_control, write_control
-from clew.infrastructure.envelope import decode, stub
+from clew.infrastructure.envelope import decode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
 from clew.infrastructure.recorder import Append, Recorder, Row, Snapshot
 from clew.infrastructure.verification import verify_lineage, verify_store
@@ -38,28 +37,32 @@ class ConversationLog(Application[str]):
         """Clew's mapper, here and not in the factory, so that other applications keep theirs."""
         return EnvelopeMapper()
 
-    def submit(self, write: Write) -> Future[Appended]:
+    def submit(self, write: Write) -> Submitted:
         """Hand an append to the writer: see the port."""
-        return self._recorder.submit(
+        heads = dict(write.previous)
+        stored: list[StoredEvent] = []
+        for event in write.events:
+            each = self.mapper.to_stored_event(cast("Any", event))
+            heads[event.stream] = link(heads[event.stream], event.stream, event.version, event.type, digest(each.state))
+            stored.append(each)
+        outcome = self._recorder.submit(
             Append(
-                events=[self.mapper.to_stored_event(cast("Any", event)) for event in write.events],
+                events=stored,
                 forks=write.forks,
                 shreds=write.shreds,
                 snapshots=[
-                    Snapshot(stream, control.version, write_control(control))
+                    Snapshot(stream, control.version, write_control(control._replace(head=heads[stream].hex())))
                     for stream, control in write.controls.items()
                 ],
                 key=write.key,
+                previous=write.previous,
             )
         )
+        return Submitted(outcome, heads)
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key."""
         return self._recorder.repeated(key)
-
-    def head(self, stream: str) -> Head | None:
-        """The last of a stream's own events."""
-        return self._recorder.head(stream)
 
     def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
         """A stream's events and its ancestors', one query."""
@@ -88,7 +91,9 @@ class ConversationLog(Application[str]):
         if control is None:
             control = Control()
         for row in self._recorder.lineage(stream, after=control.version or -1, upto=upto):
-            control = advance(control, _event(row))
+            # Of a message only when it was and how many there are then: a long tail need not be read in full.
+            said = row.type == MESSAGE_APPENDED
+            control = advance(control, peek(*row[1:5], row.position, row.hash) if said else _event(row))
         return control
 
     def redactable(self, stream: str, version: int) -> Redactable | None:

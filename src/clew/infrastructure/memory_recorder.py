@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import RLock
 from typing import Any
 from uuid import UUID
@@ -66,6 +68,8 @@ class MemoryRecorder(POPOProcessRecorder):
         super().__init__()
         self._rows: list[Row] = []
         self._streams: dict[str, _Stream] = {}
+        self._infos: list[StreamInfo] = []
+        self._forks: dict[str, list[StreamInfo]] = {}
         self._keys: dict[tuple[str, str], Outcome] = {}
         self._shredded = 0
         self._committed = False
@@ -93,7 +97,7 @@ class MemoryRecorder(POPOProcessRecorder):
 
     def _one(self, append: Append) -> Appended | Exception:
         try:
-            made = plan(append, _Known(self))
+            made = plan(append, self)
             if isinstance(made, Appended):
                 return made
             if append.tracking is not None:
@@ -120,6 +124,9 @@ class MemoryRecorder(POPOProcessRecorder):
                 parent, cut = (None, None) if fork is None else (fork.parent, fork.cut)
                 info = StreamInfo(len(self._streams) + 1, row[0], parent, cut)
                 stream = self._streams[row[0]] = _Stream(info, row[1], event.originator_id)
+                self._infos.append(info)
+                if parent is not None:
+                    self._forks.setdefault(parent, []).append(info)
             self._rows.append(Row(len(self._rows) + 1, *row, digest=None))
             stream.positions.append(len(self._rows))
         appended = outcome(made.rows, first)
@@ -142,9 +149,9 @@ class MemoryRecorder(POPOProcessRecorder):
             return
         self._rows[row.position - 1] = row._replace(state=shred.stub, digest=shred.digest)
         self._shredded += 1
-        for name, outcome in self._keys.items():
-            if row.position in outcome.appended.positions:
-                self._keys[name] = Outcome(outcome.salt, None, outcome.appended)
+        for name, found in self._keys.items():
+            if row.position in found.appended.positions:
+                self._keys[name] = Outcome(found.salt, None, found.appended)
 
     def _rest(self) -> float | None:
         if self._committed:
@@ -157,13 +164,17 @@ class MemoryRecorder(POPOProcessRecorder):
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key."""
         with self._open_lock():
-            outcome = self._keys.get((key.stream, key.key))
-        return None if outcome is None else outcome.repeat(key)
+            found = self.outcome(key)
+        return None if found is None else found.repeat(key)
 
     def head(self, stream: str) -> Head | None:
         """The last version and hash of a stream's own events."""
         with self._open_lock():
-            return self._head(stream)
+            found = self._streams.get(stream)
+            if found is None:
+                return None
+            row = self._rows[found.positions[-1] - 1]
+        return Head(row.version, row.hash)
 
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
@@ -182,13 +193,8 @@ class MemoryRecorder(POPOProcessRecorder):
         with self._open_lock():
             if not prefix:
                 return self._rows[max(after, 0) : max(after, 0) + limit]
-            found: list[Row] = []
-            for row in self._rows[max(after, 0) :]:
-                if len(found) == limit:
-                    break
-                if row.stream.startswith(prefix):
-                    found.append(row)
-            return found
+            found = (row for row in self._rows[max(after, 0) :] if row.stream.startswith(prefix))
+            return list(islice(found, limit))
 
     def last_position(self) -> int:
         """The highest position that readers may see, 0 for an empty store."""
@@ -198,8 +204,9 @@ class MemoryRecorder(POPOProcessRecorder):
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made, ``after`` < key."""
         with self._open_lock():
-            infos = [stream.info for stream in self._streams.values()]
-        return [info for info in infos if info.key > after and info.name.startswith(prefix)][:limit]
+            # The key of a stream is its place in the list, from one.
+            infos = (info for info in self._infos[max(after, 0) :] if info.name.startswith(prefix))
+        return list(islice(infos, limit))
 
     def stream(self, name: str) -> StreamInfo | None:
         """One stream, None when there is none of that name."""
@@ -210,9 +217,9 @@ class MemoryRecorder(POPOProcessRecorder):
     def forks(self, stream: str) -> list[StreamInfo]:
         """The streams whose parent is this one, in the order in which they were made."""
         with self._open_lock():
-            return [other.info for other in self._streams.values() if other.info.parent == stream]
+            return list(self._forks.get(stream, ()))
 
-    def orphans(self, limit: int) -> list[tuple[int, int]]:
+    def orphans(self, limit: int) -> list[tuple[int, int]]:  # noqa: ARG002 - the port's
         """None: nobody reaches into the memory of the process."""
         with self._open_lock():
             return []
@@ -290,20 +297,29 @@ class MemoryRecorder(POPOProcessRecorder):
         """Events above a position, those to come included."""
         return StoredSubscription(self, self, gt, topics)
 
+    # What the plan of the next append is told
+
+    def hash_at(self, stream: str, version: int) -> bytes | None:
+        """The hash of a stream's own row."""
+        row = self._own(stream, version)
+        return None if row is None else row.hash
+
+    def state_at(self, stream: str, version: int) -> StoredState | None:
+        """The stored bytes of a stream's own row."""
+        row = self._own(stream, version)
+        return None if row is None else StoredState(row.state, row.digest)
+
+    def outcome(self, key: Key) -> Outcome | None:
+        """What an idempotency key came to."""
+        return self._keys.get((key.stream, key.key))
+
     # Inside the lock
 
-    def _open_lock(self) -> RLock:  # type: ignore[valid-type] # a function in typeshed, a class since Python 3.13
+    def _open_lock(self) -> AbstractContextManager[object]:
         if self._shut:
             msg = "The store is closed: nothing can be read. Open it again."
             raise ClosedError(msg)
         return self._database_lock
-
-    def _head(self, stream: str) -> Head | None:
-        found = self._streams.get(stream)
-        if found is None:
-            return None
-        row = self._rows[found.positions[-1] - 1]
-        return Head(row.version, row.hash)
 
     def _own(self, stream: str, version: int) -> Row | None:
         found = self._streams.get(stream)
@@ -342,26 +358,3 @@ class MemoryRecorder(POPOProcessRecorder):
         self._database_lock = RLock()
         self._wakeups.restart()
         self._queue.restart()
-
-
-class _Known:
-    """What the plan of the next append is told; the writer has the lock."""
-
-    __slots__ = ("_recorder",)
-
-    def __init__(self, recorder: MemoryRecorder) -> None:
-        self._recorder = recorder
-
-    def head(self, stream: str) -> Head | None:
-        return self._recorder._head(stream)
-
-    def hash_at(self, stream: str, version: int) -> bytes | None:
-        row = self._recorder._own(stream, version)
-        return None if row is None else row.hash
-
-    def state_at(self, stream: str, version: int) -> StoredState | None:
-        row = self._recorder._own(stream, version)
-        return None if row is None else StoredState(row.state, row.digest)
-
-    def outcome(self, key: Key) -> Outcome | None:
-        return self._recorder._keys.get((key.stream, key.key))

@@ -56,7 +56,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Everything that one append writes, all of it or nothing."""
+    """Everything that one append writes, all of it or nothing.
+
+    ``previous`` is, by stream, the hash that its head must have: versions alone would let an append follow another
+    event than the one that it was decided on. A stream that is not named there is checked by its version only.
+    """
 
     events: Sequence[StoredEvent]
     forks: Mapping[str, Fork] = field(default_factory=dict)
@@ -64,6 +68,7 @@ class Append:
     snapshots: Sequence[Snapshot] = ()
     key: Key | None = None
     tracking: Tracking | None = None
+    previous: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Recorder(Protocol):
@@ -73,7 +78,8 @@ class Recorder(Protocol):
         """Hand an append to the writer; the future can be cancelled until the writer has taken it.
 
         Fails with RecordedConflictError (a stream is not where the append says: an event's version must be its
-        stream's head + 1; a stream without events may start at 0 or 1, a fork at its cut + 1),
+        stream's head + 1; a stream without events may start at 0 or 1, a fork at its cut + 1; or its head has another
+        hash),
         IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it is stored.
         """
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -10,13 +11,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from eventsourcing.persistence import PersistenceError
 from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore
 
-from clew.domain.errors import ClosedError, StoreSchemaError, StoreUrlError
+from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreUrlError
 from clew.infrastructure import forking, sqlite_schema
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.file_lock import FileLock
-from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, is_refusal, unavailable
+from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite_readers import Readers
 from clew.infrastructure.sqlite_writer import SQLiteWriter
 from clew.infrastructure.wakeups import Wakeups
@@ -47,9 +49,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
     ) -> None:
         self._closed = True
         self.path = file_path(db_name)
-        super().__init__(
-            db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type
-        )
+        super().__init__(db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type)
         self.synchronous = synchronous
         self.lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
         self._writing: sqlite3.Connection | None = None
@@ -69,7 +69,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
 
     def _open(self, *, create: bool) -> None:
         if not os.path.isdir(os.path.dirname(self.path) or "."):  # noqa: PTH112, PTH120 - paths stay as given
-            raise unavailable(self.path, FileNotFoundError(2, "No such folder"))
+            raise unavailable(self.path, FileNotFoundError(errno.ENOENT, "no such folder"))
         try:
             sqlite_schema.refuse_other_files(self.path)
         except OSError as error:
@@ -104,13 +104,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
         try:
-            there = sqlite_schema.is_prepared(connection, self.path)
-            if not there and not create:
-                msg = f"{self.path}: the tables are not there. Open it once with leave to make them."
-                raise StoreSchemaError(msg)
-            self._set_up(connection)
-            if not there:
-                sqlite_schema.prepare(connection)
+            self._make_ready(connection, create=create)
         except sqlite3.Error as error:
             connection.close()
             raise unavailable(self.path, error) from error
@@ -118,6 +112,15 @@ class ClewSQLiteDatastore(SQLiteDatastore):
             connection.close()
             raise
         self._writing = connection
+
+    def _make_ready(self, connection: sqlite3.Connection, *, create: bool) -> None:
+        there = sqlite_schema.is_prepared(connection, self.path)
+        if not there and not create:
+            msg = f"{self.path}: the tables are not there. Open it once with leave to make them."
+            raise StoreSchemaError(msg)
+        self._set_up(connection)
+        if not there:
+            sqlite_schema.prepare(connection)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -202,22 +205,24 @@ class ClewSQLiteDatastore(SQLiteDatastore):
     @contextmanager
     def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
         """The library's way in: the writing connection, inside ``exclusive``, or one for reading."""
-        if commit:
+        try:
+            if not commit:
+                with self.readers.reading() as connection:
+                    yield _LibraryConnection(connection)
+                return
             if self._closed:
                 msg = "The store is closed: nothing can be written. Open it again."
                 raise ClosedError(msg)
             with self.exclusive():
-                try:
-                    connection = self.writing()
-                except sqlite3.Error as error:
-                    raise unavailable(self.path, error) from error
-                yield _LibraryConnection(connection)
-        else:
-            try:
-                with self.readers.reading() as connection:
-                    yield _LibraryConnection(connection)
-            except sqlite3.Error as error:
-                raise unavailable(self.path, error) from error
+                yield _LibraryConnection(self.writing())
+        except sqlite3.Error as error:
+            raise unavailable(self.path, error) from error
+        except PersistenceError as error:
+            # The library's own recorders have made SQLite's error one of the library's.
+            cause = error.__cause__
+            if isinstance(cause, sqlite3.Error) and says_what_to_do(cause):
+                raise unavailable(self.path, cause) from error
+            raise
 
     def close(self) -> None:
         """Write what was submitted, then let go of everything. Does nothing the second time."""
@@ -228,14 +233,11 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self.queue.close()
         self.wakeups.close()
         self.readers.close()
-        try:
+        # A disk that fails now has had its say: everything that was answered is stored.
+        with suppress(sqlite3.Error, OSError, StoreError), self.exclusive():
             # The last connection that closes also checkpoints: not while another process writes.
-            with self.exclusive():
-                self._writer.finish()
-                self.drop_writing()
-        except Exception as error:
-            if not (is_refusal(error) or isinstance(error, SQLiteUnavailableError)):
-                raise
+            self._writer.finish()
+            self.drop_writing()
         self._let_go()
         super().close()
 

@@ -49,6 +49,7 @@ def unavailable(path: str, error: Exception) -> StoreError:
     return SQLiteUnavailableError(f"{path}: {why} (SQLite says: {error})")
 
 
-def is_refusal(error: Exception) -> bool:
-    """Whether SQLite or the file system raised it, rather than a mistake in a program."""
-    return isinstance(error, sqlite3.Error | OSError)
+def says_what_to_do(error: sqlite3.Error) -> bool:
+    """Whether it is the file or the disk that fails, rather than a statement."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    return code in _ADVICE or code == sqlite3.SQLITE_NOTADB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import cast
 
 import eventsourcing.sqlite as library
 from eventsourcing.persistence import AggregateRecorder, ApplicationRecorder, ProcessRecorder
@@ -20,8 +20,8 @@ class SQLiteFactory(library.SQLiteFactory):
 
     SQLITE_SYNCHRONOUS = "SQLITE_SYNCHRONOUS"
 
-    application_recorder_class = SQLiteRecorder
-    process_recorder_class = SQLiteRecorder
+    application_recorder_class: type[library.SQLiteApplicationRecorder] = SQLiteRecorder
+    process_recorder_class: type[library.SQLiteProcessRecorder] = SQLiteRecorder
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
@@ -35,7 +35,7 @@ class SQLiteFactory(library.SQLiteFactory):
             settings.pool.db_name,
             lock_timeout=int(timeout) if timeout else None,
             single_row_tracking=settings.single_row_tracking,
-            originator_id_type=cast("Literal['uuid', 'text']", settings.originator_id_type),
+            originator_id_type=settings.originator_id_type,
             synchronous=cast("Synchronous", synchronous),
             create=self.env_create_table(),
         )

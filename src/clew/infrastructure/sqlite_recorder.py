@@ -77,7 +77,7 @@ class SQLiteRecorder(SQLiteReads, SQLiteProcessRecorder):
     ) -> Sequence[StoredEvent]:
         """A stream's own events in the library's form."""
         found = self.datastore.query(
-            "SELECT version, type, state FROM event WHERE stream = (SELECT id FROM stream WHERE name = ?) "
+            "SELECT version, type, state FROM event WHERE stream = (SELECT id FROM stream WHERE name = ?) "  # noqa: S608 - marks only
             f"AND version > ? AND version <= ? ORDER BY version {'DESC' if desc else 'ASC'} LIMIT ?",
             (
                 stream_name(originator_id),
@@ -101,11 +101,11 @@ class SQLiteRecorder(SQLiteReads, SQLiteProcessRecorder):
         after = 0 if start is None else start - inclusive_of_start
         wanted = f"AND e.type IN ({','.join('?' * len(topics))}) " if topics else ""
         found = self.datastore.query(
-            "SELECT s.name, e.version, e.type, e.state, e.position FROM event e CROSS JOIN stream s "
+            "SELECT s.name, e.version, e.type, e.state, e.position FROM event e CROSS JOIN stream s "  # noqa: S608 - as above
             f"ON s.id = e.stream WHERE e.position > ? AND e.position <= ? {wanted}ORDER BY e.position LIMIT ?",
             (after, HIGHEST if stop is None else stop, *topics, limit),
         )
-        return [Notification(self.convert_originator_id(row[0]), *row[1:4], id=row[4]) for row in found]
+        return [Notification(self.convert_originator_id(row[0]), *row[1:]) for row in found]
 
     def max_notification_id(self) -> int | None:  # type: ignore[override] # the library's own answers None as well
         """The highest position, None for an empty store."""

@@ -1,10 +1,8 @@
-"""What the writer thread of a SQLite store does: a batch of appends in one transaction, then the checkpoints."""
+"""What the writer thread of a SQLite store does: a batch of appends in one transaction."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,8 @@ from clew.infrastructure.append_plan import (
     plan,
 )
 from clew.infrastructure.recorder import Append, Appended, Key, RecordedConflictError, Shred
-from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, is_refusal, unavailable
+from clew.infrastructure.sqlite_checkpoints import Checkpoints
+from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite_reads import find_outcome
 
 if TYPE_CHECKING:
@@ -32,17 +31,6 @@ if TYPE_CHECKING:
     from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
 
 MOST_HEADS = 65_536
-PASSIVE_BYTES = 4 * 1024 * 1024
-TRUNCATE_BYTES = 24 * 1024 * 1024
-PATIENT_BYTES = 40 * 1024 * 1024
-COMMIT_BYTES = 3 * 4096
-"""About what a small commit adds to the log: a page of the events, of their index and of their counter."""
-
-BUSY_MS = 20
-PATIENT_MS = 2_000
-SCRUB_MS = 200
-SCRUB_AGAIN_SECONDS = 0.05
-
 # A stub of more would let the cell of a row with overflow pages grow; the bound is for pages of 4096 bytes.
 MOST_IN_PLACE = 340
 DIGEST_BYTES = 32
@@ -70,6 +58,8 @@ class SQLiteWriter:
     def __init__(self, store: ClewSQLiteDatastore) -> None:
         self._store = store
         self._tracking = SQLiteTrackingRecorder(store)
+        self._checkpoints = Checkpoints(store)
+        self._committed = False
         self.forget()
 
     def forget(self) -> None:
@@ -80,10 +70,6 @@ class SQLiteWriter:
         self._last = 0
         self._pending: list[tuple[int, int, int, str, bytes, bytes]] = []
         self._plans: list[tuple[Plan, int]] = []
-        self._committed = False
-        self._scrub = False
-        self._since_checkpoint = 0
-        self._try_at = 0.0
         self.commits = 0
 
     # Writing
@@ -93,26 +79,26 @@ class SQLiteWriter:
         try:
             with self._store.exclusive():
                 return self._transaction(appends)
-        except Exception as error:
-            if isinstance(error, ClewError):
-                return [error] * len(appends)
-            if is_refusal(error):
-                return [unavailable(self._store.path, error)] * len(appends)
-            raise
+        except ClewError as error:
+            return [error] * len(appends)
+        except (sqlite3.Error, OSError) as error:
+            return [unavailable(self._store.path, error)] * len(appends)
 
     def _transaction(self, appends: Sequence[Append]) -> Outcomes:
         connection = self._store.writing()
+        if connection.in_transaction:
+            # Whoever used the connection before was interrupted, and its transaction with it.
+            self._roll_back(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
             self._look(connection)
-            known = _Known(self, connection)
-            outcomes = [self._one(connection, append, known) for append in appends]
+            outcomes = [self._one(connection, append) for append in appends]
             self._flush(connection)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one append's fault, whatever it is, is not the others'
             self._roll_back(connection)
             if len(appends) > 1:
                 # Whose fault it was shows when each is alone.
-                return [outcome for append in appends for outcome in self._transaction([append])]
+                return [self._alone(append) for append in appends]
             if isinstance(error, sqlite3.Error):
                 return [unavailable(self._store.path, error)]
             return [error]
@@ -125,6 +111,14 @@ class SQLiteWriter:
             return self._settle(outcomes, error)
         self._done()
         return outcomes
+
+    def _alone(self, append: Append) -> Appended | Exception:
+        try:
+            return self._transaction([append])[0]
+        except ClewError as error:
+            return error
+        except (sqlite3.Error, OSError) as error:
+            return unavailable(self._store.path, error)
 
     def _look(self, connection: sqlite3.Connection) -> None:
         seen = connection.execute("PRAGMA data_version").fetchone()[0]
@@ -148,9 +142,9 @@ class SQLiteWriter:
         self._pending.clear()
         self._plans.clear()
 
-    def _one(self, connection: sqlite3.Connection, append: Append, known: _Known) -> Appended | Exception:
+    def _one(self, connection: sqlite3.Connection, append: Append) -> Appended | Exception:
         try:
-            made = plan(append, known)
+            made = plan(append, self)
             if isinstance(made, Appended):
                 return made
             if append.tracking is not None:
@@ -247,13 +241,25 @@ class SQLiteWriter:
     def _done(self) -> None:
         self.commits += 1
         self._committed = True
-        self._since_checkpoint += COMMIT_BYTES
+        written = 0
         for made, _ in self._plans:
             if made.append.shreds:
-                self._scrub = True
+                self._checkpoints.scrub()
             for row in made.rows:
-                self._since_checkpoint += len(row[3])
+                written += len(row[3])
+        self._checkpoints.count(written)
         self._plans.clear()
+
+    def rest(self) -> float | None:
+        """Wake the listeners and see to the log; the seconds until that wants to be called again, if any."""
+        if self._committed:
+            self._committed = False
+            self._store.wakeups.wake()
+        return self._checkpoints.keep()
+
+    def finish(self) -> None:
+        """The last chance to clean the log, when the store is closed; the caller holds the lock."""
+        self._checkpoints.finish()
 
     # A commit that failed
 
@@ -269,7 +275,7 @@ class SQLiteWriter:
                 self._done()
                 return outcomes
             # Whatever lies in the log without having been committed is overwritten or dropped by this.
-            self._checkpoint("TRUNCATE", BUSY_MS)
+            self._checkpoints.truncate()
         except sqlite3.Error as second:
             msg = (
                 f"{self._store.path}: the disk failed during a commit ({error}) and cannot be read now ({second}): "
@@ -294,95 +300,38 @@ class SQLiteWriter:
             == tracking.notification_id
         )
 
-    # After a commit
-
-    def rest(self) -> float | None:
-        """Wake the listeners, keep the log short and free of shredded text; seconds until the next try, if any."""
-        if self._committed:
-            self._committed = False
-            self._store.wakeups.wake()
-        now = time.monotonic()
-        if self._scrub:
-            if now >= self._try_at:
-                self._tidy("TRUNCATE", SCRUB_MS)
-            return max(0.0, self._try_at - now) if self._scrub else None
-        if self._since_checkpoint and now >= self._try_at:
-            size = self._log_size()
-            if size >= TRUNCATE_BYTES:
-                self._tidy("TRUNCATE", BUSY_MS if size < PATIENT_BYTES else PATIENT_MS)
-            elif self._since_checkpoint >= PASSIVE_BYTES:
-                self._tidy("PASSIVE", BUSY_MS)
-        return None
-
-    def finish(self) -> None:
-        """The last try, when the store is closed; the caller holds the lock."""
-        if self._scrub:
-            self._checkpoint("TRUNCATE", PATIENT_MS)
-
-    def _tidy(self, mode: str, busy_ms: int) -> None:
-        try:
-            with self._store.exclusive():
-                done = self._checkpoint(mode, busy_ms)
-        except (sqlite3.Error, OSError, ClewError):
-            done = False  # the disk fails, or another process has the lock: the next append will say so
-        if done:
-            self._since_checkpoint = 0
-            self._scrub = self._scrub and mode != "TRUNCATE"
-        else:
-            self._try_at = time.monotonic() + SCRUB_AGAIN_SECONDS
-
-    def _checkpoint(self, mode: str, busy_ms: int) -> bool:
-        connection = self._store.writing()
-        connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
-        try:
-            busy, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {int(self._store.lock_timeout * 1000)}")
-        return not busy
-
-    def _log_size(self) -> int:
-        try:
-            return os.stat(self._store.path + "-wal").st_size  # noqa: PTH116 - paths stay as they were given
-        except FileNotFoundError:
-            return 0
-
-
-class _Known:
-    """What the plan of the next append is told: the cache of heads, else the transaction so far."""
-
-    __slots__ = ("_connection", "_writer")
-
-    def __init__(self, writer: SQLiteWriter, connection: sqlite3.Connection) -> None:
-        self._writer = writer
-        self._connection = connection
+    # What the plan of the next append is told: the cache of heads, else the transaction so far
 
     def head(self, stream: str) -> KnownHead | None:
-        writer = self._writer
-        found = writer._heads.get(stream)
+        """The last version and hash of a stream's own events."""
+        found = self._heads.get(stream)
         if found is None:
             # What is pending has its head in the cache.
-            row = self._connection.execute(_HEAD, (stream,)).fetchone()
+            row = self._store.writing().execute(_HEAD, (stream,)).fetchone()
             if row is None:
                 return None
-            writer._ids[stream] = row[0]
-            found = writer._heads[stream] = row[1:]
+            self._ids[stream] = row[0]
+            found = self._heads[stream] = row[1:]
         return found
 
     def hash_at(self, stream: str, version: int) -> bytes | None:
+        """The hash of a stream's own row."""
         row = self._at(stream, version)
         return None if row is None else row[3]
 
     def state_at(self, stream: str, version: int) -> StoredState | None:
+        """The stored bytes of a stream's own row."""
         row = self._at(stream, version)
         return None if row is None else StoredState(row[2], row[4])
 
     def outcome(self, key: Key) -> Outcome | None:
-        self._writer._flush(self._connection)
-        connection = self._connection
+        """What an idempotency key came to."""
+        connection = self._store.writing()
+        self._flush(connection)
         return find_outcome(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), key)
 
     def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
-        self._writer._flush(self._connection)
-        row: tuple[int, str, bytes, bytes, bytes | None] | None
-        row = self._connection.execute(_AT, (stream, version)).fetchone()
+        connection = self._store.writing()
+        self._flush(connection)
+        row: tuple[int, str, bytes, bytes, bytes | None] | None = connection.execute(_AT, (stream, version)).fetchone()
         return row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,8 @@ PAGE = 1_000
 
 LOWEST = -(2**63)
 """Below every key and every version, also those that only tampering makes."""
+
+_NEVER_SHREDDED = frozenset({"thread-started", "thread-forked", "history-rewound", "message-redacted"})
 
 
 def verify_store(recorder: Recorder) -> Verdict:
@@ -79,11 +81,12 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
         if not _is_linked(previous, row):
             reason = "its hash does not follow from what it holds and what is before it"
             return count, Fault(thread_id, row.version, reason)
-        if not shreds.note(row, is_thread=is_thread):
-            return count, Fault(thread_id, row.version, "its bytes are no event of its type")
+        reason = shreds.note(row, is_thread=is_thread)
+        if reason is not None:
+            return count, Fault(thread_id, row.version, reason)
         previous = row.hash
         expected += 1
-    return expected - first.version, shreds.compare(thread_id)
+    return expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
 
 
 class _Shreds(NamedTuple):
@@ -92,21 +95,30 @@ class _Shreds(NamedTuple):
     shredded: dict[int, tuple[str, str]]
     redacted: dict[int, tuple[str, str]]
 
-    def note(self, row: Row, *, is_thread: bool) -> bool:
-        """Take in the next row; False when it cannot be read and should."""
+    def note(self, row: Row, *, is_thread: bool) -> str | None:
+        """Take in the next row; what is wrong with it by itself, None if nothing."""
         if row.digest is not None:
+            if row.type in _NEVER_SHREDDED:
+                return "its bytes were shredded, and events of its type never are"
             self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
         elif is_thread and row.type == "message-redacted":
             try:
                 data = decode(row.stream, row.version, row.type, row.state).data
             except CorruptEventError:
-                return False
+                return "its bytes are no event of its type"
             if isinstance(data, MessageRedacted):
                 self.redacted[data.version] = (data.digest, data.stub)
-        return True
+        return None
 
-    def compare(self, thread_id: str) -> Fault | None:
-        """The first row that is shredded without an event, or the other way round."""
+    def compare(self, thread_id: str, look: Callable[[int], Row | None]) -> Fault | None:
+        """The first row that is shredded without an event, or the other way round.
+
+        ``look`` gives a row as it is now: one may have been redacted after it was walked past.
+        """
+        for version in self.redacted.keys() - self.shredded.keys():
+            row = look(version)
+            if row is not None:
+                self.note(row, is_thread=True)
         for version in sorted(self.shredded.keys() | self.redacted.keys()):
             if version not in self.redacted:
                 return Fault(thread_id, version, "its bytes were shredded and no event says so")
@@ -115,6 +127,11 @@ class _Shreds(NamedTuple):
             if self.shredded[version] != self.redacted[version]:
                 return Fault(thread_id, version, "its stub is not the one of the event that redacted it")
         return None
+
+
+def _row(recorder: Recorder, name: str, version: int) -> Row | None:
+    rows = recorder.own_rows(name, after=version - 1, limit=1)
+    return rows[0] if rows and rows[0].version == version else None
 
 
 def _shown(name: str) -> str:
@@ -148,9 +165,8 @@ def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
     if stream.parent is None and stream.cut is None:
         return ROOT
     if stream.parent is not None and isinstance(stream.cut, int) and stream.cut >= 0:
-        for row in recorder.own_rows(stream.parent, after=stream.cut - 1, limit=1):
-            if row.version == stream.cut:
-                return row.hash
+        cut = _row(recorder, stream.parent, stream.cut)
+        return None if cut is None else cut.hash
     return None
 
 

@@ -42,7 +42,7 @@ class Wakeups:
         for wake in list(self._listeners.values()):
             try:
                 wake()
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged, and it is neither the writer's nor the others' fault
                 _log.exception("A listener of the store failed")
 
     def close(self) -> None:
@@ -71,8 +71,7 @@ class Wakeups:
             try:
                 changed = self._changed()
                 failing = False
-            except Exception:
-                # A disk that fails now may be there again later; the listeners will meet the error when they read.
+            except Exception:  # noqa: BLE001 - a disk that fails may be back later; who reads meets the error
                 changed = not failing
                 failing = True
             if changed and not stop.is_set():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -49,3 +51,13 @@ async def settled(outcome: Future[T]) -> T:
         waiter.exception()  # looked at, so that asyncio does not report it as lost
         raise cancelled
     return waiter.result()
+
+
+def waker(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> Callable[[], None]:
+    """Sets the event from any thread. It does not hold the subscription, which nobody may want any more."""
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(woken.set)
+
+    return wake

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decisions import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError, InvalidNameError
@@ -127,7 +128,8 @@ class Terms:
     """On what terms something is written.
 
     ``actor`` instead of the core's; ``expected_version`` of the thread; ``key`` is an idempotency key with what it
-    stands for; ``base`` is the control that a new stream begins with, ``fork`` where it leaves its parent.
+    stands for; ``base`` is the control that a new stream begins with, ``fork`` where it leaves its parent; ``again``
+    says whether a conflict is decided again.
     """
 
     actor: str | None = None
@@ -136,11 +138,15 @@ class Terms:
     base: Control | None = None
     fork: Fork | None = None
     shreds: tuple[Shred, ...] = ()
+    again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What was written: the events, or, when an earlier append with the same key had done it, only its versions."""
+    """What was written: the events, as they were handed to the writer, and their versions.
+
+    When an earlier append with the same key had done it there are only its versions.
+    """
 
     events: tuple[Event, ...]
     versions: tuple[int, ...]
@@ -162,54 +168,51 @@ def load(core: Core, thread_id: str) -> Operation[Control]:
 
 
 def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operation[Committed]:
-    """Decide and write; without an expected version a conflict is decided again on what is there then.
+    """Decide and write; a conflict is decided again on what is there then, unless the terms say otherwise.
 
-    It decides on the control that this process knows, which the version fences; a refusal is made only on a control
-    that was just read.
+    It is decided first on the tip, which counts on what this process has submitted; the writer refuses what was decided
+    on an event that was not written in the end. The thread itself refuses only on a control that was just read.
     """
     stream = core.stream(thread_id)
-    conflict: ConflictError | None = None
-    for _ in range(ATTEMPTS):
-        done = yield from _attempt(core, thread_id, stream, intent, terms)
-        if isinstance(done, Committed):
-            return done
-        conflict = done or conflict
-    raise conflict or ConflictError(thread_id, 0, 0)
-
-
-def _attempt(
-    core: Core, thread_id: str, stream: str, intent: Intent, terms: Terms
-) -> Operation[Committed | ConflictError | None]:
-    """What was written; or the conflict, or None for a refusal, that is to be decided again on a fresh control."""
+    if terms.actor is not None:
+        check_id(terms.actor, "actor")
+    conflict = ConflictError(thread_id, 0, 0)
     loaded = terms.base
-    if loaded is None and core.tips.get(stream) is None:
-        loaded = yield from load(core, thread_id)
+    for _ in range(ATTEMPTS):
+        if loaded is None and core.tips.get(stream) is None:
+            loaded = yield from load(core, thread_id)
+        try:
+            submitted = _submit(core, thread_id, stream, loaded, intent, terms)
+        except ClewError:
+            if loaded is None:
+                loaded = yield from load(core, thread_id)
+                continue
+            first = yield from _repeated(core, terms.key)
+            if first is None:
+                raise
+            return Committed((), first.versions)
+        try:
+            return (yield from _outcome(core, stream, submitted))
+        except ConflictError as found:
+            conflict = ConflictError(thread_id, found.expected, found.actual)
+            if terms.base is not None or not terms.again:
+                break
+            loaded = None
+    raise conflict
+
+
+def _outcome(core: Core, stream: str, submitted: _Submitted) -> Operation[Committed]:
+    """Wait for the writer. What was not written is no tip any more."""
     try:
-        events, after, outcome = _submit(core, thread_id, stream, loaded, intent, terms)
-    except ClewError:
-        core.tips.drop(stream)
-        if loaded is None:
-            return None
-        first = yield from _repeated(core, terms.key)
-        if first is None:
-            raise
-        return Committed((), first.versions)
-    try:
-        appended = yield from wait(outcome)
-    except ConflictError as found:
-        core.tips.drop(stream)
-        conflict = ConflictError(thread_id, found.expected, found.actual)
-        if terms.expected_version is None and terms.base is None:
-            return conflict
-        raise conflict from None
+        appended = yield from wait(submitted.outcome)
     except BaseException:
         core.tips.drop(stream)
         raise
     if appended.repeated:
         core.tips.drop(stream)
         return Committed((), appended.versions)
-    _remember(core, stream, after)
-    return Committed(_recorded(events, appended), appended.versions)
+    _remember(core, stream, submitted.after)
+    return Committed(submitted.events, appended.versions)
 
 
 def _repeated(core: Core, key: Key | None) -> Operation[Appended | None]:
@@ -225,37 +228,44 @@ def _remember(core: Core, stream: str, control: Control) -> None:
         core.controls.put(stream, control)
 
 
+class _Submitted(NamedTuple):
+    """What is on its way: the events, the control after them, and the writer's answer."""
+
+    events: tuple[Event, ...]
+    after: Control
+    outcome: Future[Appended]
+
+
 def _submit(
     core: Core, thread_id: str, stream: str, loaded: Control | None, intent: Intent, terms: Terms
-) -> tuple[list[Event], Control, Future[Appended]]:
-    """Decide on the control that is known, hand the events to the writer, and count on their being written.
+) -> _Submitted:
+    """Decide on what was loaded, else on the tip; hand the events to the writer, and count on their being written.
 
-    So appends of many threads to one conversation are decided one on the other and can share a commit. Where one is not
-    written after all, those after it conflict and are decided again.
+    So appends of many threads of control to one conversation are decided one on the other and can share a commit. Where
+    one is not written after all, those after it conflict and are decided again.
     """
     with core.lock:
-        control = terms.base or _newest(loaded, core.tips.get(stream))
+        tip = core.tips.get(stream)
+        control = loaded or tip or Control()
         if terms.expected_version is not None and control.version != terms.expected_version:
             raise ConflictError(thread_id, terms.expected_version, control.version)
         decided = decide(thread_id, control, intent)
         events, after = _record(core, stream, control, decided, terms.actor)
         crossed = after.version // SNAPSHOT_EVERY > control.version // SNAPSHOT_EVERY
-        outcome = core.log.submit(
+        submitted = core.log.submit(
             Write(
                 events,
+                {stream: bytes.fromhex(control.head) or ROOT},
                 forks={} if terms.fork is None else {stream: terms.fork},
                 shreds=terms.shreds,
                 controls={stream: after} if crossed else {},
                 key=terms.key,
             )
         )
-        core.tips.put(stream, after)
-    return events, after, outcome
-
-
-def _newest(loaded: Control | None, known: Control | None) -> Control:
-    """What was read may be older than what this process has submitted since; nothing is known after a conflict."""
-    return max(loaded or Control(), known or Control(), key=lambda control: control.version)
+        after = after._replace(head=submitted.heads[stream].hex())
+        if tip is None or tip.version < after.version:
+            core.tips.put(stream, after)
+    return _Submitted(tuple(events), after, submitted.outcome)
 
 
 def _record(
@@ -270,10 +280,3 @@ def _record(
         events.append(event)
         control = advance(control, event)
     return events, control
-
-
-def _recorded(events: list[Event], appended: Appended) -> tuple[Event, ...]:
-    return tuple(
-        event._replace(position=position, hash=hash_)
-        for event, position, hash_ in zip(events, appended.positions, appended.hashes, strict=True)
-    )

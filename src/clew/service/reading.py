@@ -128,8 +128,7 @@ def replay(found: Iterator[Event]) -> Iterator[tuple[Event, ThreadState]]:
 def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
     """What a list says of one thread."""
     control = yield from existing(core, thread_id)
-    stream = core.stream(thread_id)
-    return (yield from read(lambda: _summary(core.log, stream, control)))
+    return _summary(core.stream(thread_id), control)
 
 
 def summaries(core: Core, after: int, limit: int) -> Operation[tuple[list[ThreadSummary], int | None]]:
@@ -159,12 +158,11 @@ def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
 
 
 def _summarise(log: EventLog, streams: list[StreamInfo]) -> list[ThreadSummary]:
-    return [_summary(log, stream.name, log.control(stream.name)) for stream in streams]
+    return [_summary(stream.name, log.control(stream.name)) for stream in streams]
 
 
-def _summary(log: EventLog, stream: str, control: Control) -> ThreadSummary:
+def _summary(stream: str, control: Control) -> ThreadSummary:
     name = parse_stream_name(stream)
-    head = log.head(stream)
     metadata = control.metadata if control.source_id is None else {**control.metadata, "source_id": control.source_id}
     return ThreadSummary(
         thread_id=stream if name is None else name.id,
@@ -174,7 +172,7 @@ def _summary(log: EventLog, stream: str, control: Control) -> ThreadSummary:
         messages=control.messages,
         parent_id=control.parent_id,
         forked_at=control.forked_at,
-        head="" if head is None else head.hash.hex(),
+        head=control.head,
         created_at=to_time(control.created_at),
         updated_at=to_time(control.updated_at),
         metadata=metadata,
@@ -245,8 +243,17 @@ def _last_until(log: EventLog, stream: str, head: int, time: int) -> int:
     low, high = 0, head
     while low < high:
         middle = (low + high + 1) // 2
-        if log.lineage(stream, after=middle - 1, upto=middle)[0].recorded_at <= time:
+        if _time_at(log, stream, middle) <= time:
             low = middle
         else:
             high = middle - 1
     return low
+
+
+def _time_at(log: EventLog, stream: str, version: int) -> int:
+    """When a version was recorded; an opaque event that does not say is as old as the one before it."""
+    recorded_at = 0
+    while version and not recorded_at:
+        recorded_at = log.lineage(stream, after=version - 1, upto=version)[0].recorded_at
+        version -= 1
+    return recorded_at

@@ -30,7 +30,7 @@ from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.ports import Fork, Key, Shred
-from clew.service.core import Committed, Core, Terms, commit, load
+from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve
 
@@ -200,19 +200,20 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
     yield from existing(core, thread_id)
     version = _version(said)
     found = yield from _message_event(core, thread_id, version, "redact")
-    while True:
-        owner = yield from existing(core, found.thread_id)
+    conflict = ConflictError(thread_id, 0, 0)
+    for _ in range(ATTEMPTS):
         taken = yield from read(lambda: core.log.redactable(found.stream, version))
         if taken is None:
             raise NotRedactableError(f"Version {version} of thread {thread_id!r} is redacted already.")
         intent = Redact(version, taken.digest.hex(), taken.stub.decode("latin-1"), reason)
         shred = Shred(found.stream, version, taken.digest, taken.stub)
-        terms = Terms(actor=actor, expected_version=owner.version, shreds=(shred,))
         try:
-            done = yield from commit(core, found.thread_id, intent, terms)
-        except ConflictError:
-            continue  # somebody wrote to the thread, or redacted the same message: look again
-        return done.versions[0]
+            done = yield from commit(core, found.thread_id, intent, Terms(actor=actor, shreds=(shred,), again=False))
+        except ConflictError as found_other:
+            conflict = found_other  # somebody wrote to the thread, or redacted the same message: look again
+        else:
+            return done.versions[0]
+    raise conflict
 
 
 def _check_messages(messages: Sequence[Message]) -> None:

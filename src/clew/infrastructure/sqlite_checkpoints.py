@@ -1,0 +1,105 @@
+"""How long the write-ahead log of a SQLite store grows, and how shredded text leaves it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+from clew.domain.errors import ClewError
+
+if TYPE_CHECKING:
+    from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+
+COMMIT_BYTES = 3 * 4096
+"""About what a small commit adds to the log: a page of the events, of their index and of their counter."""
+
+LOOK_BYTES = 256 * 1024
+PASSIVE_BYTES = 4 * 1024 * 1024
+TRUNCATE_BYTES = 24 * 1024 * 1024
+PATIENT_BYTES = 40 * 1024 * 1024
+
+BUSY_MS = 20
+SCRUB_MS = 200
+PATIENT_MS = 2_000
+AGAIN_SECONDS = 0.05
+
+
+class Checkpoints:
+    """Called by the writer thread between batches: SQLite's own checkpoints are off.
+
+    A passive checkpoint lets the log begin again from its start, where writing costs less than at a growing end. It
+    cannot while somebody always reads, so from a certain length on the writer waits for the readers, each of which
+    holds on for one query only.
+    """
+
+    def __init__(self, store: ClewSQLiteDatastore) -> None:
+        self._store = store
+        self._written = 0
+        self._look_at = LOOK_BYTES
+        self._try_at = 0.0
+        self._scrub = False
+
+    def count(self, state_bytes: int) -> None:
+        """A commit added so many bytes of events to the log."""
+        self._written += COMMIT_BYTES + state_bytes
+
+    def scrub(self) -> None:
+        """Text was shredded: what the log still has of it is to go."""
+        self._scrub = True
+
+    def keep(self) -> float | None:
+        """Do what is due; the seconds until the next try when shredded text is still in the log."""
+        if not self._scrub and self._written < self._look_at:
+            return None
+        now = time.monotonic()
+        if now < self._try_at:
+            return self._try_at - now if self._scrub else None
+        if self._scrub:
+            self._try("TRUNCATE", SCRUB_MS)
+            return AGAIN_SECONDS if self._scrub else None
+        self._look_at = self._written + LOOK_BYTES
+        size = self._log_size()
+        if size >= TRUNCATE_BYTES:
+            self._try("TRUNCATE", BUSY_MS if size < PATIENT_BYTES else PATIENT_MS)
+        elif self._written >= PASSIVE_BYTES:
+            self._try("PASSIVE", BUSY_MS)
+        return None
+
+    def finish(self) -> None:
+        """The last try for shredded text, when the store is closed; the caller holds the lock."""
+        if self._scrub:
+            self._checkpoint("TRUNCATE", PATIENT_MS)
+
+    def truncate(self) -> bool:
+        """Empty the log if nobody reads it; the caller holds the lock."""
+        return self._checkpoint("TRUNCATE", BUSY_MS)
+
+    def _try(self, mode: str, busy_ms: int) -> None:
+        try:
+            with self._store.exclusive():
+                done = self._checkpoint(mode, busy_ms)
+        except (sqlite3.Error, OSError, ClewError):
+            done = False  # the disk fails, or another process has the lock: the next append will say so
+        if done:
+            self._written = 0
+            self._look_at = LOOK_BYTES
+            self._scrub = self._scrub and mode != "TRUNCATE"
+        else:
+            self._try_at = time.monotonic() + AGAIN_SECONDS
+
+    def _checkpoint(self, mode: str, busy_ms: int) -> bool:
+        connection = self._store.writing()
+        connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
+        try:
+            busy, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._store.lock_timeout * 1000)}")
+        return not busy
+
+    def _log_size(self) -> int:
+        try:
+            return os.stat(self._store.path + "-wal").st_size  # noqa: PTH116 - paths stay as they were given
+        except FileNotFoundError:
+            return 0

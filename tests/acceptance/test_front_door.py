@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clew
+from clew import ClewError, Conversations, Engine, Message
+
+
+def test_says_what_it_offers() -> None:
+    assert clew.__all__ == ["ClewError", "Conversations", "Engine", "Message"]
+    assert clew.__all__ == sorted(clew.__all__)
+    assert set(clew.__all__) <= set(dir(clew))
+    for name in clew.__all__:
+        assert getattr(clew, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = clew.Nothing
+
+
+def test_imports_nothing_heavy_before_it_is_asked_for() -> None:
+    program = (
+        "import sys; import clew; dir(clew)\n"
+        "heavy = 'asyncio eventsourcing httpx openai orjson pydantic psycopg rich sqlite3 typer'\n"
+        "print(sorted(set(heavy.split()) & set(sys.modules)))\n"
+        "from clew import Conversations\n"
+        "print(sorted({'openai', 'psycopg', 'rich', 'typer'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n[]\n"
+
+
+def test_the_first_lines_of_the_design_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Conversations.open("sqlite:///clew.db") as conversations:
+        thread = conversations.start_thread(title="Refund", actor="user:42")
+        thread.append(Message.user("Where is my parcel?"))
+        message = thread.append(Message.assistant("Let me look."))
+        thread.checkpoint("before refund")
+        branch = thread.fork(at="before refund", title="What if")
+        messages = branch.history().messages
+        assert [(each.version, each.role, each.text) for each in messages] == [
+            (2, "user", "Where is my parcel?"),
+            (3, "assistant", "Let me look."),
+        ]
+        assert [each.text for each in thread.history(at_message=1).messages] == ["Where is my parcel?"]
+        thread.rewind(to="before refund")
+        edited = thread.edit(message, "I cannot look.")
+        assert [each.text for each in edited.history().messages] == ["Where is my parcel?", "I cannot look."]
+        assert [event.type for event in conversations.thread(thread.id).events()] == [
+            "thread-started",
+            "message-appended",
+            "message-appended",
+            "checkpoint-made",
+            "history-rewound",
+        ]
+        with pytest.raises(ClewError, match="There is no thread 'nobody'") as caught:
+            conversations.thread("nobody")
+        assert type(caught.value).__name__ == "UnknownThreadError"
+        assert [each.title for each in conversations.threads()] == ["Refund", "What if", "Refund"]
+        assert conversations.open_thread("mine").version == conversations.open_thread("mine").version == 1
+    assert (tmp_path / "clew.db").stat().st_size > 0
+
+
+def test_the_same_lines_run_awaited(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            thread = await engine.start_thread(title="Refund", actor="user:42")
+            await thread.append(Message.user("Where is my parcel?"))
+            message = await thread.append(Message.assistant("Let me look."))
+            await thread.checkpoint("before refund")
+            branch = await thread.fork(at="before refund", title="What if")
+            assert [each.version for each in (await branch.history()).messages] == [2, 3]
+            assert [each.text for each in await thread.history(at_message=1)] == ["Where is my parcel?"]
+            await thread.rewind(to="before refund")
+            edited = await thread.edit(message, "I cannot look.")
+            assert [each.text for each in await edited.history()] == ["Where is my parcel?", "I cannot look."]
+            again = await engine.thread(thread.id)
+            assert [event.version async for event in again.events()] == [1, 2, 3, 4, 5]
+            with pytest.raises(ClewError, match="There is no thread 'nobody'"):
+                await engine.thread("nobody")
+
+    asyncio.run(talk())
+    with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as conversations:
+        assert [each.title for each in conversations.threads()] == ["Refund", "What if", "Refund"]
+        assert conversations.verify().first_bad is None
+
+
+def test_refuses_a_url_that_names_no_store_with_an_error_of_its_own() -> None:
+    with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
+        Conversations.open("mysql://localhost/clew")
+    with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
+        Engine.open("clew.db")

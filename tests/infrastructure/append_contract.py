@@ -1,0 +1,263 @@
+"""What an append does and refuses, and what its idempotency key stands for, in every store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from eventsourcing.persistence import IntegrityError, Tracking
+from tests.infrastructure.recording import (
+    PATIENCE,
+    addresses,
+    append,
+    event,
+    failure,
+    fill,
+    held,
+    recomputed,
+    run_threads,
+    together,
+)
+
+from clew.domain.errors import ConflictError, IdempotencyKeyReusedError, InvalidNameError
+from clew.infrastructure.recorder import Append, Appended, Fork, Key, RecordedConflictError, Recorder
+
+
+class AppendContract:
+    """What an append does and refuses."""
+
+    def test_gives_positions_hashes_and_versions_in_the_order_of_the_events(self, recorder: Recorder) -> None:
+        outcome = append(recorder, event("a", 1), event("b", 1), event("a", 2))
+        assert outcome.versions == (1, 1, 2)
+        assert not outcome.repeated
+        rows = recorder.rows(after=0, limit=10)
+        assert outcome.positions == tuple(row.position for row in rows)
+        assert outcome.hashes == tuple(row.hash for row in rows)
+        assert addresses(rows) == [("a", 1), ("b", 1), ("a", 2)]
+
+    def test_links_each_event_to_the_one_before_and_the_first_to_the_root(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 3)
+        append(recorder, event("a", 4, b"", "empty"), event("a", 5, bytes(range(256)), "größe"))
+        rows = recorder.lineage("a")
+        assert [row.hash for row in rows] == recomputed(rows)
+        head = recorder.head("a")
+        assert head is not None
+        assert (head.version, head.hash) == (5, rows[-1].hash)
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_lets_a_stream_begin_at_nought_or_one(self, recorder: Recorder, first: int) -> None:
+        append(recorder, event("a", first), event("a", first + 1))
+        assert [row.version for row in recorder.lineage("a")] == [first, first + 1]
+
+    @pytest.mark.parametrize("first", [-1, 2, 9])
+    def test_refuses_a_stream_that_begins_elsewhere(self, recorder: Recorder, first: int) -> None:
+        error = failure(recorder, event("a", first))
+        assert isinstance(error, RecordedConflictError)
+        assert (error.stream, error.expected, error.actual) == ("a", first - 1, 0)
+        assert recorder.head("a") is None
+        assert recorder.stream("a") is None
+
+    @pytest.mark.parametrize("version", [0, 1, 3, 5, 6])
+    def test_refuses_a_version_that_is_not_the_next(self, recorder: Recorder, version: int) -> None:
+        fill(recorder, "a", 3)
+        error = failure(recorder, event("a", version))
+        assert isinstance(error, RecordedConflictError)
+        assert (error.stream, error.expected, error.actual) == ("a", version - 1, 3)
+        assert [row.version for row in recorder.lineage("a")] == [1, 2, 3]
+
+    def test_raises_a_conflict_that_is_both_of_clew_s_and_of_the_library_s(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        error = failure(recorder, event("a", 1))
+        assert isinstance(error, ConflictError)
+        assert isinstance(error, IntegrityError)
+
+    def test_refuses_the_same_version_twice_in_one_append(self, recorder: Recorder) -> None:
+        error = failure(recorder, event("a", 1), event("a", 1))
+        assert isinstance(error, RecordedConflictError)
+        assert recorder.last_position() == 0
+
+    def test_refuses_a_gap_within_one_append(self, recorder: Recorder) -> None:
+        assert isinstance(failure(recorder, event("a", 1), event("a", 3)), RecordedConflictError)
+        assert recorder.last_position() == 0
+
+    def test_writes_nothing_of_an_append_when_one_of_its_streams_is_elsewhere(self, recorder: Recorder) -> None:
+        fill(recorder, "b", 2)
+        before = recorder.rows(after=0, limit=10)
+        assert isinstance(failure(recorder, event("a", 1), event("b", 2), event("c", 1)), RecordedConflictError)
+        assert recorder.rows(after=0, limit=10) == before
+        assert [info.name for info in recorder.streams(limit=10)] == ["b"]
+        append(recorder, event("a", 1), event("b", 3), event("c", 1))
+        assert recorder.last_position() >= 5
+
+    def test_leaves_the_appends_beside_a_refused_one_as_they_are(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        with held(recorder, event("other", 1)):
+            good = recorder.submit(Append([event("a", 2)]))
+            bad = recorder.submit(Append([event("b", 1), event("a", 2)]))
+            after_good = recorder.submit(Append([event("a", 3)]))
+            strange = recorder.submit(Append([event("a", 4, type_="\ud800")]))
+            last = recorder.submit(Append([event("a", 4)]))
+        assert good.result(PATIENCE).versions == (2,)
+        assert isinstance(bad.exception(PATIENCE), RecordedConflictError)
+        assert after_good.result(PATIENCE).versions == (3,)
+        assert isinstance(strange.exception(PATIENCE), InvalidNameError)
+        assert last.result(PATIENCE).versions == (4,)
+        rows = recorder.lineage("a")
+        assert [row.hash for row in rows] == recomputed(rows)
+        assert recorder.stream("b") is None
+
+    def test_lets_one_of_two_opposite_appends_across_streams_win(self, recorder: Recorder) -> None:
+        for version in range(1, 21):
+            pair = [event("a", version), event("b", version)]
+            futures = together(recorder, [Append(pair), Append(pair[::-1])])
+            errors = [future.exception(PATIENCE) for future in futures]
+            assert sorted(error is None for error in errors) == [False, True]
+            assert any(isinstance(error, RecordedConflictError) for error in errors)
+        for stream in ("a", "b"):
+            rows = recorder.lineage(stream)
+            assert [row.version for row in rows] == list(range(1, 21))
+            assert [row.hash for row in rows] == recomputed(rows)
+
+    def test_keeps_every_byte_and_any_valid_name(self, recorder: Recorder) -> None:
+        names = ["default/thread/x", "", " ", "'\"%_*?[", "naïve", "\x00", "a\x00b", "\U0010ffff", "日本", "x" * 2000]
+        state = bytes(range(256)) * 300
+        for name in names:
+            append(recorder, event(name, 1, state, name or "t"))
+        for name in names:
+            (row,) = recorder.lineage(name)
+            assert (row.stream, row.type, row.state) == (name, name or "t", state)
+
+    def test_refuses_a_name_that_is_no_valid_unicode(self, recorder: Recorder) -> None:
+        assert isinstance(failure(recorder, event("a\ud800", 1, b"")), InvalidNameError)
+        assert isinstance(failure(recorder, event("a", 1), key=Key("a", "\ud800", b"")), InvalidNameError)
+        assert recorder.last_position() == 0
+
+    def test_takes_an_append_without_events(self, recorder: Recorder) -> None:
+        assert append(recorder) == Appended((), (), ())
+        assert recorder.last_position() == 0
+
+    def test_records_tracking_with_the_events_or_neither(self, recorder: Any) -> None:
+        append(recorder, event("a", 1), tracking=Tracking("up", 5))
+        error = failure(recorder, event("a", 2), event("b", 1), tracking=Tracking("up", 5))
+        assert isinstance(error, IntegrityError)
+        assert isinstance(error, ConflictError)
+        assert recorder.head("a").version == 1
+        assert recorder.stream("b") is None
+        assert isinstance(failure(recorder, event("a", 1), tracking=Tracking("up", 6)), RecordedConflictError)
+        assert recorder.max_tracking_id("up") == 5
+        append(recorder, event("a", 2), tracking=Tracking("up", 6))
+        assert recorder.max_tracking_id("up") == 6
+
+    def test_serves_sixteen_threads_without_loss(self, recorder: Recorder) -> None:
+        outcomes: list[Appended] = []
+
+        def work(number: int) -> None:
+            outcomes.extend(
+                append(recorder, event(f"s{number}", version), event(f"t{number}", version)) for version in range(1, 26)
+            )
+
+        run_threads([lambda number=number: work(number) for number in range(16)])  # type: ignore[misc] # a bound loop
+        positions = sorted(position for outcome in outcomes for position in outcome.positions)
+        assert len(set(positions)) == len(positions) == 800
+        assert [row.position for row in recorder.rows(after=0, limit=1000)] == positions
+        for number in range(16):
+            rows = recorder.lineage(f"s{number}")
+            assert [row.hash for row in rows] == recomputed(rows)
+            assert len(rows) == 25
+
+    def test_lets_exactly_one_of_many_threads_have_a_version(self, recorder: Recorder) -> None:
+        wins: list[int] = []
+        losses: list[BaseException] = []
+
+        def work() -> None:
+            for version in range(1, 21):
+                error = failure(recorder, event("a", version))
+                if error is None:
+                    wins.append(version)
+                else:
+                    losses.append(error)
+
+        run_threads([work] * 8)
+        assert sorted(wins) == list(range(1, 21))
+        assert len(losses) == 140
+        assert all(isinstance(error, RecordedConflictError) for error in losses)
+
+
+class KeyContract:
+    """What idempotency keys stand for."""
+
+    def test_answers_a_repeated_key_with_the_first_outcome_and_writes_nothing(self, recorder: Recorder) -> None:
+        key = Key("a", "k", b"content")
+        first = append(recorder, event("a", 1), event("a", 2), key=key)
+        fill(recorder, "a", 4, start=3)
+        again = append(recorder, event("a", 1), event("a", 2), key=key)
+        assert again == Appended(first.positions, first.hashes, first.versions, repeated=True)
+        assert recorder.last_position() == recorder.rows(after=0, limit=10)[3].position
+        assert recorder.repeated(key) == again
+
+    def test_looks_at_the_key_before_the_versions(self, recorder: Recorder) -> None:
+        key = Key("a", "k", b"content")
+        append(recorder, event("a", 1), key=key)
+        fill(recorder, "a", 5, start=2)
+        assert append(recorder, event("a", 77), key=key).repeated
+        assert append(recorder, event("a", 6), key=key).versions == (1,)
+
+    def test_refuses_a_key_that_stands_for_other_content(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1), key=Key("a", "k", b"content"))
+        error = failure(recorder, event("a", 2), key=Key("a", "k", b"other"))
+        assert isinstance(error, IdempotencyKeyReusedError)
+        assert (error.stream, error.key) == ("a", "k")
+        with pytest.raises(IdempotencyKeyReusedError):
+            recorder.repeated(Key("a", "k", b"other"))
+        assert recorder.last_position() == recorder.rows(after=0, limit=10)[0].position
+
+    def test_keeps_keys_of_different_streams_apart(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1), key=Key("a", "k", b"one"))
+        assert not append(recorder, event("b", 1), key=Key("b", "k", b"two")).repeated
+        assert recorder.repeated(Key("c", "k", b"two")) is None
+        assert recorder.repeated(Key("a", "l", b"one")) is None
+
+    def test_forgets_the_key_of_an_append_that_was_refused(self, recorder: Recorder) -> None:
+        key = Key("a", "k", b"content")
+        assert isinstance(failure(recorder, event("a", 5), key=key), RecordedConflictError)
+        assert recorder.repeated(key) is None
+        assert not append(recorder, event("a", 1), key=key).repeated
+
+    def test_answers_for_all_streams_of_the_append(self, recorder: Recorder) -> None:
+        fill(recorder, "b", 3)
+        key = Key("a", "k", b"content")
+        first = append(recorder, event("b", 4), event("a", 1), event("b", 5), key=key)
+        again = append(recorder, event("b", 4), event("a", 1), event("b", 5), key=key)
+        assert (again.positions, again.hashes, again.versions) == (first.positions, first.hashes, (4, 1, 5))
+
+    def test_takes_a_key_of_a_stream_that_the_append_only_forks(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 3)
+        key = Key("a", "k", b"content")
+        first = append(recorder, event("f", 3), forks={"f": Fork("a", 2)}, key=key)
+        again = append(recorder, event("g", 3), forks={"g": Fork("a", 2)}, key=key)
+        assert again.repeated
+        assert again.hashes == first.hashes
+        assert recorder.stream("g") is None
+
+    def test_refuses_a_key_of_a_stream_that_is_not_there(self, recorder: Recorder) -> None:
+        error = failure(recorder, event("a", 1), key=Key("nowhere", "k", b"content"))
+        assert isinstance(error, RecordedConflictError)
+        assert recorder.last_position() == 0
+
+    def test_refuses_a_key_without_events(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        assert isinstance(failure(recorder, key=Key("a", "k", b"")), ValueError)
+
+    @pytest.mark.parametrize("batched", [False, True])
+    def test_writes_once_when_the_same_key_comes_many_times_at_once(self, recorder: Recorder, batched: bool) -> None:  # noqa: FBT001 - a parameter of pytest's
+        key = Key("a", "k", b"content")
+        wanted = [Append([event("a", 1)], key=key) for _ in range(12)]
+        if batched:
+            with held(recorder, event("other", 1)):
+                futures = [recorder.submit(one) for one in wanted]
+        else:
+            futures = together(recorder, wanted)
+        outcomes = [future.result(PATIENCE) for future in futures]
+        assert sorted(outcome.repeated for outcome in outcomes) == [False] + [True] * 11
+        assert len({outcome.positions for outcome in outcomes}) == 1
+        assert len(recorder.lineage("a")) == 1

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.domain.strategies import jsons, objects, texts
+
+from clew.conversations import Conversations
+from clew.domain.control import SNAPSHOT_EVERY, Control, advance
+from clew.domain.events import Event
+from clew.domain.messages import Message
+from clew.infrastructure.application import ConversationLog
+from clew.infrastructure.control_snapshots import read_control, write_control
+from clew.infrastructure.mapper import EnvelopeMapper
+from clew.infrastructure.urls import open_log
+
+ROOT = "default/thread/root"
+FORK = "default/thread/fork"
+
+HOSTILE = {
+    "COMPRESSOR_TOPIC": "zlib",
+    "CIPHER_TOPIC": "nowhere:Cipher",
+    "CIPHER_KEY": "x",
+    "MAPPER_TOPIC": "nowhere:Mapper",
+    "TRANSCODER_TOPIC": "nowhere:Transcoder",
+    "FACTORY_TOPIC": "nowhere:Factory",
+    "INFRASTRUCTURE_FACTORY": "nowhere:Factory",
+    "PERSISTENCE_MODULE": "nowhere",
+    "IS_SNAPSHOTTING_ENABLED": "y",
+    "SNAPSHOTTING_INTERVAL": "1",
+    "CREATE_TABLE": "n",
+    "SQLITE_DBNAME": "/nowhere/host.db",
+    "SQLITE_SYNCHRONOUS": "MAYBE",
+    "ORIGINATOR_ID_TYPE": "uuid",
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "CLEW_", "clew_"])
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_the_environment_of_the_process_is_not_read(
+    store: str, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in HOSTILE.items():
+        monkeypatch.setitem(os.environ, prefix + name, value)
+    url = "memory:" if store == "memory" else f"sqlite:///{tmp_path}/a.db"
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("hello " * 100)])
+        assert thread.history().messages[0].text == "hello " * 100
+        log = conversations._core.log
+        assert isinstance(log, ConversationLog)
+        assert type(log.mapper) is EnvelopeMapper
+        assert (log.mapper.compressor, log.mapper.cipher, log.snapshots) == (None, None, None)
+        assert not set(HOSTILE) & {key for key in log.env if log.env[key] == HOSTILE.get(key)}
+        rows = log._recorder.rows(after=0, limit=10)
+        assert b"hello hello" in rows[1].state
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a long thread that rests, rewinds and forks; its controls have snapshots."""
+    path = tmp_path_factory.mktemp("application") / "built.db"
+    with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
+        root = conversations.start_thread("Refund", thread_id="root", labels={"a": 1}, metadata={"n": None})
+        for number in range(40):
+            root.append([Message.user(f"{number}.{part}") for part in range(6)])
+            labels: dict[str, Any] = {f"label{number % 5}": number}
+            root.label(**labels)
+            if number % 10 == 3:
+                root.checkpoint(f"here {number}")
+                root.rewind(to=root.version - 4)
+            if number % 10 == 7:
+                root.suspend()
+                root.resume()
+        fork = root.fork(at=200, thread_id="fork", title="What if")
+        for number in range(20):
+            fork.append([Message.user(f"{number}.{part}") for part in range(10)])
+        fork.end(reason="done")
+    return path
+
+
+@pytest.fixture
+def log(built: Path) -> Iterator[ConversationLog]:
+    with closing(open_log(f"sqlite:///{built}")) as opened:
+        yield opened
+
+
+def folded(events: list[Event]) -> Control:
+    control = Control()
+    for event in events:
+        control = advance(control, event)
+    return control
+
+
+@pytest.mark.parametrize("stream", [ROOT, FORK])
+def test_a_control_from_a_snapshot_and_what_came_after_equals_the_whole_fold(log: ConversationLog, stream: str) -> None:
+    events = log.lineage(stream)
+    assert len(events) > 2 * SNAPSHOT_EVERY
+    assert log.control(stream) == folded(events)
+    for version in (
+        *range(1, len(events) + 1, 7),
+        SNAPSHOT_EVERY - 1,
+        SNAPSHOT_EVERY,
+        SNAPSHOT_EVERY + 1,
+        199,
+        200,
+        201,
+    ):
+        assert log.control(stream, version) == folded(events[:version])
+
+
+def test_a_snapshot_bounds_what_is_folded(log: ConversationLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    recorder = log._recorder
+    lineage = recorder.lineage
+
+    def counted(stream: str, *, after: int = -1, upto: int | None = None) -> list[object]:
+        rows = lineage(stream, after=after, upto=upto)
+        read.append(len(rows))
+        return list(rows)
+
+    monkeypatch.setattr(recorder, "lineage", counted)
+    for stream in (ROOT, FORK):
+        log.control(stream)
+        log.control(stream, 250)
+    assert len(read) == 4
+    # A snapshot is taken with the append that crosses a multiple, so it may lie an append further on.
+    assert max(read) < SNAPSHOT_EVERY + 10
+
+
+def test_a_thread_that_is_not_there_has_the_control_of_nothing(log: ConversationLog) -> None:
+    assert log.control("default/thread/nobody") == Control()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"",
+        b"0",
+        b"2[]",
+        b"1",
+        b"1{",
+        b"1[",
+        b"1null",
+        b'1["three"]',
+        b'1[3,"asleep"]',
+        b"\xff" * 20,
+        b"1[" + b"[" * 9000,
+    ],
+    ids=range(11),
+)
+def test_a_snapshot_that_is_not_understood_is_ignored(built: Path, tmp_path: Path, state: bytes) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(built.read_bytes())
+    with closing(sqlite3.connect(copy)) as raw, raw:
+        assert raw.execute("UPDATE snapshot SET state = ?", (state,)).rowcount > 2
+    with closing(open_log(f"sqlite:///{copy}")) as log:
+        for stream in (ROOT, FORK):
+            assert log.control(stream) == folded(log.lineage(stream))
+            assert log.control(stream, 210) == folded(log.lineage(stream, upto=210))
+
+
+def test_snapshots_can_all_be_dropped(built: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(built.read_bytes())
+    with closing(sqlite3.connect(copy)) as raw, raw:
+        raw.execute("DELETE FROM snapshot")
+    with closing(open_log(f"sqlite:///{copy}")) as log:
+        assert log.control(FORK) == folded(log.lineage(FORK))
+
+
+controls = st.builds(
+    Control,
+    version=st.integers(min_value=0),
+    status=st.sampled_from(["active", "suspended", "ended", "deleted"]),
+    title=st.none() | texts,
+    labels=objects,
+    metadata=objects,
+    imported=st.booleans(),
+    source_id=jsons,
+    checkpoints=st.dictionaries(texts, st.integers(min_value=1)),
+    messages=st.integers(min_value=0),
+    parent_id=st.none() | texts,
+    forked_at=st.none() | st.integers(min_value=1),
+    created_at=st.integers(min_value=0),
+    updated_at=st.integers(min_value=0),
+)
+
+
+@given(controls)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_a_snapshot_gives_back_the_control(control: Control) -> None:
+    assert repr(read_control(write_control(control))) == repr(control)
+
+
+def test_a_snapshot_of_other_fields_is_not_used() -> None:
+    state = write_control(Control(version=7))
+    assert read_control(state) == Control(version=7)
+    assert read_control(state[:-1] + b',"more"]') is None
+    assert read_control(b"2" + state[1:]) is None

@@ -1,0 +1,188 @@
+"""Stored events of every released version, which are read for ever.
+
+``python -m tests.infrastructure.test_golden_events`` adds a line for each sample below that has none yet. Lines that
+are there are never changed.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.domain.strategies import CONTENT_TYPES
+
+from clew.domain.events import (
+    EVENT_TYPES,
+    TYPE_NAMES,
+    CheckpointMade,
+    Event,
+    HistoryRewound,
+    MessageAppended,
+    MessageRedacted,
+    Opaque,
+    Shredded,
+    Source,
+    ThreadDeleted,
+    ThreadEnded,
+    ThreadEvent,
+    ThreadForked,
+    ThreadLabelled,
+    ThreadResumed,
+    ThreadStarted,
+    ThreadSuspended,
+)
+from clew.domain.messages import (
+    ApprovalRequest,
+    ApprovalResponse,
+    Content,
+    FunctionCall,
+    FunctionResult,
+    Media,
+    Message,
+    Raw,
+    Reasoning,
+    Text,
+)
+from clew.domain.upcasting import schema_version
+from clew.infrastructure.envelope import SALT, decode, encode, stub
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "events-0.1.jsonl"
+
+_CALL = FunctionCall(call_id="call_1", name="find_order", arguments='{"id": "W-1"}')
+_ODD: Any = {"_type_": None, "": [{}, [], -0.0, 1e308, 5e-324, 123456789012345678901234567890], "ü🧶": True}
+
+
+def _said(*contents: Content, **fields: Any) -> MessageAppended:
+    return MessageAppended(message=Message(**{"role": "assistant", **fields, "contents": contents}))
+
+
+SAMPLES: dict[str, ThreadEvent | Shredded] = {
+    "started-empty": ThreadStarted(),
+    "started": ThreadStarted(
+        title="Grüße 🧶", labels={"topic": "refund"}, metadata=_ODD, source=Source(id=["a", 1], fields=_ODD)
+    ),
+    "forked-empty": ThreadForked(parent_id="a", parent_version=3, parent_hash="ab" * 32),
+    "forked": ThreadForked(parent_id="ü/x", parent_version=3, parent_hash="ab" * 32, title="What if"),
+    "labelled": ThreadLabelled(labels={"set": _ODD, "removed": None}),
+    "message-empty": _said(),
+    "message": _said(Text(text="Hello\n\x00 🧶"), role="user", author="ann", metadata=_ODD, source={"openai": _ODD}),
+    "text": _said(Text(text=""), role="system"),
+    "reasoning": _said(Reasoning(text="hm"), Reasoning(text="", data=_ODD)),
+    "media": _said(Media(uri="data:,x"), Media(uri="https://example.org/a.png", media_type="image/png"), role="user"),
+    "function-call": _said(_CALL, _CALL),
+    "function-result": _said(
+        FunctionResult(call_id="call_1"), FunctionResult(call_id="", name="find_order", result=_ODD), role="tool"
+    ),
+    "approval-request": _said(
+        ApprovalRequest(approval_id="1", call=_CALL), ApprovalRequest(approval_id="2", call=_CALL, reason="amount")
+    ),
+    "approval-response": _said(
+        ApprovalResponse(approval_id="1", approved=True),
+        ApprovalResponse(approval_id="2", approved=False, reason="too much"),
+        role="developer",
+    ),
+    "raw": _said(Raw(), Raw(value=_ODD)),
+    "redacted": MessageRedacted(version=2, digest="cd" * 32, stub="\x02{}", reason="asked"),
+    "rewound": HistoryRewound(to=2),
+    "checkpoint": CheckpointMade(name="before refund", at=2),
+    "suspended": ThreadSuspended(reason="waiting"),
+    "resumed": ThreadResumed(),
+    "ended": ThreadEnded(reason="solved"),
+    "deleted": ThreadDeleted(reason="wish"),
+    "shredded": Shredded("user"),
+}
+
+
+def _lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in GOLDEN.read_text(encoding="utf-8").splitlines()]
+
+
+def _reads_as(event: Event) -> dict[str, Any]:
+    """An event as plain JSON, in which golden lines say what they hold."""
+    if isinstance(event.data, Shredded):
+        data: Any = {"shredded": event.data.role}
+    elif isinstance(event.data, Opaque):
+        data = {"opaque": True}
+    else:
+        data = event.data.model_dump(mode="json")
+    fields = ("event_id", "recorded_at", "messages", "actor", "run_id", "cause", "subject", "metadata")
+    return {**{name: getattr(event, name) for name in fields}, "data": data}
+
+
+def _written(name: str, data: ThreadEvent | Shredded) -> tuple[str, bytes]:
+    full = not name.endswith("-empty")
+    said = data if not isinstance(data, Shredded) else _said(Text(text="gone"), role=data.role)
+    event = Event(
+        "default/thread/golden",
+        4,
+        TYPE_NAMES[type(said)],
+        "0199f0a0c0de7000800000000000beef",
+        1_760_000_000_000_000,
+        3,
+        said,
+        *(("user:ü", "run-1", "cause-1", "subject-1", _ODD) if full else ()),
+    )
+    return event.type, stub(event) if isinstance(data, Shredded) else encode(event)
+
+
+def _schema(line: dict[str, Any]) -> int:
+    state = b64decode(line["state"])
+    return 0 if state[0] else json.loads(state[1 + SALT :]).get("v", 1)
+
+
+def _missing(lines: list[dict[str, Any]]) -> dict[str, tuple[str, bytes]]:
+    """The samples that have no line at their present schema version."""
+    there = {(line["sample"], _schema(line)) for line in lines}
+    found = {}
+    for name, data in SAMPLES.items():
+        type_, state = _written(name, data)
+        if (name, schema_version(type_) if state[0] == 0 else 0) not in there:
+            found[name] = (type_, state)
+    return found
+
+
+def add_missing() -> int:
+    """Add a line for each sample that has none; returns how many."""
+    missing = _missing(_lines() if GOLDEN.exists() else [])
+    with GOLDEN.open("a", encoding="utf-8") as file:
+        for name, (type_, state) in missing.items():
+            reads_as = _reads_as(decode("default/thread/golden", 4, type_, state))
+            line = {"sample": name, "type": type_, "state": b64encode(state).decode(), "reads_as": reads_as}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    return len(missing)
+
+
+def test_every_golden_event_reads_as_it_always_did() -> None:
+    lines = _lines()
+    assert len(lines) >= len(SAMPLES)
+    for line in lines:
+        event = decode("default/thread/golden", 4, line["type"], b64decode(line["state"]))
+        assert not isinstance(event.data, Opaque), line["sample"]
+        assert json.dumps(_reads_as(event)) == json.dumps(line["reads_as"]), line["sample"]
+
+
+def test_every_event_type_and_every_content_type_has_a_golden_line() -> None:
+    lines = _lines()
+    assert {(line["type"], _schema(line)) for line in lines if _schema(line)} >= {
+        (type_, schema_version(type_)) for type_ in EVENT_TYPES
+    }
+    contents = {
+        content["type"] for line in lines for content in line["reads_as"]["data"].get("message", {}).get("contents", ())
+    }
+    assert contents == {kind.model_fields["type"].default for kind in CONTENT_TYPES}
+    assert not _missing(lines), "run python -m tests.infrastructure.test_golden_events"
+
+
+@pytest.mark.parametrize("name", [name for name, data in SAMPLES.items() if not isinstance(data, Shredded)])
+def test_what_is_written_today_is_what_the_golden_line_holds_but_for_its_salt(name: str) -> None:
+    type_, state = _written(name, SAMPLES[name])
+    line = next(each for each in reversed(_lines()) if each["sample"] == name)
+    assert line["type"] == type_
+    assert b64decode(line["state"])[1 + SALT :] == state[1 + SALT :]
+
+
+if __name__ == "__main__":
+    add_missing()

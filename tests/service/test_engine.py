@@ -1,0 +1,362 @@
+"""The service awaited: the same essentials, cancellation, and tasks that write at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+from tests.service.settable_clock import SettableClock
+
+from clew.domain.errors import (
+    CheckpointExistsError,
+    ClosedError,
+    ConflictError,
+    IdempotencyKeyReusedError,
+    InvalidContentError,
+    NotRedactableError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    UnknownThreadError,
+    UnknownVersionError,
+)
+from clew.domain.messages import Message
+from clew.engine import Engine, LocalThread
+
+HELLO = Message.user("Hello.")
+
+
+@pytest.fixture
+def with_engine(url: str, clock: SettableClock) -> Callable[[Callable[[Engine], Coroutine[Any, Any, None]]], None]:
+    """Runs a coroutine function with an open engine, in an event loop of its own."""
+
+    def run(work: Callable[[Engine], Coroutine[Any, Any, None]]) -> None:
+        async def opened() -> None:
+            async with Engine.open(url, now=clock) as engine:
+                await work(engine)
+
+        asyncio.run(opened())
+
+    return run
+
+
+Run = Callable[[Callable[[Engine], Coroutine[Any, Any, None]]], None]
+
+
+@contextmanager
+def resting_writer(engine: Engine) -> Iterator[None]:
+    """While this is held the writer takes appends, as soon as it can, and writes none of them."""
+    recorder = cast("Any", engine._core.log).recorder
+    with recorder.datastore.exclusive() if hasattr(recorder, "datastore") else recorder._database_lock:
+        yield
+
+
+def waiting(engine: Engine) -> int:
+    recorder = cast("Any", engine._core.log).recorder
+    queue = recorder.datastore.queue if hasattr(recorder, "datastore") else recorder._queue
+    return cast("int", queue._waiting.qsize())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the other tasks and threads go on; the time limit of the test ends a wait in vain."""
+    while not condition():  # noqa: ASYNC110  # what is waited for happens in a thread
+        await asyncio.sleep(0.001)
+
+
+async def taken_and_waiting(engine: Engine, thread: LocalThread) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
+    """Two appends, while the writer rests: it has taken the first and not yet the second."""
+    first = asyncio.create_task(thread.append(Message.user("taken")))
+    await asyncio.sleep(0)
+    await until(lambda: not waiting(engine))
+    second = asyncio.create_task(thread.append(Message.user("waiting")))
+    await until(lambda: waiting(engine) == 1)
+    return first, second
+
+
+async def texts(thread: LocalThread, **at: Any) -> list[str]:
+    return [message.text for message in await thread.history(**at)]
+
+
+def test_writes_and_reads_as_the_synchronous_service_does(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread("Refund", thread_id="mine", messages=[HELLO], actor="user:1")
+        said = await thread.append(Message.assistant("Hi."))
+        assert (said.version, thread.version, thread.status) == (3, 3, "active")
+        assert [each.version for each in await thread.append([HELLO, HELLO], expected_version=3)] == [4, 5]
+        assert await thread.checkpoint("here", at=3) == 3
+        await thread.label(topic="x")
+        fork = await thread.fork(at="here", title="What if")
+        assert await texts(fork) == ["Hello.", "Hi."]
+        assert await thread.rewind(to=2) == 8
+        assert await texts(thread) == ["Hello."]
+        assert await texts(await thread.edit(3, "Ho.")) == ["Hello.", "Ho."]
+        assert await fork.redact(2) == 9
+        assert (await thread.history()).messages[0].redacted
+        assert (await thread.state(at=4)).version == 4
+        assert [event.version async for event in thread.events(after=6)] == [7, 8, 9]
+        assert [len(state.messages) async for _, state in thread.replay()] == [0, 1, 2, 3, 4, 4, 4, 1, 1]
+        assert [each.title for each in await thread.forks()] == ["What if", "Refund"]
+        assert (await thread.view()).messages == ()
+        await thread.suspend()
+        await thread.resume()
+        await thread.end()
+        assert thread.status == (await thread.summary()).status == "ended"
+        await thread.delete()
+        assert [each.status async for each in engine.threads(page=1)] == ["deleted", "active", "active"]
+        assert (await engine.verify()).first_bad is None
+        assert (await fork.verify()).first_bad is None
+        assert (await engine.acting_as("user:2").start_thread()).version == 1
+
+    with_engine(work)
+
+
+def test_raises_the_same_errors(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread(thread_id="mine", messages=[HELLO])
+        await thread.append(HELLO, idempotency_key="k")
+        await thread.checkpoint("here")
+        refused: list[tuple[type[Exception], Callable[[], Awaitable[object]]]] = [
+            (ThreadExistsError, lambda: engine.start_thread(thread_id="mine")),
+            (ThreadExistsError, lambda: thread.fork(thread_id="mine")),
+            (UnknownThreadError, lambda: engine.thread("nobody")),
+            (UnknownThreadError, lambda: engine.verify("nobody")),
+            (ConflictError, lambda: thread.append(HELLO, expected_version=1)),
+            (IdempotencyKeyReusedError, lambda: thread.append([HELLO, HELLO], idempotency_key="k")),
+            (InvalidContentError, lambda: thread.append([])),
+            (CheckpointExistsError, lambda: thread.checkpoint("here")),
+            (UnknownVersionError, lambda: thread.history(at=99)),
+            (NotRedactableError, lambda: thread.redact(1)),
+        ]
+        for error, use in refused:
+            with pytest.raises(error):
+                await use()
+        await thread.delete()
+        for use in (thread.history, thread.fork, lambda: engine.open_thread("mine"), lambda: thread.append(HELLO)):
+            with pytest.raises(ThreadDeletedError):
+                await use()
+
+    with_engine(work)
+
+
+def test_knows_version_and_status_of_a_thread_that_it_opens(file_url: str) -> None:
+    async def work() -> None:
+        async with Engine.open(file_url) as engine:
+            thread = await engine.start_thread(thread_id="mine", messages=[HELLO])
+            await thread.suspend()
+        async with Engine.open(file_url) as engine:
+            for opened in (await engine.open_thread("mine"), await engine.thread("mine")):
+                assert (opened.version, opened.status) == (3, "suspended")
+
+    asyncio.run(work())
+
+
+# Cancellation
+
+
+def test_never_stores_what_was_cancelled_before_the_writer_took_it(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        with resting_writer(engine):
+            first, second = await taken_and_waiting(engine, thread)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+        assert (await first).version == 2
+        assert await texts(thread) == ["taken"]
+        assert (await thread.append(Message.user("again"), expected_version=2)).version == 3
+        assert (await thread.summary()).messages == 2
+
+    with_engine(work)
+
+
+def test_cancels_only_after_the_outcome_of_what_the_writer_had_taken(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        with resting_writer(engine):
+            first, second = await taken_and_waiting(engine, thread)
+            for _ in range(3):
+                first.cancel()
+                await asyncio.sleep(0.01)
+                assert not first.done()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert (await second).version == 3
+        assert await texts(thread) == ["taken", "waiting"]
+        assert (await thread.append(HELLO, expected_version=3)).version == 4
+
+    with_engine(work)
+
+
+def test_finds_what_was_stored_and_cancelled_under_its_key(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        with resting_writer(engine):
+            append = asyncio.create_task(thread.append(HELLO, idempotency_key="k", expected_version=1))
+            await asyncio.sleep(0)
+            await until(lambda: not waiting(engine))
+            append.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await append
+        assert (await thread.append(HELLO, idempotency_key="k", expected_version=1)).version == 2
+        assert (await thread.summary()).version == 2
+
+    with_engine(work)
+
+
+def test_leaves_a_time_limit_its_error(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        with resting_writer(engine):
+            first = asyncio.create_task(thread.append(HELLO))
+            await asyncio.sleep(0)
+            await until(lambda: not waiting(engine))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await thread.append(Message.user("too late"))
+        await first
+        assert await texts(thread) == ["Hello."]
+
+    with_engine(work)
+
+
+def test_decides_again_what_counted_on_an_append_that_was_cancelled(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        with resting_writer(engine):
+            first, second = await taken_and_waiting(engine, thread)
+            third = asyncio.create_task(thread.append(Message.user("third")))
+            await until(lambda: waiting(engine) == 2)
+            second.cancel()
+            await asyncio.sleep(0.01)
+        assert [(await first).version, (await third).version] == [2, 3]
+        assert await texts(thread) == ["taken", "third"]
+        assert [event.messages async for event in thread.events()] == [0, 1, 2]
+
+    with_engine(work)
+
+
+# Tasks at once
+
+
+def test_sixteen_tasks_on_one_thread_lose_nothing(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+
+        async def write(writer: int) -> None:
+            for number in range(20):
+                await thread.append(Message.user(f"{writer} {number}"))
+
+        await asyncio.gather(*(write(writer) for writer in range(16)))
+        said = await texts(thread)
+        assert len(said) == (await thread.summary()).messages == 320
+        for writer in range(16):
+            own = [text for text in said if text.startswith(f"{writer} ")]
+            assert own == [f"{writer} {number}" for number in range(20)]
+        assert [event.messages async for event in thread.events()] == list(range(321))
+
+    with_engine(work)
+
+
+def test_sixteen_tasks_on_one_thread_share_commits(file_url: str) -> None:
+    async def work() -> None:
+        async with Engine.open(file_url) as engine:
+            thread = await engine.start_thread()
+            writer = cast("Any", engine._core.log).recorder.datastore._writer
+            before = writer.commits
+            with resting_writer(engine):
+                appends = [asyncio.create_task(thread.append(HELLO)) for _ in range(16)]
+                await asyncio.sleep(0.01)
+            versions = [said.version for said in await asyncio.gather(*appends)]
+            assert versions == list(range(2, 18))
+            assert writer.commits - before <= 2
+
+    asyncio.run(work())
+
+
+def test_exactly_one_of_sixteen_tasks_wins_a_version(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        appends = [thread.append(Message.user(str(number)), expected_version=1) for number in range(16)]
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        assert sum(isinstance(each, ConflictError) for each in outcomes) == 15
+        assert (await thread.summary()).version == 2
+
+    with_engine(work)
+
+
+# Subscriptions and closing
+
+
+def test_follows_live(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread(messages=[HELLO])
+        async with engine.subscribe() as everything, thread.subscribe(after=1) as one:
+            assert [(await anext(everything)).version for _ in range(2)] == [1, 2]
+            assert await everything.wait(0) is None
+            assert await everything.wait(0.01) is None
+            coming = asyncio.create_task(anext(everything))
+            await asyncio.sleep(0.01)
+            await (await engine.start_thread(thread_id="other")).append(HELLO)
+            assert (await coming).thread_id == "other"
+            assert (await anext(everything)).version == 2
+            assert (await anext(one)).version == 2
+            assert await one.wait(0) is None
+
+    with_engine(work)
+
+
+def test_loses_no_event_when_a_wait_for_it_is_cancelled(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        async with thread.subscribe() as events:
+            assert (await anext(events)).version == 1
+            for number in range(10):
+                wait = asyncio.create_task(anext(events))
+                await asyncio.sleep(number / 1000)
+                wait.cancel()
+                await asyncio.wait([wait])
+            await thread.append([HELLO] * 5)
+            assert [(await anext(events)).version for _ in range(5)] == [2, 3, 4, 5, 6]
+
+    with_engine(work)
+
+
+@pytest.mark.parametrize("closing", ["the subscription", "the engine"])
+def test_ends_an_iteration_that_waits_in_another_task(with_engine: Run, closing: str) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread(messages=[HELLO])
+        subscription = thread.subscribe()
+        found: list[int] = []
+
+        async def follow() -> None:
+            async for event in subscription:
+                found.append(event.version)  # noqa: PERF401  # the test looks at it while it grows
+
+        following = asyncio.create_task(follow())
+        await until(lambda: len(found) == 2)
+        if closing == "the engine":
+            await engine.close()
+        else:
+            subscription.close()
+        await following
+        assert found == [1, 2]
+        assert await subscription.wait(0) is None
+
+    with_engine(work)
+
+
+def test_refuses_everything_after_close_and_loses_nothing_that_was_submitted(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        append = asyncio.create_task(thread.append(HELLO))
+        await asyncio.sleep(0)
+        await engine.close()
+        await engine.close()
+        assert (await append).version == 2
+        for use in (engine.start_thread, thread.history, thread.summary, lambda: thread.append(HELLO), engine.verify):
+            with pytest.raises(ClosedError):
+                await use()
+
+    with_engine(work)
