@@ -19,6 +19,7 @@ from tests.infrastructure.recording import (
     together,
 )
 
+from clew.domain.chain import digest, link
 from clew.domain.errors import ConflictError, IdempotencyKeyReusedError, InvalidNameError
 from clew.infrastructure.recorder import Append, Appended, Fork, Key, RecordedConflictError, Recorder
 
@@ -64,6 +65,16 @@ class AppendContract:
         assert isinstance(error, RecordedConflictError)
         assert (error.stream, error.expected, error.actual) == ("a", version - 1, 3)
         assert [row.version for row in recorder.lineage("a")] == [1, 2, 3]
+
+    def test_refuses_an_append_that_was_decided_on_another_event(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 2)
+        there = recorder.lineage("a")
+        decided_on = link(there[0].hash, "a", 2, "noted", digest(b"an event that was not written in the end"))
+        error = failure(recorder, event("a", 3), previous={"a": decided_on})
+        assert isinstance(error, RecordedConflictError)
+        assert (error.stream, error.expected, error.actual) == ("a", 2, 2)
+        assert recorder.lineage("a") == there
+        append(recorder, event("a", 3), event("a", 4), previous={"a": there[-1].hash})
 
     def test_raises_a_conflict_that_is_both_of_clew_s_and_of_the_library_s(self, recorder: Recorder) -> None:
         fill(recorder, "a", 1)

@@ -32,6 +32,7 @@ class ForkContract:
         assert addresses(rows) == [("a", 1), ("a", 2), ("a", 3), ("f", 4), ("f", 5)]
         assert [row.hash for row in rows] == recomputed(rows)
         assert addresses(recorder.own_rows("f", limit=10)) == [("f", 4), ("f", 5)]
+        assert addresses(recorder.own_rows("f", after=0, limit=1)) == [("f", 4)]
         info = recorder.stream("f")
         assert info is not None
         assert (info.name, info.parent, info.cut) == ("f", "a", 3)

@@ -149,11 +149,12 @@ def test_a_thread_that_is_not_there_has_the_control_of_nothing(log: Conversation
         b"1[",
         b"1null",
         b'1["three"]',
-        b'1[3,"asleep"]',
+        b'1[3,"ab"]',
+        b'1[3,"ab","asleep",null,{},{},false,null,{},1,null,null,1,1]',
         b"\xff" * 20,
         b"1[" + b"[" * 9000,
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_snapshot_that_is_not_understood_is_ignored(built: Path, tmp_path: Path, state: bytes) -> None:
     copy = tmp_path / "copy.db"

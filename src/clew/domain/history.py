@@ -154,13 +154,17 @@ class HistoryBuilder:
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in the next events of the lineage."""
+        version = self.version
         for event in events:
-            self.version = event.version
-            if isinstance(event.data, HistoryRewound):
-                self._rewinds[event.version] = event.data.to
-            elif (said := as_message(event)) is not None:
-                self._messages.append(said)
-                self._versions.append(event.version)
+            version = event.version
+            if event.type == MESSAGE_APPENDED:
+                said = as_message(event)
+                if said is not None:
+                    self._messages.append(said)
+                    self._versions.append(version)
+            elif isinstance(event.data, HistoryRewound):
+                self._rewinds[version] = event.data.to
+        self.version = version
 
     def history(self, at: int | None = None) -> History:
         """The messages on the path at version ``at``, by default the newest."""

@@ -186,7 +186,7 @@ class MemoryRecorder(POPOProcessRecorder):
         """The rows that lie under the stream itself, in version order."""
         with self._open_lock():
             found = self._streams.get(stream)
-            return [] if found is None else self._slice(found, after, after + limit if after >= 0 else None)[:limit]
+            return [] if found is None else self._slice(found, after, max(after, found.first - 1) + limit)
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""

@@ -191,7 +191,7 @@ def _history(core: Core, thread_id: str, head: int, version: int) -> Operation[H
     after = builder.version
     more = () if after >= head else (yield from read(lambda: core.log.lineage(stream, after=after)))
     with core.lock:  # another reader may have gone on with the same builder meanwhile
-        builder.add(each for each in more if each.version > builder.version)
+        builder.add(more[builder.version - after :])
         found = builder.history(version)
     core.histories.put(stream, Known(builder, shredded), len(builder))
     return found
