@@ -11,7 +11,8 @@ from clew.domain.control import Control
 FORMAT = b"1"
 """The first byte of a snapshot. Another one is another shape of the control: such a snapshot is not used."""
 
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(tuple[tuple(get_type_hints(Control).values())])  # type: ignore[misc]  # all fields, none left out
+_SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # every field, none left out
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(_SHAPE)
 
 
 def write_control(control: Control) -> bytes:
