@@ -27,13 +27,13 @@ SNAPSHOT_EVERY = 128
 class Control(NamedTuple):
     """What is true of a thread at a version, but for its history.
 
-    ``head`` is the hash of the version, in hex, empty where it is not recorded yet; ``messages`` counts those on the
+    ``head`` is the hash of the version, empty where it is not recorded yet; ``messages`` counts those on the
     path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
     conversation that was imported as this thread. Nothing in it is changed in place.
     """
 
     version: int = 0
-    head: str = ""
+    head: bytes = b""
     status: Status = "active"
     title: str | None = None
     labels: JsonObject = {}  # noqa: RUF012  # nothing in a control is changed in place
@@ -53,7 +53,7 @@ def advance(control: Control, event: Event) -> Control:
     data = event.data
     then = control._replace(
         version=event.version,
-        head="" if event.hash is None else event.hash.hex(),
+        head=event.hash or b"",
         messages=control.messages if event.messages < 0 else event.messages,
         updated_at=max(control.updated_at, event.recorded_at),
     )

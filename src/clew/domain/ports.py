@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from clew.domain.control import Control
 from clew.domain.events import Event
@@ -16,6 +17,10 @@ class Head(NamedTuple):
 
     version: int
     hash: bytes
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No entries, whatever of."""
 
 
 class StreamInfo(NamedTuple):
@@ -55,8 +60,7 @@ class Key:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """The outcome of an append: a position and a hash for each event, in the order in which they were given."""
 
     positions: tuple[int, ...]
@@ -66,8 +70,7 @@ class Appended:
     """True when the idempotency key was there: these are then the positions, hashes and versions of the first time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """Everything that one append writes, all of it or nothing.
 
     ``previous`` is, by stream, the hash of the event that the append was decided on: if another one stands there, or
@@ -76,10 +79,10 @@ class Write:
     """
 
     events: Sequence[Event]
-    previous: Mapping[str, bytes] = field(default_factory=dict)
-    forks: Mapping[str, Fork] = field(default_factory=dict)
+    previous: Mapping[str, bytes]
+    forks: Mapping[str, Fork] = NOTHING
     shreds: Sequence[Shred] = ()
-    controls: Mapping[str, Control] = field(default_factory=dict)
+    controls: Mapping[str, Control] = NOTHING
     key: Key | None = None
 
 

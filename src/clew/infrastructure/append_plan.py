@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -49,7 +49,7 @@ class Outcome:
         """Answer a second append under the key. Raises IdempotencyKeyReusedError when its content is other."""
         if self.digest is not None and content_digest(self.salt, key.content) != self.digest:
             raise IdempotencyKeyReusedError(key.stream, key.key)
-        return replace(self.appended, repeated=True)
+        return self.appended._replace(repeated=True)
 
 
 class Known(Protocol):
@@ -123,35 +123,37 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
     made = Plan(append, [], {}, {})
     if append.forks:
         _check_forks(append, known)
-    heads = made.heads
-    for event in append.events:
+    for number, event in enumerate(append.events):
         name = stream_name(event.originator_id)
         version = event.originator_version
-        head = heads.get(name)
-        if head is None:
-            head = known.head(name)
-            _check_previous(append, name, version, head)
-        if head is None:
-            fork = append.forks.get(name)
-            previous = _first_link(made, name, version, fork, known)
-            made.began[name] = fork
+        previous = _previous(made, name, version, known)
+        if append.links:
+            hashed = append.links[number]
         else:
-            last, previous = head
-            if version != last + 1:
-                raise RecordedConflictError(name, version - 1, last)
-        hashed = link(previous, name, version, event.topic, digest(event.state))
-        heads[name] = version, hashed
+            hashed = link(previous, name, version, event.topic, digest(event.state))
+        made.heads[name] = version, hashed
         made.rows.append((name, version, event.topic, event.state, hashed))
     if append.key is not None or append.snapshots or append.shreds:
         _check_rest(made, known)
     return made
 
 
-def _check_previous(append: Append, name: str, version: int, head: tuple[int, bytes] | None) -> None:
-    """What was decided on an event that was not written in the end fits by its version, and must not be written."""
-    decided_on = append.previous.get(name)
-    if head is not None and decided_on is not None and head[1] != decided_on:
-        raise RecordedConflictError(name, version - 1, head[0])
+def _previous(made: Plan, name: str, version: int, known: Known) -> bytes:
+    """The hash that the next event of a stream is linked to, if it is the one that the append was decided on."""
+    head = made.heads.get(name)
+    if head is None:
+        head = known.head(name)
+        if head is None:
+            fork = made.append.forks.get(name)
+            head = version - 1, _first_link(made, name, version, fork, known)
+            made.began[name] = fork
+        if head[1] != made.append.previous.get(name, head[1]):
+            # What was decided on an event that was not written in the end fits by its version all the same.
+            raise RecordedConflictError(name, version - 1, head[0])
+    last, previous = head
+    if version != last + 1:
+        raise RecordedConflictError(name, version - 1, last)
+    return previous
 
 
 def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from itertools import zip_longest
+from typing import cast
 
 from eventsourcing.application import Application
 from eventsourcing.persistence import Mapper, StoredEvent
@@ -14,7 +15,7 @@ from clew.domain.control import Control, advance
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.ports import Appended, Key, Redactable, StreamInfo, Submitted, Verdict, Write
 from clew.infrastructure.control_snapshots import read_control, write_control
-from clew.infrastructure.envelope import decode, peek, stub
+from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
 from clew.infrastructure.recorder import Append, Recorder, Row, Snapshot
 from clew.infrastructure.verification import verify_lineage, verify_store
@@ -41,21 +42,25 @@ class ConversationLog(Application[str]):
         """Hand an append to the writer: see the port."""
         heads = dict(write.previous)
         stored: list[StoredEvent] = []
+        links: list[bytes] = []
         for event in write.events:
-            each = self.mapper.to_stored_event(cast("Any", event))
-            heads[event.stream] = link(heads[event.stream], event.stream, event.version, event.type, digest(each.state))
-            stored.append(each)
+            name, version, type_ = event[:3]
+            state = encode(event)
+            stored.append(StoredEvent(name, version, type_, state))
+            heads[name] = link(heads[name], name, version, type_, digest(state))
+            links.append(heads[name])
         outcome = self._recorder.submit(
             Append(
-                events=stored,
+                stored,
                 forks=write.forks,
                 shreds=write.shreds,
                 snapshots=[
-                    Snapshot(stream, control.version, write_control(control._replace(head=heads[stream].hex())))
+                    Snapshot(stream, control.version, write_control(control._replace(head=heads[stream])))
                     for stream, control in write.controls.items()
                 ],
                 key=write.key,
                 previous=write.previous,
+                links=links,
             )
         )
         return Submitted(outcome, heads)
@@ -90,10 +95,13 @@ class ConversationLog(Application[str]):
         control = None if snapshot is None else read_control(snapshot.state)
         if control is None:
             control = Control()
-        for row in self._recorder.lineage(stream, after=control.version or -1, upto=upto):
-            # Of a message only when it was and how many there are then: a long tail need not be read in full.
-            said = row.type == MESSAGE_APPENDED
-            control = advance(control, peek(*row[1:5], row.position, row.hash) if said else _event(row))
+        rows = self._recorder.lineage(stream, after=control.version or -1, upto=upto)
+        for row, following in zip_longest(rows, rows[1:]):
+            if row.type != MESSAGE_APPENDED:
+                control = advance(control, _event(row))
+            elif following is None or following.type != MESSAGE_APPENDED:
+                # Of a run of messages the last says how many there are, and of that one only the envelope is asked.
+                control = advance(control, peek(*row[1:5], row.position, row.hash))
         return control
 
     def redactable(self, stream: str, version: int) -> Redactable | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from clew.domain.control import Control
 
@@ -12,7 +12,7 @@ FORMAT = b"1"
 """The first byte of a snapshot. Another one is another shape of the control: such a snapshot is not used."""
 
 _SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # every field, none left out
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(_SHAPE)
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(_SHAPE, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
 
 
 def write_control(control: Control) -> bytes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 
 from clew.domain.errors import ConflictError
-from clew.domain.ports import Appended, Fork, Head, Key, Shred, StreamInfo
+from clew.domain.ports import NOTHING, Appended, Fork, Head, Key, Shred, StreamInfo
 
 __all__ = [
     "Append",
@@ -54,21 +54,23 @@ class Snapshot:
     state: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Everything that one append writes, all of it or nothing.
 
     ``previous`` is, by stream, the hash that its head must have: versions alone would let an append follow another
     event than the one that it was decided on. A stream that is not named there is checked by its version only.
+    ``links`` are the hashes of the events, linked to ``previous``, from those who have computed them: many threads can
+    do that, and the writer is one.
     """
 
     events: Sequence[StoredEvent]
-    forks: Mapping[str, Fork] = field(default_factory=dict)
+    forks: Mapping[str, Fork] = NOTHING
     shreds: Sequence[Shred] = ()
     snapshots: Sequence[Snapshot] = ()
     key: Key | None = None
     tracking: Tracking | None = None
-    previous: Mapping[str, bytes] = field(default_factory=dict)
+    previous: Mapping[str, bytes] = NOTHING
+    links: Sequence[bytes] = ()
 
 
 class Recorder(Protocol):

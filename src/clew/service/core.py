@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from clew.domain.decisions import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError, InvalidNameError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.names import check_id, stream_name, stream_prefix
-from clew.domain.ports import Appended, EventLog, Fork, Key, Shred, Write
+from clew.domain.ports import NOTHING, Appended, EventLog, Fork, Key, Shred, Write
 from clew.infrastructure import clock
 from clew.service.operations import Operation, read, wait
 
@@ -32,25 +31,22 @@ CACHED_MESSAGES = 100_000
 
 
 class Recent(Generic[T]):
-    """The values used last, each with a weight, up to a number and a total weight; safe to use from many threads."""
+    """The values put last, each with a weight, up to a number and a total weight; for many threads at once."""
 
     def __init__(self, most: int, heaviest: int) -> None:
         self._most = most
         self._heaviest = heaviest
         self._weight = 0
-        self._kept: OrderedDict[str, tuple[int, T]] = OrderedDict()
+        self._kept: dict[str, tuple[int, T]] = {}
         self._lock = threading.Lock()
 
     def get(self, name: str) -> T | None:
         """The value of that name, None if it is not kept."""
-        with self._lock:
-            if name not in self._kept:
-                return None
-            self._kept.move_to_end(name)
-            return self._kept[name][1]
+        found = self._kept.get(name)
+        return None if found is None else found[1]
 
     def put(self, name: str, value: T, weight: int = 1) -> None:
-        """Keep a value; those used longest ago make room."""
+        """Keep a value; those put longest ago make room."""
         with self._lock:
             self._drop(name)
             if weight > self._heaviest:
@@ -66,8 +62,9 @@ class Recent(Generic[T]):
             self._drop(name)
 
     def _drop(self, name: str) -> None:
-        weight, _ = self._kept.pop(name, (0, None))
-        self._weight -= weight
+        gone = self._kept.pop(name, None)
+        if gone is not None:
+            self._weight -= gone[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +173,7 @@ def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operatio
     stream = core.stream(thread_id)
     if terms.actor is not None:
         check_id(terms.actor, "actor")
-    conflict = ConflictError(thread_id, 0, 0)
+    conflict: ConflictError | None = None
     loaded = terms.base
     for _ in range(ATTEMPTS):
         if loaded is None and core.tips.get(stream) is None:
@@ -198,7 +195,7 @@ def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operatio
             if terms.base is not None or not terms.again:
                 break
             loaded = None
-    raise conflict
+    raise conflict or ConflictError(thread_id, 0, 0)
 
 
 def _outcome(core: Core, stream: str, submitted: _Submitted) -> Operation[Committed]:
@@ -255,14 +252,14 @@ def _submit(
         submitted = core.log.submit(
             Write(
                 events,
-                {stream: bytes.fromhex(control.head) or ROOT},
-                forks={} if terms.fork is None else {stream: terms.fork},
+                {stream: control.head or ROOT},
+                forks=NOTHING if terms.fork is None else {stream: terms.fork},
                 shreds=terms.shreds,
-                controls={stream: after} if crossed else {},
+                controls={stream: after} if crossed else NOTHING,
                 key=terms.key,
             )
         )
-        after = after._replace(head=submitted.heads[stream].hex())
+        after = after._replace(head=submitted.heads[stream])
         if tip is None or tip.version < after.version:
             core.tips.put(stream, after)
     return _Submitted(tuple(events), after, submitted.outcome)

@@ -172,7 +172,7 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
         messages=control.messages,
         parent_id=control.parent_id,
         forked_at=control.forked_at,
-        head=control.head,
+        head=control.head.hex(),
         created_at=to_time(control.created_at),
         updated_at=to_time(control.updated_at),
         metadata=metadata,
