@@ -101,7 +101,7 @@ class ConversationLog(Application[str]):
                 control = advance(control, _event(row))
             elif following is None or following.type != MESSAGE_APPENDED:
                 # Of a run of messages the last says how many there are, and of that one only the envelope is asked.
-                control = advance(control, peek(*row[1:5], row.position, row.hash))
+                control = advance(control, peek(row.stream, row.version, row.type, row.state, row.position, row.hash))
         return control
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
