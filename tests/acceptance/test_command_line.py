@@ -237,7 +237,8 @@ def test_the_demo_runs_without_a_terminal_is_the_same_each_time_and_cleans_up(cl
     assert list(folder.iterdir()) == []
     assert [each.name for each in clew.folder.iterdir()] == ["temporary"]
     assert "\x1b" not in first
-    assert max(len(line) for line in first.splitlines()) <= 80
+    # Where clew is not on the path, what to try next names it by its own, however long that is.
+    assert max(len(line) for line in first.splitlines() if not line.startswith("$ ")) <= 80
     assert re.search(r"NOT VERIFIED: thread 188667f3228b6306, version 10\b", first)
 
 
