@@ -14,7 +14,7 @@ from clew.domain.control import Status
 from clew.domain.decisions import Delete, End, Resume, Start, Suspend
 from clew.domain.errors import ClosedError
 from clew.domain.events import Event
-from clew.domain.history import History, HistoryMessage, ThreadState
+from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.importing import ImportReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
@@ -78,11 +78,11 @@ class Conversations:
         run(reading.existing(self._core, thread_id))
         return self._thread(thread_id)
 
-    def threads(self, *, page: int = PAGE) -> Iterator[ThreadSummary]:
+    def threads(self) -> Iterator[ThreadSummary]:
         """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
         after: int | None = 0
         while after is not None:
-            found, after = run(reading.summaries(self._core, after, page))
+            found, after = run(reading.summaries(self._core, after, PAGE))
             yield from found
 
     def import_files(
@@ -295,7 +295,8 @@ class LocalThread:
     def replay(self, *, at: At = None, at_message: int | None = None) -> Iterator[tuple[Event, ThreadState]]:
         """Each event with the state after it."""
         run(reading.readable(self._core, self.id, "replay"))
-        return reading.replay(self.events(at=at, at_message=at_message))
+        states = StateBuilder()
+        return ((event, states.add(event)) for event in self.events(at=at, at_message=at_message))
 
     def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""

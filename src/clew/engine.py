@@ -8,13 +8,13 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, overload
+from typing import Self, TypeVar, overload
 
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Delete, End, Resume, Start, Suspend
 from clew.domain.errors import ClosedError
 from clew.domain.events import Event
-from clew.domain.history import History, HistoryMessage, ThreadState, evolve
+from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.importing import ImportReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
@@ -27,7 +27,10 @@ from clew.service import exporting, importing, reading, writing
 from clew.service.awaiting import drive, waker
 from clew.service.core import Core, new_core
 from clew.service.feeds import Feed, store_feed, thread_feed
+from clew.service.operations import Operation
 from clew.service.reading import At, ThreadSummary
+
+T = TypeVar("T")
 
 PAGE = 100
 
@@ -78,11 +81,11 @@ class Engine:
         await drive(reading.existing(self._core, thread_id))
         return self._thread(thread_id)
 
-    async def threads(self, *, page: int = PAGE) -> AsyncIterator[ThreadSummary]:
+    async def threads(self) -> AsyncIterator[ThreadSummary]:
         """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
         after: int | None = 0
         while after is not None:
-            found, after = await drive(reading.summaries(self._core, after, page))
+            found, after = await drive(reading.summaries(self._core, after, PAGE))
             for each in found:
                 yield each
 
@@ -152,6 +155,7 @@ class LocalThread:
         self._live = live
         self.id = thread_id
         self._seen = Control()
+        self._look()
 
     def __repr__(self) -> str:
         return f"LocalThread({self.id!r})"
@@ -159,16 +163,16 @@ class LocalThread:
     @property
     def version(self) -> int:
         """The newest version that this process has seen; ``summary()`` looks."""
-        return self._control().version
+        return self._look().version
 
     @property
     def status(self) -> Status:
         """active, suspended, ended or deleted, as far as this process has seen; ``summary()`` looks."""
-        return self._control().status
+        return self._look().status
 
     async def summary(self) -> ThreadSummary:
         """What a list says of the thread."""
-        return await drive(reading.summary(self._core, self.id))
+        return await self._do(reading.summary(self._core, self.id))
 
     @overload
     async def append(
@@ -202,7 +206,7 @@ class LocalThread:
         what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
         """
         many = writing.as_messages(messages)
-        found = await drive(
+        found = await self._do(
             writing.append(
                 self._core,
                 self.id,
@@ -216,11 +220,11 @@ class LocalThread:
 
     async def label(self, *, actor: str | None = None, **labels: Json) -> None:
         """Set labels, or with None remove them."""
-        await drive(writing.label(self._core, self.id, labels, actor))
+        await self._do(writing.label(self._core, self.id, labels, actor))
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
-        return await drive(writing.checkpoint(self._core, self.id, name, at, actor))
+        return await self._do(writing.checkpoint(self._core, self.id, name, at, actor))
 
     async def fork(
         self,
@@ -233,7 +237,7 @@ class LocalThread:
     ) -> LocalThread:
         """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
         return self._other(
-            await drive(
+            await self._do(
                 writing.fork(
                     self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
                 )
@@ -242,7 +246,7 @@ class LocalThread:
 
     async def rewind(self, to: At, *, actor: str | None = None) -> int:
         """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
-        return await drive(writing.rewind(self._core, self.id, to, actor))
+        return await self._do(writing.rewind(self._core, self.id, to, actor))
 
     async def edit(
         self,
@@ -255,34 +259,34 @@ class LocalThread:
     ) -> LocalThread:
         """A fork from before a message, with something else said there."""
         return self._other(
-            await drive(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
+            await self._do(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
         )
 
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Let the thread rest: nothing is appended until it is resumed."""
-        await drive(writing.change(self._core, self.id, Suspend(reason), actor))
+        await self._do(writing.change(self._core, self.id, Suspend(reason), actor))
 
     async def resume(self, *, actor: str | None = None) -> None:
         """Let the thread go on."""
-        await drive(writing.change(self._core, self.id, Resume(), actor))
+        await self._do(writing.change(self._core, self.id, Resume(), actor))
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Close the conversation. It can still be read, labelled, forked and redacted."""
-        await drive(writing.change(self._core, self.id, End(reason), actor))
+        await self._do(writing.change(self._core, self.id, End(reason), actor))
 
     async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
-        await drive(writing.change(self._core, self.id, Delete(reason), actor))
+        await self._do(writing.change(self._core, self.id, Delete(reason), actor))
 
     async def redact(
         self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
     ) -> int:
         """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
-        return await drive(writing.redact(self._core, self.id, message, reason, actor))
+        return await self._do(writing.redact(self._core, self.id, message, reason, actor))
 
     async def history(self, *, at: At = None, at_message: int | None = None) -> History:
         """The messages on the path at a version, by default the newest."""
-        return await drive(reading.history(self._core, self.id, at, at_message))
+        return await self._do(reading.history(self._core, self.id, at, at_message))
 
     async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
@@ -290,27 +294,26 @@ class LocalThread:
 
     async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""
-        return await drive(reading.state(self._core, self.id, at, at_message))
+        return await self._do(reading.state(self._core, self.id, at, at_message))
 
     async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
         """The events of the lineage up to a version, ancestors' included, read a page at a time."""
-        upto = await drive(reading.upto(self._core, self.id, at, at_message))
-        while page := await drive(reading.events(self._core, self.id, after, upto)):
+        upto = await self._do(reading.upto(self._core, self.id, at, at_message))
+        while page := await self._do(reading.events(self._core, self.id, after, upto)):
             for each in page:
                 yield each
             after = page[-1].version
 
     async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
         """Each event with the state after it."""
-        await drive(reading.readable(self._core, self.id, "replay"))
-        now = ThreadState()
+        await self._do(reading.readable(self._core, self.id, "replay"))
+        states = StateBuilder()
         async for each in self.events(at=at, at_message=at_message):
-            now = evolve(now, each)
-            yield each, now
+            yield each, states.add(each)
 
     async def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""
-        return await drive(reading.forks(self._core, self.id))
+        return await self._do(reading.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage from a version on, and then those that come, as they come."""
@@ -318,13 +321,20 @@ class LocalThread:
 
     async def verify(self) -> Verdict:
         """Recompute the hash chain of the thread and of its ancestors."""
-        return await drive(reading.verify(self._core, self.id))
+        return await self._do(reading.verify(self._core, self.id))
 
     def _other(self, thread_id: str) -> LocalThread:
         return LocalThread(self._core, self._live, thread_id)
 
-    def _control(self) -> Control:
-        known = self._core.controls.get(self._core.stream(self.id))
+    async def _do(self, operation: Operation[T]) -> T:
+        try:
+            return await drive(operation)
+        finally:
+            self._look()
+
+    def _look(self) -> Control:
+        """The newest control that this process has read or written: what was seen once is not seen less of later."""
+        known = self._core.known.controls.get(self._core.stream(self.id))
         if known is not None and known.version > self._seen.version:
             self._seen = known
         return self._seen

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.path import on_path, spans
+from clew.domain.path import spans
 
 
 @st.composite
@@ -29,17 +29,7 @@ def test_spans_are_the_path_that_walking_back_meets(lineage: tuple[dict[int, int
     for at in range(head + 1):
         found = spans(rewinds, at)
         assert [version for first, last in found for version in range(first, last + 1)] == walked(rewinds, at)
-        assert spans(rewinds, at, sorted(rewinds)) == found
         assert len(found) <= len(rewinds) + 1
-
-
-@given(lineages())
-def test_a_version_is_on_the_path_if_the_walk_meets_it(lineage: tuple[dict[int, int], int]) -> None:
-    rewinds, head = lineage
-    met = set(walked(rewinds, head))
-    assert [on_path(spans(rewinds, head), version) for version in range(head + 2)] == [
-        version in met for version in range(head + 2)
-    ]
 
 
 def test_a_rewind_to_an_abandoned_version_brings_it_back() -> None:

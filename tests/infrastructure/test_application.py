@@ -205,3 +205,18 @@ def test_a_snapshot_of_other_fields_is_not_used() -> None:
     assert read_control(state) == Control(version=7)
     assert read_control(state[:-1] + b',"more"]') is None
     assert read_control(b"2" + state[1:]) is None
+
+
+def test_the_control_of_a_run_of_messages_with_unreadable_ones_is_the_fold(tmp_path: Path) -> None:
+    with Conversations.open(f"sqlite:///{tmp_path}/a.db") as conversations:
+        for name, unreadable in (("end", {4, 5}), ("middle", {3}), ("all", {2, 3, 4, 5})):
+            conversations.start_thread(thread_id=name, messages=[Message.user("Hello")] * 4)
+            with closing(sqlite3.connect(tmp_path / "a.db")) as raw, raw:
+                for version in unreadable:  # a codec that this version of Clew does not know
+                    raw.execute(
+                        "UPDATE event SET state = x'01' || state WHERE version = ? AND stream = "
+                        "(SELECT id FROM stream WHERE name = ?)",
+                        (version, f"default/thread/{name}"),
+                    )
+            log = conversations._core.log
+            assert log.control(f"default/thread/{name}") == folded(log.lineage(f"default/thread/{name}"))

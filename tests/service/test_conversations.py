@@ -177,9 +177,12 @@ def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_be
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 7, 100])
-def test_lists_every_thread_once_whatever_the_page(conversations: Conversations, page: int) -> None:
+def test_lists_every_thread_once_whatever_the_page(
+    conversations: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.conversations.PAGE", page)
     ids = [conversations.start_thread().id for _ in range(6)]
-    assert [each.thread_id for each in conversations.threads(page=page)] == ids
+    assert [each.thread_id for each in conversations.threads()] == ids
 
 
 def test_lists_the_forks_of_a_thread_but_not_their_forks(conversations: Conversations) -> None:

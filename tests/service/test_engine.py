@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.service.settable_clock import SettableClock
 
+from clew.domain.control import Control
 from clew.domain.errors import (
     CheckpointExistsError,
     ClosedError,
@@ -24,6 +25,7 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine, LocalThread
+from clew.service.remembered import CACHED_THREADS
 
 HELLO = Message.user("Hello.")
 
@@ -104,7 +106,7 @@ def test_writes_and_reads_as_the_synchronous_service_does(with_engine: Run) -> N
         await thread.end()
         assert thread.status == (await thread.summary()).status == "ended"
         await thread.delete()
-        assert [each.status async for each in engine.threads(page=1)] == ["deleted", "active", "active"]
+        assert [each.status async for each in engine.threads()] == ["deleted", "active", "active"]
         assert (await engine.verify()).first_bad is None
         assert (await fork.verify()).first_bad is None
         assert (await engine.acting_as("user:2").start_thread()).version == 1
@@ -358,5 +360,17 @@ def test_refuses_everything_after_close_and_loses_nothing_that_was_submitted(wit
         for use in (engine.start_thread, thread.history, thread.summary, lambda: thread.append(HELLO), engine.verify):
             with pytest.raises(ClosedError):
                 await use()
+
+    with_engine(work)
+
+
+def test_a_handle_knows_what_it_saw_however_much_is_read_meanwhile(with_engine: Run) -> None:
+    async def work(engine: Engine) -> None:
+        thread = await engine.start_thread()
+        await thread.append(HELLO)
+        await thread.end()
+        for number in range(CACHED_THREADS + 1):
+            engine._core.known.controls.put(f"other {number}", Control())
+        assert (thread.version, thread.status) == (3, "ended")
 
     with_engine(work)

@@ -309,7 +309,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         verdict = store.verify()
         assert verdict.first_bad is None
         assert (verdict.threads, verdict.events) == (len(self.model.lines), self.model.events)
-        assert [each.thread_id for each in store.threads(page=5)] == list(self.model.lines)
+        assert [each.thread_id for each in store.threads()] == list(self.model.lines)
         for each in store.threads():
             line = self.model.lines[each.thread_id]
             assert (each.parent_id, each.forked_at) == self.model.parent(each.thread_id)

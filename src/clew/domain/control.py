@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.events import (
@@ -46,6 +47,13 @@ class Control(NamedTuple):
     forked_at: int | None = None
     created_at: int = 0
     updated_at: int = 0
+
+
+def detached(control: Control) -> Control:
+    """The same, sharing nothing that could be changed in place."""
+    return control._replace(
+        labels=deepcopy(control.labels), metadata=deepcopy(control.metadata), checkpoints=dict(control.checkpoints)
+    )
 
 
 def advance(control: Control, event: Event) -> Control:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, assert_never
 
 from clew.domain.control import Control, Status
 from clew.domain.errors import (
     CheckpointExistsError,
-    InvalidContentError,
     ThreadDeletedError,
     ThreadExistsError,
     ThreadStatusError,
@@ -185,7 +185,7 @@ def _decide(
             return _said(messages, count)
         case Label(labels=labels):
             check_json(labels, "labels")
-            return [Decided(ThreadLabelled(labels=labels), count)]
+            return [Decided(ThreadLabelled(labels=deepcopy(labels)), count)]
         case Checkpoint():
             return [Decided(_checkpoint(thread_id, control, intent), count)]
         case Rewind(to=to, messages=messages):
@@ -227,7 +227,9 @@ def _started(intent: Start) -> list[Decided]:
         check_json(intent.source.id, "source id")
         for name, value in intent.source.fields.items():
             check_json(value, f"source.{name}")
-    begun = ThreadStarted(title=intent.title, labels=intent.labels, metadata=intent.metadata, source=intent.source)
+    begun = ThreadStarted(
+        title=intent.title, labels=deepcopy(intent.labels), metadata=deepcopy(intent.metadata), source=intent.source
+    )
     return [Decided(begun, 0), *_said(intent.messages, 0)]
 
 
@@ -266,9 +268,5 @@ def _check_version(thread_id: str, control: Control, version: int) -> None:
 
 
 def _check_text(text: str | None, where: str) -> None:
-    if text is None:
-        return
-    if not isinstance(text, str):
-        message = f"{where}: {type(text).__name__} is not a string."
-        raise InvalidContentError(message)
-    check_text(text, where)
+    if text is not None:
+        check_text(text, where)

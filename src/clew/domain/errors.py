@@ -16,13 +16,12 @@ ClewError
 ├── ConflictError              somebody else wrote first
 ├── IdempotencyKeyReusedError  a key that stands for other content
 ├── ImportFormatError          a file or a conversation that cannot be imported
-├── StoreError                 the store cannot do what was asked
-│   ├── StoreUrlError          a URL that names no store
-│   ├── StoreSchemaError       not a Clew database, or one of a newer schema
-│   ├── StoreUnavailableError  it cannot be opened, read or written
-│   ├── CorruptEventError      stored bytes that are no event
-│   └── ClosedError            used after close()
-└── MissingExtraError          an optional package is not installed
+└── StoreError                 the store cannot do what was asked
+    ├── StoreUrlError          a URL that names no store
+    ├── StoreSchemaError       not a Clew database, or one of a newer schema
+    ├── StoreUnavailableError  it cannot be opened, read or written
+    ├── CorruptEventError      stored bytes that are no event
+    └── ClosedError            used after close()
 
 Each message says what was asked, what was found and what to do.
 """
@@ -173,7 +172,3 @@ class CorruptEventError(StoreError):
 
 class ClosedError(StoreError):
     """Something was used after its ``close()``."""
-
-
-class MissingExtraError(ClewError):
-    """An optional package is needed and not installed."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from clew.domain.control import Control, Status, advance
+from clew.domain.control import Control, Status, advance, detached
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Content, Message, Role
@@ -50,8 +51,8 @@ class HistoryMessage(NamedTuple):
 
     @property
     def metadata(self) -> JsonObject:
-        """The application's own JSON."""
-        return {} if self.message is None else self.message.metadata
+        """The application's own JSON, as a copy: the message itself is shared by all who read it."""
+        return {} if self.message is None else deepcopy(self.message.metadata)
 
     @property
     def time(self) -> datetime:
@@ -78,7 +79,7 @@ class History:
 class ThreadState:
     """What a thread is at a version: its control and its messages.
 
-    ``past`` holds the messages after each earlier version, which a rewind goes back to.
+    ``past`` holds the messages after each earlier version, which a rewind goes back to; only ``evolve`` needs it.
     """
 
     control: Control = field(default_factory=Control)
@@ -173,3 +174,17 @@ class HistoryBuilder:
         for first, last in spans(self._rewinds, version):
             found += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
         return History(self.thread_id, version, tuple(found))
+
+
+class StateBuilder:
+    """The state after each event of a lineage, one after the other: the fast form of folding ``evolve``."""
+
+    def __init__(self) -> None:
+        self._control = Control()
+        self._builder = HistoryBuilder("")
+
+    def add(self, event: Event) -> ThreadState:
+        """Take in the next event; returns the state after it."""
+        self._control = advance(self._control, event)
+        self._builder.add((event,))
+        return ThreadState(detached(self._control), self._builder.history().messages)

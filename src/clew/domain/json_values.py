@@ -39,7 +39,9 @@ def check_json(value: object, where: str) -> None:
 
 
 def check_text(value: str, where: str) -> None:
-    """Raise InvalidContentError unless ``value`` can be written as UTF-8."""
+    """Raise InvalidContentError unless ``value`` is a string that can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise InvalidContentError(f"{where}: {type(value).__name__} is not a string.")
     if value.isascii():
         return
     try:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
 from clew.domain.values import Value
 
@@ -146,7 +147,16 @@ class Message(Value):
 
 
 def check_message(message: Message) -> None:
-    """Raise InvalidContentError unless everything in ``message`` will come back equal."""
+    """Raise InvalidContentError unless everything in ``message`` will come back equal.
+
+    That it is of the right types is checked again: pydantic's ``model_copy`` and ``model_construct`` do not.
+    """
+    if message.role not in ROLES:
+        raise InvalidContentError(f"role: it must be one of {', '.join(ROLES)}.")
+    if not isinstance(message.contents, tuple) or not all(isinstance(each, Content) for each in message.contents):
+        raise InvalidContentError("contents: it must be a tuple of contents such as Text.")
+    if not isinstance(message.metadata, dict) or not isinstance(message.source, dict):
+        raise InvalidContentError("metadata: it must be a dict.")
     if message.metadata:
         check_json(message.metadata, "metadata")
     if message.source:

@@ -11,16 +11,15 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
-def spans(rewinds: Mapping[int, int], at: int, order: Sequence[int] | None = None) -> list[tuple[int, int]]:
+def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
     """The path at version ``at`` as spans ``(first, last)`` of versions, both included, in ascending order.
 
-    ``rewinds`` maps the version of each ``history-rewound`` event of the lineage to its target; ``order`` is its keys,
-    sorted, for callers that have them.
+    ``rewinds`` maps the version of each ``history-rewound`` event of the lineage to its target.
     """
-    jumps = sorted(rewinds) if order is None else order
+    jumps = sorted(rewinds)
     found: list[tuple[int, int]] = []
     last = at
     while last > 0:
@@ -33,8 +32,3 @@ def spans(rewinds: Mapping[int, int], at: int, order: Sequence[int] | None = Non
         last = min(rewinds[jump], jump - 1)  # a stored target that lies ahead, which no append makes, ends too
     found.reverse()
     return found
-
-
-def on_path(path: Sequence[tuple[int, int]], version: int) -> bool:
-    """Whether ``version`` lies on the path."""
-    return any(first <= version <= last for first, last in path)

@@ -12,13 +12,6 @@ from clew.domain.control import Control
 from clew.domain.events import Event
 
 
-class Head(NamedTuple):
-    """The last event of a stream's own."""
-
-    version: int
-    hash: bytes
-
-
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """No entries, whatever of."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from clew.domain.errors import InvalidContentError
 
@@ -32,4 +33,9 @@ def explain(name: str, error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     more = error.error_count() - 1
-    return f"{name}{'.' + where if where else ''}: {first['msg']}" + (f" (and {more} more)" if more else "") + "."
+    return f"{name}{'.' + where if where else ''}: {_said(first)}" + (f" (and {more} more)" if more else "") + "."
+
+
+def _said(error: ErrorDetails) -> str:
+    """What pydantic says; of an unknown type it would quote the input."""
+    return "its type is not known" if error["type"] == "union_tag_invalid" else error["msg"]

@@ -104,7 +104,7 @@ def plan(append: Append, known: Known) -> Plan | Appended:
     """Check an append against what the store knows; an outcome instead of a plan when its key was there.
 
     Raises RecordedConflictError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an append that no
-    store could carry out (a key without events, a fork without its first event).
+    store could carry out (a key without events, a fork without its first event, links without what they are linked to).
     """
     try:
         return _plan(append, known)
@@ -123,11 +123,17 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
     made = Plan(append, [], {}, {})
     if append.forks:
         _check_forks(append, known)
+    if append.links and len(append.links) != len(append.events):
+        msg = f"An append of {len(append.events)} events has {len(append.links)} links."
+        raise ValueError(msg)
     for number, event in enumerate(append.events):
         name = stream_name(event.originator_id)
         version = event.originator_version
         previous = _previous(made, name, version, known)
         if append.links:
+            if name not in append.previous:
+                msg = f"The append has links for {name!r} and does not say what they are linked to."
+                raise ValueError(msg)
             hashed = append.links[number]
         else:
             hashed = link(previous, name, version, event.topic, digest(event.state))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import zip_longest
 from typing import cast
 
 from eventsourcing.application import Application
@@ -95,14 +94,14 @@ class ConversationLog(Application[str]):
         control = None if snapshot is None else read_control(snapshot.state)
         if control is None:
             control = Control()
-        rows = self._recorder.lineage(stream, after=control.version or -1, upto=upto)
-        for row, following in zip_longest(rows, rows[1:]):
-            if row.type != MESSAGE_APPENDED:
-                control = advance(control, _event(row))
-            elif following is None or following.type != MESSAGE_APPENDED:
-                # Of a run of messages the last says how many there are, and of that one only the envelope is asked.
-                control = advance(control, peek(row.stream, row.version, row.type, row.state, row.position, row.hash))
-        return control
+        run: list[Row] = []
+        for row in self._recorder.lineage(stream, after=control.version or -1, upto=upto):
+            if row.type == MESSAGE_APPENDED:
+                run.append(row)
+            else:
+                control = advance(_after_messages(control, run), _event(row))
+                run = []
+        return _after_messages(control, run)
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
         """What it takes to shred a row."""
@@ -131,3 +130,17 @@ class ConversationLog(Application[str]):
 
 def _event(row: Row) -> Event:
     return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
+
+
+def _after_messages(control: Control, run: list[Row]) -> Control:
+    """The control after messages without anything else between them.
+
+    Of such a run the last says how many there are then, and of that one only the envelope is asked; where it does not
+    say (a codec that is not known), those before it do.
+    """
+    for row in reversed(run):
+        event = peek(row.stream, row.version, row.type, row.state, row.position, row.hash)
+        if event.messages >= 0:
+            control = advance(control, event)
+            break
+    return control if not run else control._replace(version=run[-1].version, head=run[-1].hash)

@@ -45,7 +45,7 @@ class FileLock:
         """Close every descriptor that the parent of a fork had, also of threads that wait only there."""
         self.close()
         for waiter in self._waiting:
-            os.close(waiter.fd)
+            waiter.close()
         self._waiting.clear()
 
     def _wait(self) -> None:
@@ -53,12 +53,17 @@ class FileLock:
         # given a timeout, so a thread waits, with a descriptor of its own that becomes the lock's.
         waiter = _Waiter(self._path)
         self._waiting.append(waiter)
-        if not waiter.wait(self._timeout):
-            self._waiting = [w for w in self._waiting if w is waiter or w.thread.is_alive()]
-            raise self._refusal()
-        self._waiting.remove(waiter)
-        self.close()
-        self._fd = waiter.fd
+        try:
+            if not waiter.wait(self._timeout):
+                raise self._refusal()
+            self.close()
+            self._fd, waiter.fd = waiter.fd, -1
+        except BaseException:
+            # Whatever ended the wait, Ctrl-C for one: nobody would ever release what comes now.
+            waiter.abandon()
+            raise
+        finally:
+            self._waiting = [other for other in self._waiting if other.fd >= 0]
 
     def _refusal(self) -> StoreError:
         return SQLiteUnavailableError(
@@ -68,27 +73,39 @@ class FileLock:
 
 
 class _Waiter:
-    """One wait for the lock, in a thread: what comes after the timeout is given back at once."""
+    """One wait for the lock, in a thread: what comes after the wait was abandoned is given back at once.
+
+    ``fd`` is the descriptor for as long as it is the waiter's own to close, then -1.
+    """
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self._decided = threading.Lock()
         self._got = threading.Event()
         self._abandoned = False
-        self.thread = threading.Thread(target=self._run, name="clew-lock", daemon=True)
-        self.thread.start()
 
     def wait(self, timeout: float) -> bool:
-        """Whether the lock was had in time."""
-        self._got.wait(timeout)
+        """Begin to wait: whether the lock was had in time."""
+        threading.Thread(target=self._run, name="clew-lock", daemon=True).start()
+        return self._got.wait(timeout)
+
+    def abandon(self) -> None:
+        """Give the lock back, now or as soon as it comes."""
         with self._decided:
-            self._abandoned = not self._got.is_set()
-            return not self._abandoned
+            self._abandoned = True
+            if self._got.is_set():
+                self.close()
+
+    def close(self) -> None:
+        """Close the descriptor, once: its number may soon be somebody else's."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _run(self) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_EX)
         with self._decided:
             if self._abandoned:
-                os.close(self.fd)
+                self.close()
             else:
                 self._got.set()

@@ -7,6 +7,10 @@ import weakref
 from typing import Protocol
 
 
+WAIT_SECONDS = 5.0
+"""How long a fork waits for a thread that is in the middle of something."""
+
+
 class Forking(Protocol):
     """A store that lives through ``os.fork``."""
 

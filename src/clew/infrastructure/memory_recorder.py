@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ from eventsourcing.popo import POPOProcessRecorder
 from clew.domain.errors import ClewError, ClosedError
 from clew.infrastructure import forking
 from clew.infrastructure.append_plan import (
+    KnownHead,
     Outcome,
     Plan,
     StoredState,
@@ -37,7 +39,6 @@ from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.recorder import (
     Append,
     Appended,
-    Head,
     Key,
     RecordedConflictError,
     Row,
@@ -47,8 +48,6 @@ from clew.infrastructure.recorder import (
 )
 from clew.infrastructure.subscription import StoredSubscription
 from clew.infrastructure.wakeups import Wakeups
-
-FORK_WAIT_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -167,15 +166,6 @@ class MemoryRecorder(POPOProcessRecorder):
             found = self.outcome(key)
         return None if found is None else found.repeat(key)
 
-    def head(self, stream: str) -> Head | None:
-        """The last version and hash of a stream's own events."""
-        with self._open_lock():
-            found = self._streams.get(stream)
-            if found is None:
-                return None
-            row = self._rows[found.positions[-1] - 1]
-        return Head(row.version, row.hash)
-
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
         with self._open_lock():
@@ -194,7 +184,7 @@ class MemoryRecorder(POPOProcessRecorder):
             if not prefix:
                 return self._rows[max(after, 0) : max(after, 0) + limit]
             found = (row for row in self._rows[max(after, 0) :] if row.stream.startswith(prefix))
-            return list(islice(found, limit))
+            return list(islice(found, min(limit, sys.maxsize)))
 
     def last_position(self) -> int:
         """The highest position that readers may see, 0 for an empty store."""
@@ -206,7 +196,7 @@ class MemoryRecorder(POPOProcessRecorder):
         with self._open_lock():
             # The key of a stream is its place in the list, from one.
             infos = (info for info in self._infos[max(after, 0) :] if info.name.startswith(prefix))
-        return list(islice(infos, limit))
+        return list(islice(infos, min(limit, sys.maxsize)))
 
     def stream(self, name: str) -> StreamInfo | None:
         """One stream, None when there is none of that name."""
@@ -220,7 +210,7 @@ class MemoryRecorder(POPOProcessRecorder):
             return list(self._forks.get(stream, ()))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:  # noqa: ARG002 - the port's
-        """None: nobody reaches into the memory of the process."""
+        """Always empty: nobody tampers with the memory of the process."""
         with self._open_lock():
             return []
 
@@ -299,6 +289,14 @@ class MemoryRecorder(POPOProcessRecorder):
 
     # What the plan of the next append is told
 
+    def head(self, stream: str) -> KnownHead | None:
+        """The last version and hash of a stream's own events."""
+        found = self._streams.get(stream)
+        if found is None:
+            return None
+        row = self._rows[found.positions[-1] - 1]
+        return row.version, row.hash
+
     def hash_at(self, stream: str, version: int) -> bytes | None:
         """The hash of a stream's own row."""
         row = self._own(stream, version)
@@ -346,7 +344,7 @@ class MemoryRecorder(POPOProcessRecorder):
 
     def before_fork(self) -> None:
         """Wait until no thread is in the middle of a change."""
-        self._rested = self._database_lock.acquire(timeout=FORK_WAIT_SECONDS)
+        self._rested = self._database_lock.acquire(timeout=forking.WAIT_SECONDS)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""

@@ -10,13 +10,12 @@ from typing import NamedTuple, Protocol
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 
 from clew.domain.errors import ConflictError
-from clew.domain.ports import NOTHING, Appended, Fork, Head, Key, Shred, StreamInfo
+from clew.domain.ports import NOTHING, Appended, Fork, Key, Shred, StreamInfo
 
 __all__ = [
     "Append",
     "Appended",
     "Fork",
-    "Head",
     "Key",
     "RecordedConflictError",
     "Recorder",
@@ -88,10 +87,6 @@ class Recorder(Protocol):
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
-        ...
-
-    def head(self, stream: str) -> Head | None:
-        """The last version and hash of a stream's own events, None when it has none."""
         ...
 
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:

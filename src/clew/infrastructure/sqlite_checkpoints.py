@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clew.domain.errors import ClewError
@@ -49,6 +50,15 @@ class Checkpoints:
         """Text was shredded: what the log still has of it is to go."""
         self._scrub = True
 
+    def take_over(self) -> None:
+        """See to a log that was there at the opening: of text that a process shredded before it was killed.
+
+        The caller holds the lock. What does not succeed now is tried again as after a shredding of this process's.
+        """
+        self._scrub = True
+        with suppress(sqlite3.Error):
+            self._scrub = not self._checkpoint("TRUNCATE", BUSY_MS)
+
     def keep(self) -> float | None:
         """Do what is due; the seconds until the next try when shredded text is still in the log."""
         if not self._scrub and self._written < self._look_at:
@@ -60,7 +70,7 @@ class Checkpoints:
             self._try("TRUNCATE", SCRUB_MS)
             return AGAIN_SECONDS if self._scrub else None
         self._look_at = self._written + LOOK_BYTES
-        size = self._log_size()
+        size = log_size(self._store.path)
         if size >= TRUNCATE_BYTES:
             self._try("TRUNCATE", BUSY_MS if size < PATIENT_BYTES else PATIENT_MS)
         elif self._written >= PASSIVE_BYTES:
@@ -98,8 +108,10 @@ class Checkpoints:
             connection.execute(f"PRAGMA busy_timeout = {int(self._store.lock_timeout * 1000)}")
         return not busy
 
-    def _log_size(self) -> int:
-        try:
-            return os.stat(self._store.path + "-wal").st_size  # noqa: PTH116 - paths stay as they were given
-        except FileNotFoundError:
-            return 0
+
+def log_size(path: str) -> int:
+    """The bytes of a database's write-ahead log, 0 when it has none."""
+    try:
+        return os.stat(path + "-wal").st_size  # noqa: PTH116 - paths stay as they were given
+    except FileNotFoundError:
+        return 0

@@ -15,9 +15,10 @@ from eventsourcing.persistence import PersistenceError
 from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreUrlError
-from clew.infrastructure import forking, sqlite_schema
+from clew.infrastructure import forking, sqlite_reads, sqlite_schema
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.sqlite_checkpoints import log_size
 from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite_readers import Readers
 from clew.infrastructure.sqlite_writer import SQLiteWriter
@@ -26,7 +27,6 @@ from clew.infrastructure.wakeups import Wakeups
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
 LOCK_TIMEOUT = 30.0
-FORK_WAIT_SECONDS = 5.0
 
 
 class ClewSQLiteDatastore(SQLiteDatastore):
@@ -81,7 +81,10 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         try:
             self._look_first()
             with self.exclusive():
+                left = log_size(self.path)
                 self._prepare(create=create)
+                if left:
+                    self._writer.take_over()
         except BaseException:
             self._let_go()
             raise
@@ -149,10 +152,10 @@ class ClewSQLiteDatastore(SQLiteDatastore):
     def exclusive(self) -> Iterator[None]:
         """Keep out the other writers, of this process and of others; may be taken again by the same thread."""
         with self._mutex:
-            if self._depth == 0:
-                self._lock.acquire()
             self._depth += 1
             try:
+                if self._depth == 1:
+                    self._lock.acquire()
                 yield
             finally:
                 self._depth -= 1
@@ -183,7 +186,16 @@ class ClewSQLiteDatastore(SQLiteDatastore):
                 connection.close()
 
     def query(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of one query. Raises ClosedError or StoreUnavailableError."""
+        """All rows of one query. Raises ClosedError or StoreUnavailableError.
+
+        An integer beyond SQLite's stands for the nearest that it has: no version, position or count lies between.
+        """
+        try:
+            return self._rows_of(sql, parameters)
+        except OverflowError:
+            return self._rows_of(sql, sqlite_reads.within_range(parameters))
+
+    def _rows_of(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[tuple[Any, ...]]:
         try:
             with self.readers.reading() as connection:
                 try:
@@ -247,7 +259,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
 
     def before_fork(self) -> None:
         """Wait until no thread of the process is inside SQLite for this store."""
-        self._rested = self._mutex.acquire(timeout=FORK_WAIT_SECONDS)
+        self._rested = self._mutex.acquire(timeout=forking.WAIT_SECONDS)
         self.readers.rest()
 
     def after_fork_in_parent(self) -> None:

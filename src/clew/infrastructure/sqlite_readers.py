@@ -23,8 +23,7 @@ class Readers:
         self._lent = 0
         self._closed = False
         self._change = threading.Condition()
-        self._watcher: sqlite3.Connection | None = None
-        self._seen: int | None = None
+        self._watcher: _Watcher | None = None
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -55,18 +54,17 @@ class Readers:
             watcher, self._watcher = self._watcher, None
         try:
             if watcher is None:
-                watcher = self._connect()
-            seen = watcher.execute("PRAGMA data_version").fetchone()[0]
+                watcher = _Watcher(self._connect())
+            return watcher.changed()
         finally:
             with self._change:
                 self._lent -= 1
                 self._change.notify_all()
-                if self._closed and watcher is not None:
-                    watcher.close()
-                else:
+                # Whoever asked at the same time had a connection of its own, and one is enough.
+                if watcher is not None and (self._closed or self._watcher is not None):
+                    watcher.connection.close()
+                elif watcher is not None:
                     self._watcher = watcher
-        before, self._seen = self._seen, seen
-        return bool(before != seen)
 
     def close(self) -> None:
         """Close what is free; what is lent is closed when it comes back."""
@@ -76,7 +74,7 @@ class Readers:
                 connection.close()
             self._free.clear()
             if self._watcher is not None:
-                self._watcher.close()
+                self._watcher.connection.close()
                 self._watcher = None
 
     def rest(self) -> None:
@@ -94,3 +92,15 @@ class Readers:
         if self._closed:
             msg = "The store is closed: nothing can be read. Open it again."
             raise ClosedError(msg)
+
+
+class _Watcher:
+    """A connection and what it saw last: the numbers of two connections cannot be compared."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._seen: int | None = None
+
+    def changed(self) -> bool:
+        before, self._seen = self._seen, self.connection.execute("PRAGMA data_version").fetchone()[0]
+        return before != self._seen

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder import Appended, Head, Key, Row, Snapshot, StreamInfo
+from clew.infrastructure.recorder import Appended, Key, Row, Snapshot, StreamInfo
 
 if TYPE_CHECKING:
     from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
@@ -28,6 +28,12 @@ _DIGEST = (
     "ELSE coalesce((SELECT r.digest FROM remains r WHERE r.position = e.position), x'') END"
 )
 
+
+def _columns(name: str) -> str:
+    """The columns of a Row, with the stream's name from ``name``."""
+    return f"e.position, {name}, e.version, e.type, {_STATE}, e.hash, {_DIGEST}"
+
+
 # The cut grows from a parent to its forks, which the writer sees to; asked for, it ends the walk even in a file that
 # somebody changed into a circle.
 _LINE = """WITH RECURSIVE line (id, name, parent, cut, upto) AS (
@@ -38,15 +44,16 @@ _LINE = """WITH RECURSIVE line (id, name, parent, cut, upto) AS (
     WHERE line.cut > :after AND (p.cut IS NULL OR p.cut < line.cut)
 ) """
 _LINEAGE = f"""{_LINE}
-SELECT e.position, line.name, e.version, e.type, {_STATE}, e.hash, {_DIGEST}
+SELECT {_columns("line.name")}
 FROM line CROSS JOIN event e ON e.stream = line.id AND e.version > :after AND e.version <= line.upto"""  # noqa: S608 - of constants
 _SNAPSHOT = f"""{_LINE}
 SELECT line.name, s.version, s.state FROM line CROSS JOIN snapshot s ON s.stream = line.id AND s.version =
     (SELECT max(n.version) FROM snapshot n WHERE n.stream = line.id AND n.version <= line.upto)
 LIMIT 1"""  # noqa: S608 - of constants
-_ROWS = (
-    f"SELECT e.position, s.name, e.version, e.type, {_STATE}, e.hash, {_DIGEST} "  # noqa: S608 - of constants
-    "FROM event e CROSS JOIN stream s ON s.id = e.stream "
+_ROWS = f"SELECT {_columns('s.name')} FROM event e CROSS JOIN stream s ON s.id = e.stream "  # noqa: S608 - of constants
+_OWN_ROWS = (
+    f"SELECT {_columns('s.name')} FROM stream s CROSS JOIN event e ON e.stream = s.id "  # noqa: S608 - of constants
+    "WHERE s.name = ? AND e.version > ? ORDER BY e.version LIMIT ?"
 )
 _STREAMS = "SELECT s.id, s.name, p.name, s.cut FROM stream s LEFT JOIN stream p ON p.id = s.parent "
 _ORPHANS = """WITH RECURSIVE owner (id) AS (
@@ -77,15 +84,6 @@ class SQLiteReads:
         outcome = find_outcome(self.datastore.query, key)
         return None if outcome is None else outcome.repeat(key)
 
-    def head(self, stream: str) -> Head | None:
-        """The last version and hash of a stream's own events."""
-        found = self.datastore.query(
-            "SELECT e.version, e.hash FROM stream s CROSS JOIN event e ON e.stream = s.id "
-            "WHERE s.name = ? ORDER BY e.version DESC LIMIT 1",
-            (stream,),
-        )
-        return Head(*found[0]) if found else None
-
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order."""
         found = self.datastore.query(
@@ -97,13 +95,7 @@ class SQLiteReads:
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows that lie under the stream itself, in version order."""
-        found = self.datastore.query(
-            f"SELECT e.position, s.name, e.version, e.type, {_STATE}, e.hash, {_DIGEST} "  # noqa: S608 - of constants
-            "FROM stream s CROSS JOIN event e ON e.stream = s.id "
-            "WHERE s.name = ? AND e.version > ? ORDER BY e.version LIMIT ?",
-            (stream, after, limit),
-        )
-        return list(map(Row._make, found))
+        return list(map(Row._make, self.datastore.query(_OWN_ROWS, (stream, after, limit))))
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""
@@ -142,7 +134,8 @@ class SQLiteReads:
             marks = ",".join("?" * len(keys))
             sql = _STREAMS + f"WHERE s.id IN ({marks}) ORDER BY s.id"
             return list(map(StreamInfo._make, self.datastore.query(sql, keys)))
-        sql = _STREAMS + f"WHERE s.id > ? AND {names.replace('s.name', '+s.name')} ORDER BY s.id LIMIT ?"
+        names, bounds = _named(prefix, "+s.name")  # the sign keeps SQLite from seeking by it
+        sql = _STREAMS + f"WHERE s.id > ? AND {names} ORDER BY s.id LIMIT ?"
         return list(map(StreamInfo._make, self.datastore.query(sql, (after, *bounds, limit))))
 
     def stream(self, name: str) -> StreamInfo | None:
@@ -185,9 +178,16 @@ def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Ou
     return Outcome(salt, digest, Appended(positions, hashes, versions))
 
 
-def _named(prefix: str) -> tuple[str, tuple[str, ...]]:
+def within_range(parameters: Sequence[Any] | dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
+    """The parameters of a query with every integer in the range of SQLite's, which are of 64 bits."""
+    if isinstance(parameters, dict):
+        return dict(zip(parameters, within_range([*parameters.values()]), strict=True))
+    return [max(-HIGHEST, min(value, HIGHEST)) if isinstance(value, int) else value for value in parameters]
+
+
+def _named(prefix: str, column: str = "s.name") -> tuple[str, tuple[str, ...]]:
     """The condition that a stream's name begins with the prefix, as a range that the index of names can seek."""
     end = first_after(prefix)
     if end is None:
-        return "s.name >= ?", (prefix,)
-    return "s.name >= ? AND s.name < ?", (prefix, end)
+        return f"{column} >= ?", (prefix,)
+    return f"{column} >= ? AND {column} < ?", (prefix, end)

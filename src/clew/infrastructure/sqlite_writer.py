@@ -23,7 +23,7 @@ from clew.infrastructure.append_plan import (
 from clew.infrastructure.recorder import Append, Appended, Key, RecordedConflictError, Shred
 from clew.infrastructure.sqlite_checkpoints import Checkpoints
 from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite_reads import find_outcome
+from clew.infrastructure.sqlite_reads import HIGHEST, find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
@@ -257,6 +257,10 @@ class SQLiteWriter:
             self._store.wakeups.wake()
         return self._checkpoints.keep()
 
+    def take_over(self) -> None:
+        """See to a log that was there when the store was opened; the caller holds the lock."""
+        self._checkpoints.take_over()
+
     def finish(self) -> None:
         """The last chance to clean the log, when the store is closed; the caller holds the lock."""
         self._checkpoints.finish()
@@ -331,6 +335,8 @@ class SQLiteWriter:
         return find_outcome(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), key)
 
     def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
+        if abs(version) > HIGHEST:
+            return None
         connection = self._store.writing()
         self._flush(connection)
         row: tuple[int, str, bytes, bytes, bytes | None] | None = connection.execute(_AT, (stream, version)).fetchone()

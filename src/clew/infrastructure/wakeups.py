@@ -74,5 +74,6 @@ class Wakeups:
             except Exception:  # noqa: BLE001 - a disk that fails may be back later; who reads meets the error
                 changed = not failing
                 failing = True
-            if changed and not stop.is_set():
+            if changed:
+                # Also when it has been stopped meanwhile: a listener that came since will not be told of it again.
                 self.wake()

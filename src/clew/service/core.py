@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
@@ -17,71 +16,15 @@ from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, EventLog, Fork, Key, Shred, Write
 from clew.infrastructure import clock
 from clew.service.operations import Operation, read, wait
-
-if TYPE_CHECKING:
-    from clew.domain.history import HistoryBuilder
-
-T = TypeVar("T")
+from clew.service.remembered import Remembered
 
 ATTEMPTS = 1_000
 """How often an append without an expected version is decided again before the conflict is reported."""
 
-CACHED_THREADS = 1_024
-CACHED_MESSAGES = 100_000
-
-
-class Recent(Generic[T]):
-    """The values put last, each with a weight, up to a number and a total weight; for many threads at once."""
-
-    def __init__(self, most: int, heaviest: int) -> None:
-        self._most = most
-        self._heaviest = heaviest
-        self._weight = 0
-        self._kept: dict[str, tuple[int, T]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, name: str) -> T | None:
-        """The value of that name, None if it is not kept."""
-        found = self._kept.get(name)
-        return None if found is None else found[1]
-
-    def put(self, name: str, value: T, weight: int = 1) -> None:
-        """Keep a value; those put longest ago make room."""
-        with self._lock:
-            self._drop(name)
-            if weight > self._heaviest:
-                return
-            self._kept[name] = (weight, value)
-            self._weight += weight
-            while len(self._kept) > self._most or self._weight > self._heaviest:
-                self._drop(next(iter(self._kept)))
-
-    def drop(self, name: str) -> None:
-        """Keep it no longer."""
-        with self._lock:
-            self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        gone = self._kept.pop(name, None)
-        if gone is not None:
-            self._weight -= gone[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What was read of a thread's history, as long as nothing was shredded since."""
-
-    builder: HistoryBuilder
-    shredded: int
-
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The log of one tenant, seen by one actor.
-
-    ``tips`` are controls that appends are decided on: they count on what was submitted being written. ``controls`` and
-    ``histories`` hold what the log had: they are never ahead of it.
-    """
+    """The log of one tenant, seen by one actor, and what is remembered of it."""
 
     log: EventLog
     tenant: str
@@ -89,10 +32,7 @@ class Core:
     event_id: Callable[[], str]
     thread_id: Callable[[], str]
     actor: str | None = None
-    tips: Recent[Control] = field(default_factory=lambda: Recent(CACHED_THREADS, CACHED_THREADS))
-    controls: Recent[Control] = field(default_factory=lambda: Recent(CACHED_THREADS, CACHED_THREADS))
-    histories: Recent[Known] = field(default_factory=lambda: Recent(CACHED_THREADS, CACHED_MESSAGES))
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    known: Remembered = field(default_factory=Remembered)
 
     def acting_as(self, actor: str | None) -> Core:
         """The same for another actor."""
@@ -152,7 +92,7 @@ class Committed:
 def load(core: Core, thread_id: str) -> Operation[Control]:
     """The control of a thread at its head as the log has it: ``Control()`` if there is no such thread."""
     stream = core.stream(thread_id)
-    control = core.controls.get(stream)
+    control = core.known.controls.get(stream)
     if control is None:
         control = yield from read(lambda: core.log.control(stream))
     else:
@@ -176,7 +116,7 @@ def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operatio
     conflict: ConflictError | None = None
     loaded = terms.base
     for _ in range(ATTEMPTS):
-        if loaded is None and core.tips.get(stream) is None:
+        if loaded is None and core.known.tips.get(stream) is None:
             loaded = yield from load(core, thread_id)
         try:
             submitted = _submit(core, thread_id, stream, loaded, intent, terms)
@@ -203,10 +143,10 @@ def _outcome(core: Core, stream: str, submitted: _Submitted) -> Operation[Commit
     try:
         appended = yield from wait(submitted.outcome)
     except BaseException:
-        core.tips.drop(stream)
+        core.known.tips.drop(stream)
         raise
     if appended.repeated:
-        core.tips.drop(stream)
+        core.known.tips.drop(stream)
         return Committed((), appended.versions)
     _remember(core, stream, submitted.after)
     return Committed(submitted.events, appended.versions)
@@ -220,9 +160,9 @@ def _repeated(core: Core, key: Key | None) -> Operation[Appended | None]:
 
 
 def _remember(core: Core, stream: str, control: Control) -> None:
-    known = core.controls.get(stream)
-    if known is None or known.version < control.version:
-        core.controls.put(stream, control)
+    before = core.known.controls.get(stream)
+    if before is None or before.version < control.version:
+        core.known.controls.put(stream, control)
 
 
 class _Submitted(NamedTuple):
@@ -241,8 +181,8 @@ def _submit(
     So appends of many threads of control to one conversation are decided one on the other and can share a commit. Where
     one is not written after all, those after it conflict and are decided again.
     """
-    with core.lock:
-        tip = core.tips.get(stream)
+    with core.known.lock:
+        tip = core.known.tips.get(stream)
         control = loaded or tip or Control()
         if terms.expected_version is not None and control.version != terms.expected_version:
             raise ConflictError(thread_id, terms.expected_version, control.version)
@@ -261,7 +201,7 @@ def _submit(
         )
         after = after._replace(head=submitted.heads[stream])
         if tip is None or tip.version < after.version:
-            core.tips.put(stream, after)
+            core.known.tips.put(stream, after)
     return _Submitted(tuple(events), after, submitted.outcome)
 
 

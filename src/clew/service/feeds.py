@@ -3,46 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from clew.service.operations import Operation, read
 from clew.service.reading import PAGE
 
 if TYPE_CHECKING:
     from clew.domain.events import Event
+    from clew.domain.ports import EventLog
     from clew.service.core import Core
+
+
+Page: TypeAlias = tuple["list[Event]", int]
+"""Events, and the place that was looked at up to."""
 
 
 class Feed:
     """Events after a place, a page at a time: by position over all threads of a tenant, or by version on one."""
 
-    def __init__(self, page: Callable[[int], list[Event]], place: Callable[[Event], int], after: int) -> None:
+    def __init__(self, page: Callable[[int], Page], after: int) -> None:
         self._page = page
-        self._place = place
-        self.after = after
+        self._after = after
 
     def next_page(self) -> Operation[list[Event]]:
         """The events that are there now; none when the feed has reached the end."""
-        after = self.after
-        found = yield from read(lambda: self._page(after))
-        if found:
-            self.after = self._place(found[-1])
+        found, self._after = yield from read(partial(self._page, self._after))
         return found
 
 
 def store_feed(core: Core, after: int) -> Feed:
     """Every event of the tenant's threads, in position order."""
-    prefix = core.prefix()
-    return Feed(
-        lambda position: core.log.events_after(position, PAGE, prefix), lambda event: event.position or 0, after
-    )
+    return Feed(partial(_store_page, core.log, core.prefix()), after)
 
 
 def thread_feed(core: Core, thread_id: str, after: int) -> Feed:
     """Every event of one thread's lineage, in version order."""
-    stream = core.stream(thread_id)
-    return Feed(
-        lambda version: core.log.lineage(stream, after=version, upto=version + PAGE),
-        lambda event: event.version,
-        after,
-    )
+    return Feed(partial(_thread_page, core.log, core.stream(thread_id)), after)
+
+
+def _store_page(log: EventLog, prefix: str, after: int) -> Page:
+    last = log.last_position()  # asked first: what comes later is on the next page
+    found = log.events_after(after, PAGE, prefix)
+    seen = after if not found else found[-1].position or after
+    # Where there is no more, what other tenants wrote is passed by, and not looked at again at every wake-up.
+    return found, seen if len(found) == PAGE else max(seen, last)
+
+
+def _thread_page(log: EventLog, stream: str, after: int) -> Page:
+    found = log.lineage(stream, after=after, upto=after + PAGE)
+    return found, found[-1].version if found else after

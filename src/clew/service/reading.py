@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.control import Control, Status
+from clew.domain.control import Control, Status, detached
 from clew.domain.decisions import check_readable
 from clew.domain.errors import (
     InvalidTimeError,
@@ -15,12 +15,13 @@ from clew.domain.errors import (
     UnknownVersionError,
 )
 from clew.domain.events import Event, to_microseconds, to_time
-from clew.domain.history import History, HistoryBuilder, ThreadState, evolve
+from clew.domain.history import History, HistoryBuilder, ThreadState
 from clew.domain.json_values import JsonObject
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
-from clew.service.core import Core, Known, load
+from clew.service.core import Core, load
 from clew.service.operations import Operation, read
+from clew.service.remembered import Reading
 
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware time, or None for the newest version."""
@@ -111,18 +112,12 @@ def state(core: Core, thread_id: str, at: At = None, at_message: int | None = No
     """What the thread was at a version."""
     control = yield from readable(core, thread_id, "state")
     version = yield from resolve(core, thread_id, control, at, at_message)
-    stream = core.stream(thread_id)
-    then = yield from read(lambda: core.log.control(stream, version))
+    then = control
+    if version != control.version:
+        stream = core.stream(thread_id)
+        then = yield from read(lambda: core.log.control(stream, version))
     found = yield from _history(core, thread_id, control.version, version)
-    return ThreadState(then, found.messages)
-
-
-def replay(found: Iterator[Event]) -> Iterator[tuple[Event, ThreadState]]:
-    """Each event of a lineage with the state after it."""
-    now = ThreadState()
-    for each in found:
-        now = evolve(now, each)
-        yield each, now
+    return ThreadState(detached(then), found.messages)
 
 
 def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
@@ -163,6 +158,7 @@ def _summarise(log: EventLog, streams: list[StreamInfo]) -> list[ThreadSummary]:
 
 def _summary(stream: str, control: Control) -> ThreadSummary:
     name = parse_stream_name(stream)
+    control = detached(control)
     metadata = control.metadata if control.source_id is None else {**control.metadata, "source_id": control.source_id}
     return ThreadSummary(
         thread_id=stream if name is None else name.id,
@@ -185,15 +181,19 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
 def _history(core: Core, thread_id: str, head: int, version: int) -> Operation[History]:
     """The messages on the path, by a builder that is kept and gone on with as long as nothing is shredded."""
     stream = core.stream(thread_id)
-    shredded = yield from read(core.log.shredded)
-    known = core.histories.get(stream)
+    return (yield from read(partial(_build, core, thread_id, stream, head, version)))
+
+
+def _build(core: Core, thread_id: str, stream: str, head: int, version: int) -> History:
+    shredded = core.log.shredded()
+    known = core.known.histories.get(stream)
     builder = HistoryBuilder(thread_id) if known is None or known.shredded != shredded else known.builder
     after = builder.version
-    more = () if after >= head else (yield from read(lambda: core.log.lineage(stream, after=after)))
-    with core.lock:  # another reader may have gone on with the same builder meanwhile
+    more = [] if after >= head else core.log.lineage(stream, after=after)
+    with core.known.lock:  # another reader may have gone on with the same builder meanwhile
         builder.add(more[builder.version - after :])
         found = builder.history(version)
-    core.histories.put(stream, Known(builder, shredded), len(builder))
+    core.known.histories.put(stream, Reading(builder, shredded), len(builder))
     return found
 
 
@@ -227,13 +227,14 @@ def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Op
 
 
 def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Operation[int]:
-    if at.tzinfo is None:
+    if at.utcoffset() is None:
         message = f"{at.isoformat()} has no offset, so it names no moment. Add one, as in {at.isoformat()}+00:00."
         raise InvalidTimeError(message)
     stream = core.stream(thread_id)
     found = yield from read(lambda: _last_until(core.log, stream, control.version, to_microseconds(at)))
     if not found:
-        message = f"Thread {thread_id!r} had not begun at {at.isoformat()}: it did at {to_time(control.created_at)}."
+        first = yield from event(core, thread_id, 1)
+        message = f"Thread {thread_id!r} had not begun at {at.isoformat()}: it did at {first.time.isoformat()}."
         raise UnknownVersionError(message)
     return found
 

@@ -1,0 +1,92 @@
+"""What a service remembers of its log, so that it need not read it again."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from clew.infrastructure import forking
+
+if TYPE_CHECKING:
+    from clew.domain.control import Control
+    from clew.domain.history import HistoryBuilder
+
+T = TypeVar("T")
+
+CACHED_THREADS = 1_024
+CACHED_HISTORIES = 256
+CACHED_MESSAGES = 100_000
+
+
+class Recent(Generic[T]):
+    """The values put last, each with a weight, up to a number and a total weight; for many threads at once."""
+
+    def __init__(self, most: int, heaviest: int) -> None:
+        self._most = most
+        self._heaviest = heaviest
+        self._weight = 0
+        self._kept: dict[str, tuple[int, T]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> T | None:
+        """The value of that name, None if it is not kept."""
+        found = self._kept.get(name)
+        return None if found is None else found[1]
+
+    def put(self, name: str, value: T, weight: int = 1) -> None:
+        """Keep a value; those put longest ago make room."""
+        with self._lock:
+            self._drop(name)
+            if weight > self._heaviest:
+                return
+            self._kept[name] = (weight, value)
+            self._weight += weight
+            while len(self._kept) > self._most or self._weight > self._heaviest:
+                self._drop(next(iter(self._kept)))
+
+    def drop(self, name: str) -> None:
+        """Keep it no longer."""
+        with self._lock:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        gone = self._kept.pop(name, None)
+        if gone is not None:
+            self._weight -= gone[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a thread's history, as long as nothing was shredded since."""
+
+    builder: HistoryBuilder
+    shredded: int
+
+
+class Remembered:
+    """The caches of a service, shared by its actors.
+
+    ``tips`` are controls that appends are decided on: they count on what was submitted being written. ``controls`` and
+    ``histories`` hold what the log had: they are never ahead of it. ``lock`` is held while something is decided.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        forking.watch(self)
+
+    def _forget(self) -> None:
+        self.lock = threading.Lock()
+        self.tips: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
+        self.controls: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
+        self.histories: Recent[Reading] = Recent(CACHED_HISTORIES, CACHED_MESSAGES)
+
+    def before_fork(self) -> None:
+        """Nothing is to be brought to rest: the child takes none of it."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Begin with nothing: a lock that another thread of the parent held would never be released here."""
+        self._forget()

@@ -1,0 +1,123 @@
+"""What is given and what is got cannot change what the service remembers; a child of a fork begins afresh."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from clew.conversations import Conversations
+from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.errors import InvalidContentError
+from clew.domain.history import ThreadState, evolve
+from clew.domain.messages import Message, Text
+from clew.service.remembered import Recent
+
+HELLO = Message.user("Hello")
+
+
+def test_changing_what_was_got_changes_nothing(conversations: Conversations) -> None:
+    thread = conversations.start_thread(metadata={"a": {"b": 1}}, labels={"c": [1]})
+    thread.checkpoint("here")
+    thread.append(Message.user("Hi", metadata={"m": {"n": 1}}))
+    for got in (thread.summary(), thread.state(), thread.state(at=2), list(thread.replay())[-1][1]):
+        got.metadata["a"]["b"] = 2  # type: ignore[index, call-overload]  # JSON of any shape
+        got.labels["c"].append(2)  # type: ignore[union-attr]  # the same
+        got.checkpoints["there"] = 1
+    metadata: Any = thread.history().messages[-1].metadata
+    metadata["m"]["n"] = 2
+    thread.append([HELLO] * (SNAPSHOT_EVERY + 1))  # a snapshot is stored now
+    state = thread.state()
+    assert (state.metadata, state.labels, state.checkpoints) == ({"a": {"b": 1}}, {"c": [1]}, {"here": 1})
+    assert thread.history(at_message=1).messages[0].metadata == {"m": {"n": 1}}
+
+
+def test_changing_what_was_given_changes_nothing(conversations: Conversations) -> None:
+    metadata: Any = {"a": {"b": 1}}
+    labels: Any = {"c": [1]}
+    thread = conversations.start_thread(metadata=metadata, labels=labels)
+    more: Any = [1]
+    thread.label(d=more)
+    for given in (metadata["a"], labels):
+        given["x"] = 1
+    labels["c"].append(2)
+    more.append(2)
+    thread.append(HELLO)
+    assert thread.summary().metadata == {"a": {"b": 1}}
+    assert thread.summary().labels == {"c": [1], "d": [1]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"role": "robot"},
+        {"contents": [Text(text="a list")]},
+        {"contents": ("words",)},
+        {"contents": (Text.model_construct(text=5),)},
+        {"author": 5},
+        {"metadata": None},
+    ],
+    ids=str,
+)
+def test_a_copy_of_a_message_that_is_none_is_refused(conversations: Conversations, wrong: dict[str, Any]) -> None:
+    thread = conversations.start_thread()
+    with pytest.raises(InvalidContentError):
+        thread.append(HELLO.model_copy(update=wrong))
+    assert (thread.version, len(thread.history())) == (1, 0)
+
+
+def test_replay_gives_the_states_of_the_definition(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[HELLO] * 3)
+    thread.rewind(to=2)
+    thread.append(Message.user("Again"))
+    thread.rewind(to=4)
+    state = ThreadState()
+    for event, found in thread.replay():
+        state = evolve(state, event)
+        assert found == state
+
+
+def test_a_child_of_a_fork_appends_while_the_parent_s_threads_do(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    done = threading.Event()
+
+    def work() -> None:
+        mine = conversations.start_thread()
+        while not done.is_set():
+            mine.append(HELLO)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    thread.append(HELLO)
+                    status = 0 if len(thread.history()) else 2
+                finally:
+                    os._exit(status)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        done.set()
+        for each in threads:
+            each.join()
+    assert conversations.verify().first_bad is None
+
+
+def test_what_was_put_longest_ago_makes_room() -> None:
+    recent: Recent[str] = Recent(2, 10)
+    for name in "abc":
+        recent.put(name, name)
+    assert [recent.get(name) for name in "abc"] == [None, "b", "c"]
+    recent.put("heavy", "x", 9)
+    assert [recent.get(name) for name in ("b", "c", "heavy")] == [None, "c", "x"]
+    recent.put("too heavy", "y", 11)
+    assert recent.get("too heavy") is None
+    recent.drop("c")
+    recent.drop("nobody")
+    assert recent.get("c") is None
