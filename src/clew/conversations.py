@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,22 +10,23 @@ from typing import Self, overload
 
 from clew.domain.control import Status
 from clew.domain.decisions import Delete, End, Resume, Start, Suspend
-from clew.domain.errors import ClosedError
 from clew.domain.events import Event
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
-from clew.domain.importing import ImportReport
+from clew.domain.importing import Failure, ImportReport, Item
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
+from clew.domain.names import check_id
 from clew.domain.ports import Verdict
 from clew.domain.view import ModelView, model_view
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.urls import open_log
-from clew.service import exporting, importing, reading, writing
+from clew.service import exporting, finding, importing, reading, writing
 from clew.service.core import Core, new_core
-from clew.service.feeds import Feed, store_feed, thread_feed
+from clew.service.feeds import store_feed, thread_feed
 from clew.service.operations import run
 from clew.service.reading import At, ThreadSummary
+from clew.service.subscription import Subscription
 
 PAGE = 100
 
@@ -41,14 +40,21 @@ class Conversations:
 
     @classmethod
     def open(
-        cls, url: str = "sqlite:///clew.db", *, tenant: str = "default", now: Callable[[], int] = clock.now
+        cls,
+        url: str = "sqlite:///clew.db",
+        *,
+        tenant: str = "default",
+        create: bool = True,
+        now: Callable[[], int] = clock.now,
     ) -> Self:
         """Open a store by its URL.
 
-        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. ``now`` gives microseconds
-        since 1970 (UTC). Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. Without ``create`` a
+        database that is not there is a StoreUnavailableError, and is not made. ``now`` gives microseconds since 1970
+        (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError or, for the tenant, InvalidNameError.
         """
-        return cls(new_core(open_log(url), tenant, now))
+        check_id(tenant, "tenant")
+        return cls(new_core(open_log(url, create=create), tenant, now))
 
     def acting_as(self, actor: str | None) -> Conversations:
         """The same service with this actor on every call."""
@@ -78,6 +84,13 @@ class Conversations:
         run(reading.existing(self._core, thread_id))
         return self._thread(thread_id)
 
+    def find(self, prefix: str) -> str:
+        """The id of the one thread that is named so, or else whose id begins so.
+
+        Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
+        """
+        return run(finding.find(self._core, prefix))
+
     def threads(self) -> Iterator[ThreadSummary]:
         """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
         after: int | None = 0
@@ -97,8 +110,18 @@ class Conversations:
         What cannot be imported is in the report's ``failed``, and the rest is imported. Raises ImportFormatError for a
         path that is not there or, when it is the only one, holds no conversations.
         """
-        items = read_conversations(paths)
-        return run(importing.import_conversations(self._core, items, actor=actor, progress=progress))
+        return self.import_items(read_conversations(paths), actor=actor, progress=progress)
+
+    def import_items(
+        self,
+        items: Iterable[Item | Failure],
+        *,
+        actor: str | None = None,
+        progress: Callable[[ImportReport], None] | None = None,
+    ) -> ImportReport:
+        """Import conversations that were read already, each when its turn comes; raises what their iterator raises."""
+        operation = importing.import_conversations(self._core, iter(items), actor=actor, progress=progress)
+        return run(operation)
 
     def export(self, thread_ids: Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
         """Conversations in the OpenAI chat format, each as it was imported.
@@ -312,58 +335,3 @@ class LocalThread:
 
     def _other(self, thread_id: str) -> LocalThread:
         return LocalThread(self._core, self._live, thread_id)
-
-
-class Subscription(Iterator[Event]):
-    """A live stream of events: iterate over it, close it to end the iteration. It holds no thread."""
-
-    def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
-        self._feed = feed
-        self._page: list[Event] = []
-        self._next = 0
-        self._closed = False
-        self._woken = threading.Event()
-        self._end = core.log.listen(self._woken.set)
-        weakref.finalize(self, self._end).atexit = False
-        live.add(self)
-
-    def __next__(self) -> Event:
-        event = self.wait(None)
-        if event is None:
-            raise StopIteration
-        return event
-
-    def wait(self, timeout: float | None) -> Event | None:
-        """The next event; None when the subscription is closed or nothing came for so many seconds."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not self._closed:
-            if self._next < len(self._page):
-                self._next += 1
-                return self._page[self._next - 1]
-            self._woken.clear()
-            try:
-                self._page, self._next = run(self._feed.next_page()), 0
-            except ClosedError:
-                if self._closed:  # the service was closed while this read
-                    return None
-                raise
-            left = None if until is None else until - time.monotonic()
-            if self._page or self._closed:
-                continue
-            if (left is not None and left <= 0) or not self._woken.wait(left):
-                return None
-        return None
-
-    def close(self) -> None:
-        """End the iteration, also of a thread that waits in it."""
-        self._closed = True
-        self._end()
-        self._woken.set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

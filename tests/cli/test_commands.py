@@ -117,6 +117,13 @@ def test_a_tenant_sees_its_own_threads_only(filled: Clew) -> None:
     assert "no thread" in filled.refused(1, "--tenant", "other", "show", filled.ids()[0])
 
 
+def test_a_tenant_that_is_none_is_wrong_usage_and_no_database_is_made(clew: Clew) -> None:
+    name = clew.file("two.jsonl", TEAPOT, GLAZE)
+    for command in (["import", name], ["threads"]):
+        assert "tenant" in clew.refused(2, "--tenant", "", *command)
+    assert [each.name for each in clew.folder.iterdir()] == [name]
+
+
 def test_the_database_is_named_by_option_else_by_environment_else_it_is_clew_db(filled: Clew) -> None:
     here = {"CLEW_DB": "sqlite:///other.db"}
     assert "other.db" in filled.refused(1, "threads", env=here)

@@ -61,7 +61,7 @@ class ForkContract:
         assert addresses(rows) == [("a", 1), ("a", 2), ("f", 3), ("g", 4)]
         assert [row.hash for row in rows] == recomputed(rows)
 
-    @pytest.mark.parametrize(("parent", "cut"), [("a", 4), ("a", 0), ("nowhere", 1), ("f", 2)])
+    @pytest.mark.parametrize(("parent", "cut"), [("a", 4), ("a", 0), ("nowhere", 1), ("f", 2), ("a", 2**70)])
     def test_refuses_a_fork_at_a_version_that_the_parent_does_not_have(
         self, recorder: Recorder, parent: str, cut: int
     ) -> None:
@@ -213,6 +213,7 @@ class ShredContract:
         for bad in (
             [Shred("a", 1, digest(b"other"), b"stub")],
             [Shred("a", 3, digest(b"a 3"), b"stub")],
+            [Shred("a", 2**70, digest(b"a 1"), b"stub")],
             [Shred("nowhere", 1, digest(b""), b"stub")],
             [good, good],
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from tests.infrastructure.append_contract import AppendContract, KeyContract
@@ -13,7 +13,7 @@ from tests.infrastructure.lineage_contract import ForkContract, ShredContract
 from tests.infrastructure.recording import PATIENCE, Opener, append, event, fill, run_threads
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
-from clew.infrastructure.recorder import Recorder, Row
+from clew.infrastructure.recorder import Fork, Recorder, Row, Snapshot
 
 
 class ReadContract:
@@ -23,7 +23,6 @@ class ReadContract:
         assert recorder.last_position() == 0
         assert recorder.rows(after=0, limit=10) == []
         assert recorder.streams(limit=10) == []
-        assert recorder.head("a") is None
         assert recorder.stream("a") is None
         assert recorder.lineage("a") == recorder.own_rows("a", limit=10) == []
         assert recorder.orphans(10) == []
@@ -47,6 +46,29 @@ class ReadContract:
             assert len(page) <= 4
             found.extend(page)
         assert found == recorder.lineage("a")
+
+    @pytest.mark.parametrize("far", [2**63, 2**70])
+    def test_takes_an_integer_of_any_size(self, recorder: Any, far: int) -> None:
+        fill(recorder, "a", 3)
+        append(recorder, event("b", 3), forks={"b": Fork("a", 2)}, snapshots=[Snapshot("a", 1, b"a1")])
+        infos = recorder.streams(limit=10)
+        assert recorder.lineage("b", upto=far) == recorder.lineage("b", after=-far) == recorder.lineage("b") != []
+        assert recorder.lineage("b", after=far) == recorder.lineage("b", upto=-far) == []
+        assert recorder.own_rows("a", after=-far, limit=far) == recorder.lineage("a")
+        assert recorder.own_rows("a", after=far, limit=far) == []
+        assert recorder.snapshot("b", far) == Snapshot("a", 1, b"a1")
+        assert recorder.snapshot("b", -far) is None
+        assert recorder.orphans(far) == []
+        for prefix in ("", "a"):
+            assert recorder.rows(after=-far, limit=far, prefix=prefix) == recorder.rows(after=0, limit=9, prefix=prefix)
+            assert recorder.rows(after=far, limit=far, prefix=prefix) == []
+            found = recorder.streams(after=-far, limit=far, prefix=prefix)
+            assert found == [info for info in infos if info.name.startswith(prefix)] != []
+            assert recorder.streams(after=far, limit=far, prefix=prefix) == []
+        assert len(recorder.select_events("a", gt=-far, lte=far, limit=far)) == 3
+        assert recorder.select_events("a", gt=far) == []
+        assert len(recorder.select_notifications(-far, far, far)) == 4
+        assert recorder.select_notifications(far, far) == []
 
     NAMES: ClassVar[list[str]] = [
         "default/thread/a", "default/thread/b", "default/memory/a", "default/threads", "Default/thread/a", "default",

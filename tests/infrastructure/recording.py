@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from eventsourcing.persistence import StoredEvent
 
 from clew.domain.chain import ROOT, digest, link
@@ -40,12 +43,48 @@ def addresses(rows: Sequence[Row]) -> list[tuple[str, int]]:
     return [(row.stream, row.version) for row in rows]
 
 
+def last_version(recorder: Any, stream: str) -> int:
+    """The version of the last of a stream's own events, 0 when it has none."""
+    found = recorder.select_events(stream, desc=True, limit=1)
+    return found[0].originator_version if found else 0
+
+
 def recomputed(rows: Sequence[Row]) -> list[bytes]:
     found, previous = [], ROOT
     for row in rows:
         previous = link(previous, row.stream, row.version, row.type, row.digest or digest(row.state))
         found.append(previous)
     return found
+
+
+def waits_for_a_lock() -> bool:
+    return any(thread.name == "clew-lock" for thread in threading.enumerate())
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Ctrl-C as soon as this thread, the main one, waits for the lock of a store: the block is to end with it."""
+
+    def interrupt() -> None:
+        wait_until(waits_for_a_lock)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def in_child(work: Callable[[], object]) -> int:

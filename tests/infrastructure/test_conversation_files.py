@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import os
 from itertools import islice
@@ -12,11 +11,9 @@ import pytest
 from clew.domain.errors import ImportFormatError
 from clew.domain.importing import Failure, Item
 from clew.infrastructure.conversation_files import (
-    as_line,
     find_files,
     read_conversations,
     read_file,
-    write_conversations,
 )
 
 ONE = [{"role": "user", "content": "Grüße\u2028🧶"}]
@@ -237,13 +234,3 @@ def test_reads_lines_only_as_they_are_asked_for(tmp_path: Path) -> None:
     assert len(list(islice(reader, 2))) == 2
     path.write_bytes(b"")  # what was not read yet is gone, but for a buffer
     assert len(list(reader)) < 70_000
-
-
-def test_writes_json_lines_that_are_read_back_equal(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    odd = {"messages": [], "big": 10**4200, "float": 1.0, "text": 'a"\n\u2028\x7f🧶', "": None}
-    assert write_conversations([TWO, odd], file) == 2  # type: ignore[list-item]  # mypy does not see that TWO is JSON
-    assert file.getvalue().count(b"\n") == 2
-    assert "🧶".encode() in file.getvalue()
-    assert read(write(tmp_path / "a.jsonl", file.getvalue())) == [TWO, odd]
-    assert as_line({"id": "ü", "messages": []}) == '{"id": "ü", "messages": []}'

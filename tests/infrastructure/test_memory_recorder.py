@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
-from tests.infrastructure.recording import Opener, append, event, in_child
+from tests.infrastructure.recording import Opener, append, event, in_child, last_version
 
 from clew.infrastructure.memory_recorder import MemoryRecorder
 
@@ -19,7 +19,5 @@ def test_gives_a_forked_child_a_copy_of_the_events() -> None:
     recorder = MemoryRecorder()
     append(recorder, event("a", 1))
     assert in_child(lambda: append(recorder, event("a", 2))) == 0
-    head = recorder.head("a")
-    assert head is not None
-    assert head.version == 1
+    assert last_version(recorder, "a") == 1
     recorder.close()

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, append, event, fill, in_child
+from tests.infrastructure.recording import PATIENCE, append, event, fill, in_child, last_version
 from tests.infrastructure.test_sqlite_processes import environment
 
 from clew.domain.chain import ROOT, digest, link
@@ -35,7 +35,7 @@ from clew.infrastructure.sqlite_recorder import SQLiteRecorder
 recorder = SQLiteRecorder.open(sys.argv[1])
 if sys.argv[2] == "append":
     for number in range(2):
-        heads = {name: recorder.head(name).version + 1 for name in ("a", "b")}
+        heads = {name: len(recorder.own_rows(name, limit=99)) + 1 for name in ("a", "b")}
         tag = f"crash {number} of 2 parts".encode()
         events = [StoredEvent(name, version, "noted", tag + bytes(3000)) for name, version in heads.items()]
         outcome = recorder.submit(Append(events))
@@ -83,7 +83,7 @@ def append_until_killed(path: str, run: int, answers: int) -> None:
     def work(number: int) -> None:
         count = 0
         names = [f"s{number}", f"t{number}", f"u{number}-{run}"]
-        versions = {name: head.version if (head := recorder.head(name)) else 0 for name in names}
+        versions = {name: last_version(recorder, name) for name in names}
         while True:
             count += 1
             name = f"{run}.{number}.{count}"
@@ -159,7 +159,7 @@ def append_and_die(path: str, step: int) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    heads = {name: head.version if (head := recorder.head(name)) else 0 for name in ("a", "b")}
+    heads = {name: last_version(recorder, name) for name in ("a", "b")}
     recorder.datastore.writing().set_trace_callback(count)
     events = [event("a", heads["a"] + 1, f"{step} 1".encode()), event("b", heads["b"] + 1, f"{step} 2".encode())]
     append(recorder, *events, event("b", heads["b"] + 2, f"{step} 3".encode()))
@@ -216,9 +216,8 @@ def stored_after(path: str) -> tuple[int, int]:
             for row in recorder.lineage(name):
                 previous = link(previous, row.stream, row.version, row.type, digest(row.state))
                 assert row.hash == previous
-        heads = [recorder.head(name) for name in ("a", "b")]
         assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
-        return heads[0].version if heads[0] else 0, heads[1].version if heads[1] else 0
+        return last_version(recorder, "a"), last_version(recorder, "b")
     finally:
         recorder.close()
 
@@ -283,11 +282,13 @@ def test_answers_truly_when_the_disk_fails(store: Path, tmp_path: Path, scale: f
         done = strace(["-e", f"trace={name}", "-e", f"inject={name}:error={fault}:when={number}"], path, *what)
         answers = [line.split()[1] for line in done.stdout.splitlines()]
         seen.update(answers)
-        assert "SQLiteUnavailableError" in answers, done.stderr
+        # A fault while the log of before is emptied at the opening is nobody's loss: that is tried again later.
+        assert len(answers) == 2, done.stderr
         assert set(answers) <= {"stored", "SQLiteUnavailableError"}
         a, b = stored_after(path)
         assert a == b == 5 + answers.count("stored")
     assert seen["stored"] > 0
+    assert seen["SQLiteUnavailableError"] > 0
 
 
 def test_writes_what_it_has_taken_when_the_program_gets_sigterm_in_a_handler(tmp_path: Path) -> None:

@@ -1,24 +1,32 @@
-"""SQLite files: what is refused and how it is said, what is left of shredded text, how long the log grows."""
+"""SQLite files: what is refused and how it is said, who waits for whom, how long the log grows."""
 
 from __future__ import annotations
 
 import os
-import random
-import re
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from eventsourcing.persistence import OperationalError
-from tests.infrastructure.recording import PATIENCE, addresses, append, event, failure, fill
+from tests.infrastructure.recording import (
+    PATIENCE,
+    addresses,
+    append,
+    event,
+    failure,
+    fill,
+    interrupted,
+    wait_until,
+    waits_for_a_lock,
+)
 
-from clew.domain.chain import digest
 from clew.domain.errors import ClewError, StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure.recorder import Append, Fork, Key, Shred
+from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.recorder import Append, Fork
 from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+from clew.infrastructure.sqlite_readers import Readers
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder
 
 
@@ -235,75 +243,49 @@ def test_tells_rows_whose_stream_is_gone(recorder: SQLiteRecorder) -> None:
     assert recorder.orphans(2) == [(2, 1), (2, 2)]
 
 
-# What is left of shredded text
-
-
-def bytes_of(path: str) -> bytes:
-    return b"".join(Path(path + end).read_bytes() for end in ("", "-wal") if Path(path + end).exists())
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def text(number: int, chance: random.Random) -> bytes:
-    length = chance.choice([3, 40, 90, 200, 500, 3900, 4200, 20_000 if chance.random() < 0.2 else 60])
-    return b"SECRET-%06d-" % number + chance.randbytes(length).hex().encode()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_leaves_no_byte_of_shredded_text_in_the_file(path: str, seed: int) -> None:
-    chance = random.Random(seed)
-    recorder = SQLiteRecorder.open(path, synchronous="OFF")
-    texts = {number: text(number, chance) for number in range(1, 401)}
-    for number, state in texts.items():
-        recorder.submit(Append([event("a", number, state)], key=Key("a", str(number), state)))
-    fill(recorder, "b", 1)
-    order = list(texts)
-    chance.shuffle(order)
-    version = 400
-    for start in range(0, 360, 30):
-        gone = order[start : start + 30]
-        version += 1
-        shreds = [
-            # Stubs longer than the text are what could move the neighbours about.
-            Shred("a", number, digest(texts[number]), b"s" * chance.choice([0, 30, 150, 330, 400, 2000]))
-            for number in gone
-        ]
-        append(recorder, event("a", version), shreds=shreds)
-        wait_until(lambda: Path(path + "-wal").stat().st_size == 0)
-        found = {int(number) for number in re.findall(rb"SECRET-(\d{6})-", bytes_of(path))}
-        assert found == set(order[start + 30 :])
-    recorder.close()
-
-
-def test_removes_the_text_from_the_log_once_a_reader_has_ended(path: str, recorder: SQLiteRecorder) -> None:
-    secret = b"SECRET-IN-THE-LOG" * 10
-    append(recorder, event("a", 1, secret))
-    reader = sqlite3.connect(path, isolation_level=None)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM event").fetchall()
-    append(recorder, event("a", 2), shreds=[Shred("a", 1, digest(secret), b"stub")])
-    assert secret in bytes_of(path)
-    reader.execute("ROLLBACK")
-    wait_until(lambda: secret not in bytes_of(path))
-    reader.close()
-    append(recorder, event("a", 3))
-
-
-def test_removes_the_text_when_it_is_closed_at_once(path: str) -> None:
-    secret = b"SECRET-IN-THE-LOG" * 10
+def test_keeps_nobody_out_when_the_wait_for_another_process_was_interrupted(path: str) -> None:
     recorder = SQLiteRecorder.open(path)
-    append(recorder, event("a", 1, secret))
-    other = sqlite3.connect(path, isolation_level=None)
-    assert other.execute("SELECT count(*) FROM event").fetchone() == (1,)
-    append(recorder, event("a", 2), shreds=[Shred("a", 1, digest(secret), b"stub")])
-    recorder.close()
-    assert secret not in bytes_of(path)
+    other = FileLock(path + ".lock", PATIENCE)
+    other.acquire()
+    with interrupted(), recorder.datastore.exclusive():
+        pytest.fail("two had the lock")
+    other.release()
+    wait_until(lambda: not waits_for_a_lock())
+    other.acquire()
+    other.release()
+    fill(recorder, "a", 1)
+    other.acquire()
     other.close()
+    recorder.close()
+
+
+def test_tells_each_asker_of_a_commit_though_two_ask_at_once(path: str, recorder: SQLiteRecorder) -> None:
+    asking, go_on = threading.Event(), threading.Event()
+    made: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(path, check_same_thread=False)
+        made.append(connection)
+        if connection is made[0]:
+            asking.set()
+            assert go_on.wait(PATIENCE)
+        return connection
+
+    readers = Readers(connect)
+    first = threading.Thread(target=readers.changed)
+    first.start()
+    assert asking.wait(PATIENCE)
+    fill(recorder, "a", 3)
+    readers.changed()
+    go_on.set()
+    first.join(PATIENCE)
+    for version in range(4, 8):
+        assert not readers.changed()
+        fill(recorder, "a", version, start=version)
+        assert readers.changed()
+    with pytest.raises(sqlite3.ProgrammingError):
+        made[0].execute("SELECT 1")
+    readers.close()
 
 
 # The log

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, in_child, recomputed
+from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, in_child, last_version, recomputed
 
 from clew.domain.errors import ConflictError, StoreUnavailableError
 from clew.infrastructure.file_lock import FileLock
@@ -97,8 +97,7 @@ def test_sixteen_processes_that_race_for_a_version_get_clean_conflicts(path: str
     def race(number: int) -> None:
         recorder = SQLiteRecorder.open(path)
         while True:
-            head = recorder.head("a")
-            version = 0 if head is None else head.version
+            version = last_version(recorder, "a")
             if version >= goal:
                 break
             try:

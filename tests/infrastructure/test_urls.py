@@ -118,3 +118,41 @@ def test_a_folder_that_is_not_there_is_unavailable_and_nothing_is_made(tmp_path:
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         open_log(f"sqlite:///{tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["new.db", "missing/new.db", "file.txt/new.db"])
+def test_without_leave_to_create_a_database_that_is_not_there_is_unavailable_and_nothing_is_made(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file.txt").touch()
+    with pytest.raises(StoreUnavailableError, match="there is no database"):
+        open_log(f"sqlite:///{tmp_path}/{name}", create=False)
+    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_without_leave_to_create_an_empty_file_is_unavailable_and_stays_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(StoreUnavailableError, match="the file is empty"):
+        open_log(f"sqlite:///{tmp_path}/empty.db", create=False)
+    assert [(each.name, each.stat().st_size) for each in tmp_path.iterdir()] == [("empty.db", 0)]
+
+
+def test_without_leave_to_create_a_name_that_is_too_long_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="too long"):
+        open_log(f"sqlite:///{tmp_path}/{'x' * 10_000}.db", create=False)
+
+
+def test_without_leave_to_create_a_url_that_names_no_store_is_still_that(tmp_path: Path) -> None:
+    for url in ("sqlite://", "mysql://host/db", f"sqlite:///{tmp_path}/new.db?mode=ro"):
+        with pytest.raises(StoreUrlError):
+            open_log(url, create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_leave_to_create_what_is_there_opens_and_can_be_written_and_memory_always_does(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    Conversations.open(url).close()
+    for each in (url, "memory:"):
+        with Conversations.open(each, create=False) as conversations:
+            assert list(conversations.threads()) == []
+            assert conversations.start_thread(thread_id="a").version == 1

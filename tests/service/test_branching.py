@@ -264,7 +264,7 @@ def test_rewinds_to_a_checkpoint_or_a_time(conversations: Conversations, clock: 
     assert texts(thread) == ["one"]
     thread.rewind(to=then)
     assert texts(thread) == ["one", "two"]
-    with pytest.raises(InvalidNameError, match="to= is missing"):
+    with pytest.raises(UnknownVersionError, match="to= is missing"):
         thread.rewind(to=None)
 
 

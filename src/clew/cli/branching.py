@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew.cli.options import AsJson, AtOption, ThreadArgument
-from clew.cli.stores import Moment, Store, moment, opened, thread_id
+from clew.cli.stores import moment, opened
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
-    from clew.conversations import LocalThread
     from clew.service.reading import ThreadSummary
 
 
@@ -23,8 +22,9 @@ def fork(
     as_json: AsJson = False,
 ) -> None:
     """Begin a thread at a version of another. Its past is shared: nothing is copied."""
-    with opened(context) as store:
-        summary = fork_thread(store, thread_id(store.core, thread), moment(at), title).summary()
+    with opened(context) as conversations:
+        found, when = conversations.thread(conversations.find(thread)), moment(at)
+        summary = found.fork(at=when.at, at_message=when.at_message, title=title).summary()
     if as_json:
         from clew.cli import shapes
 
@@ -33,11 +33,6 @@ def fork(
         from clew.cli import rendering
 
         rendering.console().print(fork_text(summary))
-
-
-def fork_thread(store: Store, id_: str, when: Moment, title: str | None) -> LocalThread:
-    """Fork a thread."""
-    return store.conversations.thread(id_).fork(at=when.at, at_message=when.at_message, title=title)
 
 
 def fork_text(summary: ThreadSummary) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from clew.cli.failures import NOT_VERIFIED
 from clew.cli.options import AsJson
-from clew.cli.stores import opened, thread_id
+from clew.cli.stores import opened
 from clew.cli.text import write_json
 
 
@@ -24,10 +24,10 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recompute every hash. Names the first event that is not as it was written, with exit code 3."""
-    with opened(context) as store:
-        id_ = None if thread is None else thread_id(store.core, thread)
+    with opened(context) as conversations:
+        id_ = None if thread is None else conversations.find(thread)
         with _busy(as_json=as_json):
-            found = store.conversations.verify(id_)
+            found = conversations.verify(id_)
     if as_json:
         from clew.cli import shapes
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import resources
 from itertools import count
 from pathlib import Path
@@ -17,13 +14,9 @@ from rich.rule import Rule
 from rich.text import Text
 
 from clew.cli import branching, reading, rendering, shapes, transfer
-from clew.cli.stores import Moment, Store
+from clew.cli.stores import Moment
 from clew.conversations import Conversations, LocalThread
 from clew.domain.messages import Message
-from clew.infrastructure import clock
-from clew.infrastructure.conversation_files import read_conversations
-from clew.infrastructure.urls import open_log
-from clew.service.core import Core
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +26,7 @@ BEGAN = 1_768_467_600_000_000
 """The demo's clock starts on 15 January 2026 at 09:00 UTC and ticks once a commit: every run looks the same."""
 
 WHAT_IF = "A new teapot instead"
+FORK_ID = "5a27262b1719e723"
 CHECKPOINT = "before the refund"
 OFFER = 5
 """The message of the first conversation that offers a refund or a new teapot."""
@@ -67,41 +61,41 @@ class _Demo:
         """All steps, then what to try next."""
         self._console.print(Text("Clew: conversations as streams of events", style="bold"))
         self._console.print("This demo works on a database in a temporary folder, and cleans up.")
-        with _open(self._folder / "demo.db") as store:
-            first = self._import(store)
-            self._list(store)
-            branch = self._fork(store, first)
-            self._go_on(store, branch)
-            self._go_back_in_time(store, first)
-            self._rewind(store, first)
-            self._verify(store)
+        with _open(self._folder / "demo.db") as conversations:
+            first = self._import(conversations)
+            self._list(conversations)
+            branch = self._fork(first)
+            self._go_on(conversations, branch)
+            self._go_back_in_time(conversations, first)
+            self._rewind(conversations, first)
+            self._verify(conversations)
         self._tamper()
         self._say_what_next(first)
         return {"ok": True, "steps": self._steps}
 
-    def _import(self, store: Store) -> LocalThread:
+    def _import(self, conversations: Conversations) -> LocalThread:
         self._begin("Import", "Three conversations with tool calls, in the OpenAI format: one event a message.")
         self._command("clew import demo.jsonl")
-        report = transfer.import_items(store, read_conversations([self._folder / "demo.jsonl"]))
+        report = conversations.import_files([self._folder / "demo.jsonl"])
         self._console.print(transfer.report_text(report))
         self._end(shapes.report(report))
-        return store.conversations.thread(next(store.conversations.threads()).thread_id)
+        return conversations.thread(next(conversations.threads()).thread_id)
 
-    def _list(self, store: Store) -> None:
+    def _list(self, conversations: Conversations) -> None:
         self._begin("List", "Each conversation is a thread. Any unique beginning of its id will do.")
         self._command("clew threads")
-        reading.print_threads(store, self._console)
-        self._end([shapes.thread(summary) for summary in store.conversations.threads()])
+        reading.print_threads(conversations, self._console)
+        self._end([shapes.thread(summary) for summary in conversations.threads()])
 
-    def _fork(self, store: Store, first: LocalThread) -> LocalThread:
+    def _fork(self, first: LocalThread) -> LocalThread:
         self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event, copies nothing.")
         self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
-        branch = branching.fork_thread(store, first.id, Moment(at_message=OFFER), WHAT_IF)
+        branch = first.fork(at_message=OFFER, title=WHAT_IF, thread_id=FORK_ID)
         self._console.print(branching.fork_text(branch.summary()))
         self._end(shapes.thread(branch.summary()))
         return branch
 
-    def _go_on(self, store: Store, branch: LocalThread) -> None:
+    def _go_on(self, conversations: Conversations, branch: LocalThread) -> None:
         self._begin("Go on differently", "The fork goes its own way; the thread that it came from stands still.")
         question, answer = "A new teapot, please.", "Gladly. It leaves the kiln on Monday."
         self._code(
@@ -111,16 +105,16 @@ class _Demo:
         )
         branch.append([Message.user(question), Message.assistant(answer)])
         self._command(f"clew show {branch.id[:4]}")
-        reading.print_thread(store, branch.id, Moment(), self._console)
+        reading.print_thread(conversations, branch.id, Moment(), self._console)
         self._end(shapes.history(branch.history()))
 
-    def _go_back_in_time(self, store: Store, first: LocalThread) -> None:
+    def _go_back_in_time(self, conversations: Conversations, first: LocalThread) -> None:
         self._begin("Go back in time", "Any thread, as it was: at a version, a message, a moment or a checkpoint.")
         self._command(f"clew show {first.id[:4]} --at message:2")
-        reading.print_thread(store, first.id, Moment(at_message=2), self._console)
+        reading.print_thread(conversations, first.id, Moment(at_message=2), self._console)
         self._end(shapes.history(first.history(at_message=2)))
 
-    def _rewind(self, store: Store, first: LocalThread) -> None:
+    def _rewind(self, conversations: Conversations, first: LocalThread) -> None:
         self._begin("Checkpoint and rewind", "A name for a version, and a way back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
         self._code(
@@ -131,14 +125,14 @@ class _Demo:
         first.checkpoint(CHECKPOINT, at=cut)
         first.rewind(to=CHECKPOINT)
         self._command(f"clew log {first.id[:4]}")
-        reading.print_events(store, first.id, self._console)
+        reading.print_events(conversations, first.id, self._console)
         self._console.print(f"The conversation is back at its {len(first.history())} messages; the log has it all.")
         self._end(shapes.thread(first.summary()))
 
-    def _verify(self, store: Store) -> None:
+    def _verify(self, conversations: Conversations) -> None:
         self._begin("Verify", "Every event is chained to the one before it by a hash.")
         self._command("clew verify")
-        found = store.conversations.verify()
+        found = conversations.verify()
         self._console.print(rendering.verdict(found))
         self._end(shapes.verdict(found))
 
@@ -152,8 +146,8 @@ class _Demo:
         data = (self._folder / "demo.db").read_bytes()
         copy.write_bytes(data.replace(PHRASE.encode(), FORGED.encode()))
         self._command("clew --db sqlite:///copy.db verify")
-        with _open(copy) as store:
-            found = store.conversations.verify()
+        with _open(copy) as conversations:
+            found = conversations.verify()
         self._console.print(rendering.verdict(found))
         self._end(shapes.verdict(found))
 
@@ -193,14 +187,10 @@ class _Demo:
         self._steps[-1]["result"] = result
 
 
-@contextmanager
-def _open(file: Path) -> Iterator[Store]:
-    """A store with a clock and ids of the demo's own."""
+def _open(file: Path) -> Conversations:
+    """A store with a clock of the demo's own."""
     moments = count(BEGAN, 1_000_000)
-    ids = (hashlib.sha256(f"demo {number}".encode()).hexdigest()[:16] for number in count(1))
-    core = Core(open_log(f"sqlite:///{file}"), "default", lambda: next(moments), clock.event_id, lambda: next(ids))
-    with Conversations(core) as conversations:
-        yield Store(conversations, core)
+    return Conversations.open(f"sqlite:///{file}", now=lambda: next(moments))
 
 
 def _program() -> str:

@@ -13,7 +13,7 @@ import typer
 
 from clew.cli.failures import FAILED
 from clew.cli.options import AsJson
-from clew.cli.stores import Store, opened, thread_id
+from clew.cli.stores import opened
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def import_(
 ) -> None:
     """Import OpenAI chat conversations. What is there already is skipped, what cannot be imported is named."""
     items = _beginning(files)  # a path that is not there must not leave an empty database behind
-    with opened(context, create=True) as store, _watched(items, files, as_json=as_json) as watched:
-        report = import_items(store, watched)
+    with opened(context, create=True) as conversations, _watched(items, files, as_json=as_json) as watched:
+        report = conversations.import_items(watched)
     if as_json:
         from clew.cli import shapes
 
@@ -59,16 +59,10 @@ def export(
 ) -> None:
     """Write conversations as they were imported. One JSON object a line."""
     del format_, as_json  # there is one format, and it is JSON in any case
-    with opened(context) as store:
-        export_threads(store, threads or [], forks=forks)
-
-
-def import_items(store: Store, items: Iterator[Item | Failure]) -> ImportReport:
-    """Import what was read."""
-    from clew.service.importing import import_conversations
-    from clew.service.operations import run
-
-    return run(import_conversations(store.core, items))
+    with opened(context) as conversations:
+        ids = [conversations.find(name) for name in threads or ()]
+        for conversation in conversations.export(ids or None, forks=forks):
+            write_json(conversation)
 
 
 def report_text(report: ImportReport) -> str:
@@ -80,13 +74,6 @@ def report_text(report: ImportReport) -> str:
     if report.skipped:
         lines.append(f"Skipped {_count(report.skipped, 'conversation')}: there already, and equal.")
     return "\n".join(lines)
-
-
-def export_threads(store: Store, threads: Sequence[str], *, forks: bool) -> None:
-    """Write what ``clew export`` writes."""
-    ids = [thread_id(store.core, name) for name in threads]
-    for conversation in store.conversations.export(ids or None, forks=forks):
-        write_json(conversation)
 
 
 def _beginning(files: Sequence[Path]) -> Iterator[Item | Failure]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 from clew.domain.control import Control
 from clew.domain.events import Event
 
-
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """No entries, whatever of."""
 

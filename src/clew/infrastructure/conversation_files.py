@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
 from clew.domain.importing import Failure, Item, failure
-from clew.domain.json_values import MAX_DEPTH, JsonObject
+from clew.domain.json_values import MAX_DEPTH
 
 _SUFFIXES = (".json", ".jsonl")
 _BOM = b"\xef\xbb\xbf"
@@ -71,20 +71,6 @@ def read_file(path: Path) -> Iterator[Item | Failure]:
         raise ImportFormatError(
             f"{_shown(path)}: it cannot be read: {error.strerror}. Check its permissions."
         ) from None
-
-
-def write_conversations(conversations: Iterable[JsonObject], file: BinaryIO) -> int:
-    """Write conversations as JSON lines in UTF-8; returns their number."""
-    count = 0
-    for conversation in conversations:
-        file.write(as_line(conversation).encode() + b"\n")
-        count += 1
-    return count
-
-
-def as_line(conversation: JsonObject) -> str:
-    """A conversation as one line of JSON, without its line feed; integers of any size are written in full."""
-    return json.dumps(conversation, ensure_ascii=False)
 
 
 def _inside(directory: Path) -> list[Path]:

@@ -54,16 +54,16 @@ class FileLock:
         waiter = _Waiter(self._path)
         self._waiting.append(waiter)
         try:
-            if not waiter.wait(self._timeout):
-                raise self._refusal()
-            self.close()
-            self._fd, waiter.fd = waiter.fd, -1
-        except BaseException:
+            in_time = waiter.wait(self._timeout)
+            if in_time:
+                self.close()
+                self._fd, waiter.fd = waiter.fd, -1
+        finally:
             # Whatever ended the wait, Ctrl-C for one: nobody would ever release what comes now.
             waiter.abandon()
-            raise
-        finally:
             self._waiting = [other for other in self._waiting if other.fd >= 0]
+        if not in_time:
+            raise self._refusal()
 
     def _refusal(self) -> StoreError:
         return SQLiteUnavailableError(

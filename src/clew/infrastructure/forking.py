@@ -6,7 +6,6 @@ import os
 import weakref
 from typing import Protocol
 
-
 WAIT_SECONDS = 5.0
 """How long a fork waits for a thread that is in the middle of something."""
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import cast
 
 import eventsourcing.sqlite as library
 from eventsourcing.persistence import AggregateRecorder, ApplicationRecorder, ProcessRecorder
-from eventsourcing.utils import Environment, EnvType
+from eventsourcing.utils import Environment, EnvType, strtobool
 
-from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore, Synchronous
+from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore, Synchronous, file_path
+from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder
 
 
 class SQLiteFactory(library.SQLiteFactory):
     """Serves any application of the library's, with the settings of the library's own factory.
 
-    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) is Clew's. Snapshots and plain tracking stay in the library's tables.
+    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) is Clew's, and so is ``SQLITE_CREATE``: with ``no`` a database that is
+    not there is a StoreUnavailableError. Snapshots and plain tracking stay in the library's tables.
     """
 
     SQLITE_SYNCHRONOUS = "SQLITE_SYNCHRONOUS"
+    SQLITE_CREATE = "SQLITE_CREATE"
 
     application_recorder_class: type[library.SQLiteApplicationRecorder] = SQLiteRecorder
     process_recorder_class: type[library.SQLiteProcessRecorder] = SQLiteRecorder
@@ -31,13 +35,16 @@ class SQLiteFactory(library.SQLiteFactory):
         if synchronous not in ("FULL", "NORMAL", "OFF"):
             msg = f"{self.SQLITE_SYNCHRONOUS} is {synchronous!r}. Set it to FULL, NORMAL or OFF."
             raise OSError(msg)
+        create = strtobool(self.env.get(self.SQLITE_CREATE) or "yes")
+        if not create:
+            _refuse_missing(file_path(settings.pool.db_name))
         self.datastore: ClewSQLiteDatastore = ClewSQLiteDatastore(
             settings.pool.db_name,
             lock_timeout=int(timeout) if timeout else None,
             single_row_tracking=settings.single_row_tracking,
             originator_id_type=settings.originator_id_type,
             synchronous=cast("Synchronous", synchronous),
-            create=self.env_create_table(),
+            create=create and self.env_create_table(),
         )
 
     def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
@@ -61,3 +68,17 @@ class SQLiteFactory(library.SQLiteFactory):
         """Clew's recorder."""
         with self.datastore.exclusive():
             return super().process_recorder()
+
+
+def _refuse_missing(path: str) -> None:
+    """Raise StoreUnavailableError for a database that is not there, before a lock is made beside where it would be."""
+    try:
+        size = os.stat(path).st_size  # noqa: PTH116 - the path may be bytes that pathlib would change
+    except (FileNotFoundError, NotADirectoryError):
+        msg = f"{path}: there is no database. Make it with `clew import FILE`, or name another."
+        raise SQLiteUnavailableError(msg) from None
+    except OSError as error:
+        raise unavailable(path, error) from error
+    if not size:
+        msg = f"{path}: the file is empty, no database. Fill it with `clew import FILE`, or name another."
+        raise SQLiteUnavailableError(msg)

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db) or memory:."
 
 
-def open_log(url: str) -> ConversationLog:
+def open_log(url: str, *, create: bool = True) -> ConversationLog:
     """Open the log that a URL names; what is missing of a SQLite database is made.
+
+    Without ``create`` a database that is not there, or an empty file, is a StoreUnavailableError, and nothing is made.
 
     ``sqlite:///file.db`` is relative to the working directory, ``sqlite:////file.db`` absolute; ``memory:`` is gone
     with the process. ``?synchronous=OFF`` (or NORMAL; the default is FULL) trades durability for speed.
@@ -31,7 +33,8 @@ def open_log(url: str) -> ConversationLog:
     if scheme == "memory" and url == "memory:":
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})
     if scheme == "sqlite":
-        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory:SQLiteFactory", **_sqlite(url)})
+        settings = _sqlite(url, create=create)
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory:SQLiteFactory", **settings})
     message = f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}"
     raise StoreUrlError(message)
 
@@ -42,7 +45,7 @@ def _open(env: dict[str, str]) -> ConversationLog:
     return ConversationLog(env)
 
 
-def _sqlite(url: str) -> dict[str, str]:
+def _sqlite(url: str, *, create: bool) -> dict[str, str]:
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path in {"/", "//"} or "\0" in path or parts.fragment:
@@ -53,7 +56,12 @@ def _sqlite(url: str) -> dict[str, str]:
     if settings or synchronous not in {"FULL", "NORMAL", "OFF"}:
         message = f"{_without_secrets(url)!r}: the only setting is synchronous=FULL, NORMAL or OFF."
         raise StoreUrlError(message)
-    return {"SQLITE_DBNAME": path[1:], "SQLITE_SYNCHRONOUS": synchronous, "ORIGINATOR_ID_TYPE": "text"}
+    return {
+        "SQLITE_DBNAME": path[1:],
+        "SQLITE_SYNCHRONOUS": synchronous,
+        "SQLITE_CREATE": "yes" if create else "no",
+        "ORIGINATOR_ID_TYPE": "text",
+    }
 
 
 def _without_secrets(url: str) -> str:

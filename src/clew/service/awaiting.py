@@ -1,13 +1,20 @@
-"""Running operations for asyncio, with cancellation that neither loses nor doubles."""
+"""For asyncio: operations, with cancellation that neither loses nor doubles, and live subscriptions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
+from clew.domain.errors import ClosedError
+from clew.domain.events import Event
+from clew.service.core import Core
+from clew.service.feeds import Feed
 from clew.service.operations import Operation, Read, Wait
 
 T = TypeVar("T")
@@ -61,3 +68,63 @@ def waker(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> Callable[[],
             loop.call_soon_threadsafe(woken.set)
 
     return wake
+
+
+class Subscription(AsyncIterator[Event]):
+    """A live stream of events: iterate over it, close it to end the iteration. It holds no thread."""
+
+    def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
+        self._feed = feed
+        self._page: list[Event] = []
+        self._next = 0
+        self._closed = False
+        self._woken = asyncio.Event()
+        self._wake = waker(asyncio.get_running_loop(), self._woken)
+        self._end = core.log.listen(self._wake)
+        weakref.finalize(self, self._end).atexit = False
+        live.add(self)
+
+    async def __anext__(self) -> Event:
+        event = await self.wait(None)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def wait(self, timeout: float | None) -> Event | None:  # noqa: ASYNC109  # the same as the synchronous one
+        """The next event; None when the subscription is closed or nothing came for so many seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            if self._next < len(self._page):
+                self._next += 1
+                return self._page[self._next - 1]
+            self._woken.clear()
+            try:
+                self._page, self._next = await drive(self._feed.next_page()), 0
+            except ClosedError:
+                if self._closed:  # the service was closed while this read
+                    return None
+                raise
+            left = None if until is None else until - time.monotonic()
+            if self._page or self._closed:
+                continue
+            if left is not None and left <= 0:
+                return None
+            try:
+                await asyncio.wait_for(self._woken.wait(), left)
+            except TimeoutError:
+                return None
+        return None
+
+    def close(self) -> None:
+        """End the iteration, also of a task that waits in it."""
+        self._closed = True
+        self._end()
+        self._wake()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decisions import Decided, Intent, decide
-from clew.domain.errors import ClewError, ConflictError, InvalidNameError
+from clew.domain.errors import ClewError, ConflictError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, EventLog, Fork, Key, Shred, Write
@@ -51,12 +51,7 @@ class Core:
 
 
 def new_core(log: EventLog, tenant: str, now: Callable[[], int]) -> Core:
-    """The core of a service on an open log. Raises InvalidNameError for a tenant that is none."""
-    try:
-        check_id(tenant, "tenant")
-    except InvalidNameError:
-        log.close()
-        raise
+    """The core of a service on an open log."""
     return Core(log, tenant, now, clock.event_id, clock.thread_id)
 
 

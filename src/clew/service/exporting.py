@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from clew.domain.control import Control, advance
@@ -77,7 +78,7 @@ def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation
     found: list[JsonObject] = []
     for stream in streams:
         name = stream.name
-        control = yield from read(lambda name=name: core.log.control(name))  # type: ignore[misc]  # mypy sees no default
+        control = yield from read(partial(core.log.control, name))
         parsed = parse_stream_name(name)
         wanted = control.imported == cursor.imported and (forks or stream.parent is None)
         if parsed is None or not wanted or not control.version:

@@ -24,6 +24,7 @@ from clew.domain.errors import (
     InvalidNameError,
     NotRedactableError,
     ThreadExistsError,
+    UnknownVersionError,
 )
 from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
 from clew.domain.history import HistoryMessage, as_message
@@ -154,7 +155,7 @@ def fork(
 def rewind(core: Core, thread_id: str, to: At, actor: str | None) -> Operation[int]:
     """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind."""
     if to is None:
-        raise InvalidNameError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
+        raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
     control = yield from readable(core, thread_id, "rewind")
     version = yield from resolve(core, thread_id, control, to)
     messages = (yield from event(core, thread_id, version)).messages

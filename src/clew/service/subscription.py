@@ -1,0 +1,71 @@
+"""A live subscription for a thread of control."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from clew.domain.errors import ClosedError
+from clew.domain.events import Event
+from clew.service.core import Core
+from clew.service.feeds import Feed
+from clew.service.operations import run
+
+
+class Subscription(Iterator[Event]):
+    """A live stream of events: iterate over it, close it to end the iteration. It holds no thread."""
+
+    def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
+        self._feed = feed
+        self._page: list[Event] = []
+        self._next = 0
+        self._closed = False
+        self._woken = threading.Event()
+        self._end = core.log.listen(self._woken.set)
+        weakref.finalize(self, self._end).atexit = False
+        live.add(self)
+
+    def __next__(self) -> Event:
+        event = self.wait(None)
+        if event is None:
+            raise StopIteration
+        return event
+
+    def wait(self, timeout: float | None) -> Event | None:
+        """The next event; None when the subscription is closed or nothing came for so many seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._closed:
+            if self._next < len(self._page):
+                self._next += 1
+                return self._page[self._next - 1]
+            self._woken.clear()
+            try:
+                self._page, self._next = run(self._feed.next_page()), 0
+            except ClosedError:
+                if self._closed:  # the service was closed while this read
+                    return None
+                raise
+            left = None if until is None else until - time.monotonic()
+            if self._page or self._closed:
+                continue
+            if (left is not None and left <= 0) or not self._woken.wait(left):
+                return None
+        return None
+
+    def close(self) -> None:
+        """End the iteration, also of a thread that waits in it."""
+        self._closed = True
+        self._end()
+        self._woken.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
