@@ -55,7 +55,7 @@ def test_changing_what_was_given_changes_nothing(conversations: Conversations) -
         {"role": "robot"},
         {"contents": [Text(text="a list")]},
         {"contents": ("words",)},
-        {"contents": (Text.model_construct(text=5),)},
+        {"contents": (Text(text="x").model_copy(update={"text": 5}),)},
         {"author": 5},
         {"metadata": None},
     ],

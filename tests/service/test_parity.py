@@ -7,11 +7,12 @@ import inspect
 import pytest
 
 from clew import conversations, engine
+from clew.service import awaiting, subscription
 
 PAIRS = [
     (conversations.Conversations, engine.Engine),
     (conversations.LocalThread, engine.LocalThread),
-    (conversations.Subscription, engine.Subscription),
+    (subscription.Subscription, awaiting.Subscription),
 ]
 AWAITED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
 
