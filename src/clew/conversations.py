@@ -100,7 +100,7 @@ class Conversations:
 
     def import_files(
         self,
-        paths: Iterable[str | Path],
+        paths: str | Path | Iterable[str | Path],
         *,
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
@@ -110,7 +110,8 @@ class Conversations:
         What cannot be imported is in the report's ``failed``, and the rest is imported. Raises ImportFormatError for a
         path that is not there or, when it is the only one, holds no conversations.
         """
-        return self.import_items(read_conversations(paths), actor=actor, progress=progress)
+        found = (paths,) if isinstance(paths, str | Path) else paths
+        return self.import_items(read_conversations(found), actor=actor, progress=progress)
 
     def import_items(
         self,
@@ -123,13 +124,14 @@ class Conversations:
         operation = importing.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return run(operation)
 
-    def export(self, thread_ids: Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
+    def export(self, thread_ids: str | Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
         """Conversations in the OpenAI chat format, each as it was imported.
 
         Without ids the imported threads in import order, then the others by creation; without deleted ones and, unless
         ``forks`` is true, without forks.
         """
-        for thread_id in thread_ids or ():
+        named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
+        for thread_id in named or ():
             yield run(exporting.export_thread(self._core, thread_id))
         cursor = exporting.Cursor() if thread_ids is None else None
         while cursor is not None:

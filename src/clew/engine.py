@@ -104,7 +104,7 @@ class Engine:
 
     async def import_files(
         self,
-        paths: Iterable[str | Path],
+        paths: str | Path | Iterable[str | Path],
         *,
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
@@ -114,7 +114,8 @@ class Engine:
         What cannot be imported is in the report's ``failed``, and the rest is imported. Raises ImportFormatError for a
         path that is not there or, when it is the only one, holds no conversations.
         """
-        return await self.import_items(read_conversations(paths), actor=actor, progress=progress)
+        found = (paths,) if isinstance(paths, str | Path) else paths
+        return await self.import_items(read_conversations(found), actor=actor, progress=progress)
 
     async def import_items(
         self,
@@ -128,14 +129,15 @@ class Engine:
         return await drive(operation)
 
     async def export(
-        self, thread_ids: Iterable[str] | None = None, *, forks: bool = False
+        self, thread_ids: str | Iterable[str] | None = None, *, forks: bool = False
     ) -> AsyncIterator[JsonObject]:
         """Conversations in the OpenAI chat format, each as it was imported.
 
         Without ids the imported threads in import order, then the others by creation; without deleted ones and, unless
         ``forks`` is true, without forks.
         """
-        for thread_id in thread_ids or ():
+        named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
+        for thread_id in named or ():
             yield await drive(exporting.export_thread(self._core, thread_id))
         cursor = exporting.Cursor() if thread_ids is None else None
         while cursor is not None:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -272,7 +273,7 @@ def test_what_the_demo_says_to_try_next_works(clew: Clew) -> None:
     for command in commands:
         words = command.partition("clew ")[2]
         done = subprocess.run(  # noqa: S602  # as people type it, with a redirection
-            f"{' '.join(COMMAND)} {words}",
+            f"{shlex.join(COMMAND)} {words}",
             shell=True,
             cwd=clew.folder,
             env=ENVIRONMENT,

@@ -214,7 +214,7 @@ def test_the_control_of_a_run_of_messages_with_unreadable_ones_is_the_fold(tmp_p
             with closing(sqlite3.connect(tmp_path / "a.db")) as raw, raw:
                 for version in unreadable:  # a codec that this version of Clew does not know
                     raw.execute(
-                        "UPDATE event SET state = x'01' || state WHERE version = ? AND stream = "
+                        "UPDATE event SET state = CAST(x'01' || state AS BLOB) WHERE version = ? AND stream = "
                         "(SELECT id FROM stream WHERE name = ?)",
                         (version, f"default/thread/{name}"),
                     )

@@ -194,6 +194,22 @@ def test_a_row_that_was_moved_to_no_thread_is_found(store: Store) -> None:
         found_at(fault, (place.thread_id, place.version), ("#99", place.version))
 
 
+def test_a_last_row_below_all_versions_is_found(store: Store) -> None:
+    for place in store.places:
+        lowest = "UPDATE event SET version = -9223372036854775808 WHERE position = ?"
+        found_at(
+            store.fault((lowest, (place.position,))), (place.thread_id, -(2**63)), (place.thread_id, place.version)
+        )
+
+
+def test_a_name_that_is_no_text_and_a_digest_that_is_no_bytes_are_found(store: Store) -> None:
+    for key in store.streams:
+        assert store.fault(("UPDATE stream SET name = CAST('x' AS BLOB) WHERE id = ?", (key,))) is not None
+    for place in store.places:
+        fault = store.fault(("UPDATE event SET digest = 0 WHERE position = ?", (place.position,)))
+        found_at(fault, (place.thread_id, place.version))
+
+
 def test_a_row_that_was_copied_or_made_up_is_found(store: Store) -> None:
     for key, head in store.heads.items():
         sql = (
@@ -221,7 +237,8 @@ def test_a_forks_parent_or_cut_that_was_changed_or_removed_is_found(store: Store
 def test_a_parent_or_a_cut_that_was_given_to_a_thread_is_found(store: Store) -> None:
     for key in set(store.streams) - set(store.forks):
         changes = [f"parent = {parent}, cut = {cut}" for parent in store.streams for cut in (0, 1, 2, 5)]
-        for change in [*changes, "parent = 1", "cut = 0", "cut = 1", "parent = 99, cut = 1"]:
+        nowhere = ["parent = 99", "parent = 0", "parent = -1", "parent = 'q'"]
+        for change in [*changes, *nowhere, "parent = 1", "cut = 0", "cut = 1", "parent = 99, cut = 1"]:
             fault = store.fault((f"UPDATE stream SET {change} WHERE id = ?", (key,)))  # noqa: S608 - made here
             found_at(fault, (store.thread(key), 1))
 

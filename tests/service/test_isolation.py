@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clew.conversations import Conversations
 from clew.domain.control import SNAPSHOT_EVERY
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, NotRedactableError, UnknownVersionError
 from clew.domain.history import ThreadState, evolve
 from clew.domain.messages import Message, Text
 from clew.service.remembered import Recent
@@ -121,3 +122,31 @@ def test_what_was_put_longest_ago_makes_room() -> None:
     recent.drop("c")
     recent.drop("nobody")
     assert recent.get("c") is None
+
+
+def test_a_message_of_another_thread_is_neither_redacted_nor_edited(conversations: Conversations) -> None:
+    one, two = conversations.start_thread(), conversations.start_thread()
+    mine = one.append(Message.user("secret of one"))
+    two.append(Message.user("precious of two"))
+    for use in (lambda: two.redact(mine), lambda: two.edit(mine, "else")):
+        with pytest.raises(NotRedactableError, match="of another thread"):
+            use()
+    assert two.history().messages[0].text == "precious of two"
+    fork = one.fork()
+    fork.redact(mine)
+    assert one.history().messages[0].redacted
+
+
+def test_an_expected_version_that_is_no_number_is_refused(conversations: Conversations) -> None:
+    thread = conversations.start_thread()
+    wrong: Any = "1"
+    with pytest.raises(UnknownVersionError, match="not a version"):
+        thread.append(HELLO, expected_version=wrong)
+
+
+def test_one_path_or_one_id_may_stand_without_a_list(conversations: Conversations, tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    path.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hello"}]}')
+    assert conversations.import_files(str(path)).threads == 1
+    (summary,) = conversations.threads()
+    assert [each["id"] for each in conversations.export(summary.thread_id)] == ["a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 import tempfile
@@ -199,4 +200,4 @@ def _program() -> str:
     if called.name != "clew":
         return "python -m clew"
     found = shutil.which("clew")
-    return "clew" if found is not None and Path(found).resolve() == called.resolve() else str(called)
+    return "clew" if found is not None and Path(found).resolve() == called.resolve() else shlex.quote(str(called))

@@ -98,6 +98,8 @@ class AppendQueue:
         except Exception as error:  # noqa: BLE001 - a writer that raises is a defect: nobody is left waiting for it
             _log.exception("The writer of the store failed")
             outcomes = [error] * len(batch)
+        if any(append.shreds for append, _ in batch):
+            self._after()  # what was shredded is gone when its redaction is answered, unless a reader holds on to it
         for (_, future), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Appended):
                 future.set_result(outcome)

@@ -11,6 +11,7 @@ from eventsourcing.utils import Environment
 
 from clew.domain.chain import digest, link
 from clew.domain.control import Control, advance
+from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.ports import Appended, Key, Redactable, StreamInfo, Submitted, Verdict, Write
 from clew.infrastructure.control_snapshots import read_control, write_control
@@ -129,7 +130,14 @@ class ConversationLog(Application[str]):
 
 
 def _event(row: Row) -> Event:
+    _check(row)
     return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
+
+
+def _check(row: Row) -> None:
+    """Raise CorruptEventError for a row whose parts are not even of the right kind, as in a file that was changed."""
+    if type(row.type) is not str or type(row.state) is not bytes or type(row.hash) is not bytes:
+        raise CorruptEventError(f"{row.stream} version {row.version} is damaged. Verify says what is wrong with it.")
 
 
 def _after_messages(control: Control, run: list[Row]) -> Control:
@@ -139,6 +147,7 @@ def _after_messages(control: Control, run: list[Row]) -> Control:
     say (a codec that is not known), those before it do.
     """
     for row in reversed(run):
+        _check(row)
         event = peek(row.stream, row.version, row.type, row.state, row.position, row.hash)
         if event.messages >= 0:
             control = advance(control, event)

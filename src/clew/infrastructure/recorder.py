@@ -121,7 +121,10 @@ class Recorder(Protocol):
         ...
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
-        """Stream key and version of rows whose stream is not in the table of streams: only tampering makes any."""
+        """Stream key and version of rows whose stream is not in the table of streams, or whose version is below 0.
+
+        Only tampering makes any.
+        """
         ...
 
     def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:

@@ -55,14 +55,20 @@ _OWN_ROWS = (
     f"SELECT {_columns('s.name')} FROM stream s CROSS JOIN event e ON e.stream = s.id "  # noqa: S608 - of constants
     "WHERE s.name = ? AND e.version > ? ORDER BY e.version LIMIT ?"
 )
-_STREAMS = "SELECT s.id, s.name, p.name, s.cut FROM stream s LEFT JOIN stream p ON p.id = s.parent "
+# A parent that is no stream, in a file that somebody changed, is shown by its key and not as none.
+_STREAMS = (
+    "SELECT s.id, s.name, CASE WHEN s.parent IS NULL THEN NULL ELSE coalesce(p.name, '#' || s.parent) END, s.cut "
+    "FROM stream s LEFT JOIN stream p ON p.id = s.parent "
+)
 _ORPHANS = """WITH RECURSIVE owner (id) AS (
     SELECT min(stream) FROM event
     UNION ALL
     SELECT (SELECT min(stream) FROM event WHERE stream > owner.id) FROM owner WHERE owner.id IS NOT NULL
 )
 SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = owner.id
-WHERE owner.id NOT IN (SELECT id FROM stream) ORDER BY e.stream, e.version LIMIT ?"""
+WHERE owner.id NOT IN (SELECT id FROM stream)
+UNION SELECT e.stream, e.version FROM owner CROSS JOIN event e ON e.stream = owner.id AND e.version < 0
+ORDER BY 1, 2 LIMIT ?"""
 
 KEY = (
     "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
@@ -122,7 +128,7 @@ class SQLiteReads:
         """Streams in the order in which they were made, ``after`` < key."""
         if not prefix:
             sql = _STREAMS + "WHERE s.id > ? ORDER BY s.id LIMIT ?"
-            return list(map(StreamInfo._make, self.datastore.query(sql, (after, limit))))
+            return list(map(_info, self.datastore.query(sql, (after, limit))))
         names, bounds = _named(prefix)
         # A prefix of few streams is found by its names; where it has many, the order of keys is the shorter way.
         few = self.datastore.query(
@@ -133,24 +139,24 @@ class SQLiteReads:
             keys = sorted(key for (key,) in few if key > after)[:limit]
             marks = ",".join("?" * len(keys))
             sql = _STREAMS + f"WHERE s.id IN ({marks}) ORDER BY s.id"
-            return list(map(StreamInfo._make, self.datastore.query(sql, keys)))
+            return list(map(_info, self.datastore.query(sql, keys)))
         names, bounds = _named(prefix, "+s.name")  # the sign keeps SQLite from seeking by it
         sql = _STREAMS + f"WHERE s.id > ? AND {names} ORDER BY s.id LIMIT ?"
-        return list(map(StreamInfo._make, self.datastore.query(sql, (after, *bounds, limit))))
+        return list(map(_info, self.datastore.query(sql, (after, *bounds, limit))))
 
     def stream(self, name: str) -> StreamInfo | None:
         """One stream, None when there is none of that name."""
         found = self.datastore.query(_STREAMS + "WHERE s.name = ?", (name,))
-        return StreamInfo._make(found[0]) if found else None
+        return _info(found[0]) if found else None
 
     def forks(self, stream: str) -> list[StreamInfo]:
         """The streams whose parent is this one, in the order in which they were made."""
         sql = _STREAMS + "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) ORDER BY s.id"  # noqa: S608 - of constants
         found = self.datastore.query(sql, (stream,))
-        return list(map(StreamInfo._make, found))
+        return list(map(_info, found))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
-        """Stream key and version of rows whose stream is not in the table of streams."""
+        """Stream key and version of rows whose stream is not in the table of streams, or whose version is below 0."""
         return [(key, version) for key, version in self.datastore.query(_ORPHANS, (limit,))]
 
     def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
@@ -165,6 +171,12 @@ class SQLiteReads:
         """How many rows were ever shredded."""
         found = self.datastore.query("SELECT value FROM counter WHERE name = 'shredded'")
         return int(found[0][0]) if found else 0
+
+
+def _info(row: tuple[Any, ...]) -> StreamInfo:
+    """A stream; a name that is no text, in a file that somebody changed, is shown as what it is."""
+    key, name, parent, cut = row
+    return StreamInfo(key, name if isinstance(name, str) else repr(name), parent, cut)
 
 
 def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Outcome | None:

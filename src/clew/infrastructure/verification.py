@@ -37,7 +37,7 @@ def verify_store(recorder: Recorder) -> Verdict:
                 return Verdict(streams, events, fault)
         after = page[-1].key
     for key, version in recorder.orphans(1):
-        return Verdict(streams, events, Fault(f"#{key}", version, "it belongs to no stream of the store"))
+        return Verdict(streams, events, Fault(_owner(recorder, key), version, "no append has put it there"))
     return Verdict(streams, events, None)
 
 
@@ -52,6 +52,15 @@ def verify_lineage(recorder: Recorder, name: str) -> Verdict:
             return Verdict(streams, events, fault)
         stream = None if stream.parent is None else recorder.stream(stream.parent)
     return Verdict(streams, events, None)
+
+
+def _owner(recorder: Recorder, key: int) -> str:
+    """The thread of a stream's key, or the key where there is no such stream."""
+    for stream in recorder.streams(after=key - 1, limit=1):
+        if stream.key == key:
+            name = parse_stream_name(stream.name)
+            return _shown(stream.name if name is None else name.id)
+    return f"#{key}"
 
 
 def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
@@ -172,7 +181,7 @@ def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
 
 def _is_linked(previous: bytes, row: Row) -> bool:
     """Whether the hash of a row follows; what is not even of the right kind, in a damaged file, does not."""
-    if not all(isinstance(part, bytes) for part in (row.state, row.hash, row.digest or b"")):
+    if not all(isinstance(part, bytes) for part in (row.state, row.hash, b"" if row.digest is None else row.digest)):
         return False
     try:
         state_digest = digest(row.state) if row.digest is None else row.digest

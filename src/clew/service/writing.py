@@ -84,6 +84,8 @@ def append(
     idempotency_key: str | None,
 ) -> Operation[list[HistoryMessage]]:
     """Append messages in one commit; returns them in their places."""
+    if expected_version is not None and type(expected_version) is not int:
+        raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
     if not messages:
         raise InvalidContentError("append: no message was given. Give one, or a list of them.")
     terms = Terms(actor=actor, expected_version=expected_version, key=_key(core, thread_id, messages, idempotency_key))
@@ -179,7 +181,7 @@ def edit(
     """Fork before a message and say something else there; returns the fork's id."""
     yield from readable(core, thread_id, "edit")
     version = _version(said)
-    old = yield from _message_event(core, thread_id, version, "edit")
+    old = yield from _message_event(core, thread_id, said, "edit")
     message = _instead_of(old, new)
     check_message(message)
     return (
@@ -200,7 +202,7 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
     """Shred a message in the stream that owns it; returns the version of the event there that says so."""
     yield from existing(core, thread_id)
     version = _version(said)
-    found = yield from _message_event(core, thread_id, version, "redact")
+    found = yield from _message_event(core, thread_id, said, "redact")
     conflict = ConflictError(thread_id, 0, 0)
     for _ in range(ATTEMPTS):
         taken = yield from read(lambda: core.log.redactable(found.stream, version))
@@ -244,8 +246,13 @@ def _version(said: Said) -> int:
     return version
 
 
-def _message_event(core: Core, thread_id: str, version: int, asked: str) -> Operation[Event]:
+def _message_event(core: Core, thread_id: str, said: Said, asked: str) -> Operation[Event]:
+    version = _version(said)
     found = yield from event(core, thread_id, version)
+    if isinstance(said, HistoryMessage) and said.event_id != found.event_id:
+        raise NotRedactableError(
+            f"{asked}: the message is of another thread, not of {thread_id!r}. Ask the thread that it came from."
+        )
     if found.type != MESSAGE_APPENDED:
         raise NotRedactableError(
             f"{asked}: version {version} of thread {thread_id!r} is {found.type}, not a message. "
