@@ -6,6 +6,8 @@ import base64
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -216,3 +218,14 @@ def test_long_messages_are_cut_in_lists_and_whole_in_show(clew: Clew) -> None:
         assert "word0" in listed
         assert "word100" not in listed
         assert max(len(line) for line in listed.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("text", ["{}", "5", "[1, 2]", '[{"role": "robot", "content": "x"}]'])
+def test_what_holds_no_conversation_leaves_no_database_behind(tmp_path: Path, text: str) -> None:
+    (tmp_path / "none.json").write_text(text)
+    command = [sys.executable, "-m", "clew", "--db", "sqlite:///none.db", "import", "none.json", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "mistake" not in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["none.json"]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -319,9 +320,29 @@ def test_a_redaction_whose_row_holds_bytes_is_found(store: Store) -> None:
 # What lies outside of the chain
 
 
-def test_snapshots_are_droppable_and_not_verified(store: Store) -> None:
+def test_a_snapshot_that_is_not_understood_does_no_harm(store: Store) -> None:
     store.raw.execute("INSERT INTO snapshot VALUES (1, 3, x'ff')")
     assert store.verifier.verify().first_bad is None
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"), [('"active"', '"deleted"'), ('"T"', '"F"'), (",140,", ",141,"), ('"T",{}', '"T",{"a":1}')]
+)
+def test_a_snapshot_that_says_otherwise_than_the_events_is_found(tmp_path: Path, was: str, becomes: str) -> None:
+    path = tmp_path / "clew.db"
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        thread = conversations.start_thread("T", messages=[Message.user("Hello")] * 140)
+        fork = thread.fork()
+        fork.append([Message.user("Hello")] * 128)
+        assert conversations.verify().first_bad is None
+    with closing(sqlite3.connect(path)) as raw, raw:
+        changed = "UPDATE snapshot SET state = CAST(replace(CAST(state AS TEXT), ?, ?) AS BLOB) WHERE version = 141"
+        assert raw.execute(changed, (was, becomes)).rowcount == 1
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        fault = conversations.verify().first_bad
+        assert fault is not None
+        assert (fault.thread_id, fault.version) == (thread.id, 141)
+        assert conversations.verify(fork.id).first_bad == fault
 
 
 def test_a_threads_missing_end_and_changed_positions_are_not_found_before_there_are_seals(store: Store) -> None:

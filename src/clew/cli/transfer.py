@@ -28,9 +28,14 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Import OpenAI chat conversations. What is there already is skipped, what cannot be imported is named."""
-    items = _beginning(files)  # a path that is not there must not leave an empty database behind
-    with opened(context, create=True) as conversations, _watched(items, files, as_json=as_json) as watched:
-        report = conversations.import_items(watched)
+    items, anything = _beginning(files)  # what holds nothing must not leave an empty database behind
+    if anything:
+        with opened(context, create=True) as conversations, _watched(items, files, as_json=as_json) as watched:
+            report = conversations.import_items(watched)
+    else:
+        from clew.domain.importing import Failure, ImportReport
+
+        report = ImportReport(0, 0, 0, 0, [item for item in items if isinstance(item, Failure)])
     if as_json:
         from clew.cli import shapes
 
@@ -76,13 +81,28 @@ def report_text(report: ImportReport) -> str:
     return "\n".join(lines)
 
 
-def _beginning(files: Sequence[Path]) -> Iterator[Item | Failure]:
-    """What there is to import, the first of it read already. Raises ImportFormatError."""
+def _beginning(files: Sequence[Path]) -> tuple[Iterator[Item | Failure], bool]:
+    """What there is to import, read up to the first conversation, and whether there is one at all.
+
+    Raises ImportFormatError.
+    """
+    from clew.domain.errors import ImportFormatError, InvalidContentError
+    from clew.domain.importing import Failure, failure, read_conversation
     from clew.infrastructure.conversation_files import read_conversations
 
     items = read_conversations(files)
-    first = next(items, None)
-    return iter(()) if first is None else chain((first,), items)
+    failed: list[Item | Failure] = []
+    for item in items:
+        if isinstance(item, Failure):
+            failed.append(item)
+            continue
+        try:
+            read_conversation(item.value)
+        except (ImportFormatError, InvalidContentError) as error:
+            failed.append(failure(item, error))
+        else:
+            return chain(failed, (item,), items), True
+    return iter(failed), False
 
 
 @contextmanager

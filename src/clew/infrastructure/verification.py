@@ -7,11 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.chain import ROOT, digest, link
+from clew.domain.control import Control, advance
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import MessageRedacted, ThreadForked
+from clew.domain.events import MESSAGE_APPENDED, MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import Fault, StreamInfo, Verdict
-from clew.infrastructure.envelope import decode
+from clew.infrastructure.control_snapshots import read_control
+from clew.infrastructure.envelope import decode, peek
 
 if TYPE_CHECKING:
     from clew.infrastructure.recorder import Recorder, Row
@@ -64,7 +66,16 @@ def _owner(recorder: Recorder, key: int) -> str:
 
 
 def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
-    """How many events were looked at, and the first fault of the stream's own events."""
+    """How many events were looked at, and the first fault of the stream's own events or of the snapshots of them."""
+    count, fault = _verify_rows(recorder, stream)
+    name = parse_stream_name(stream.name)
+    if fault is None and name is not None and name.kind == "thread":
+        fault = _check_snapshots(recorder, stream.name, _shown(name.id))
+    return count, fault
+
+
+def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
+    """How many rows there are, and the first that is not as it was written."""
     name = parse_stream_name(stream.name)
     is_thread = name is not None and name.kind == "thread"
     thread_id = _shown(stream.name if name is None else name.id)
@@ -96,6 +107,38 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
         previous = row.hash
         expected += 1
     return expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
+
+
+def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | None:
+    """Snapshots lie outside the chain, and appends are decided on them: each must be what the events come to."""
+    kept: dict[int, bytes] = {}
+    snapshot = recorder.snapshot(name)
+    while snapshot is not None and snapshot.stream == name:
+        kept[snapshot.version] = snapshot.state
+        snapshot = recorder.snapshot(name, snapshot.version - 1)
+    control = Control()
+    last = max(kept, default=0)
+    while control.version < last:
+        page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, last))
+        for row in page:
+            read = peek if row.type == MESSAGE_APPENDED else decode  # of messages only how many there are is asked
+            try:
+                event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
+            except CorruptEventError:
+                return Fault(thread_id, row.version, "its bytes are no event of its type")
+            control = advance(control, event)
+            state = kept.get(row.version)
+            if state is not None and not _agrees(state, control):
+                return Fault(thread_id, row.version, "the snapshot of what it was then is not what its events come to")
+        if not page:
+            return Fault(thread_id, last, "there is a snapshot of a version that is not there")
+    return None
+
+
+def _agrees(state: bytes, control: Control) -> bool:
+    """Whether a snapshot is of this control; one that is not understood is not used, and does no harm."""
+    found = read_control(state) if isinstance(state, bytes) else None
+    return found is None or found == control
 
 
 class _Shreds(NamedTuple):
