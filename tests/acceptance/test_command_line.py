@@ -271,7 +271,7 @@ def test_what_the_demo_says_to_try_next_works(clew: Clew) -> None:
     commands = [line.removeprefix("$ ") for line in told if line.startswith("$ ")]
     assert len(commands) == 6
     for command in commands:
-        words = command.partition("clew ")[2]
+        words = re.sub(r"^('[^']*'|\S+)( -m clew)? ", "", command)  # without the program, whose path may hold spaces
         done = subprocess.run(  # noqa: S602  # as people type it, with a redirection
             f"{shlex.join(COMMAND)} {words}",
             shell=True,
