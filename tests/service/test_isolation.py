@@ -150,3 +150,13 @@ def test_one_path_or_one_id_may_stand_without_a_list(conversations: Conversation
     assert conversations.import_files(str(path)).threads == 1
     (summary,) = conversations.threads()
     assert [each["id"] for each in conversations.export(summary.thread_id)] == ["a"]
+
+
+def test_redacted_text_is_in_no_file_when_the_redaction_is_answered(file_url: str, tmp_path: Path) -> None:
+    with Conversations.open(file_url) as conversations:
+        thread = conversations.start_thread()
+        for number in range(10):
+            said = thread.append(Message.user(f"canary {number}"), idempotency_key=f"key {number}")
+            assert any(b"canary" in each.read_bytes() for each in tmp_path.iterdir())
+            thread.redact(said)
+            assert [each.name for each in tmp_path.iterdir() if b"canary" in each.read_bytes()] == []
