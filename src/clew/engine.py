@@ -7,27 +7,23 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, overload
+from typing import Self, TypeVar
 
-from clew.domain.control import Control, Status
-from clew.domain.decisions import Delete, End, Resume, Start, Suspend
-from clew.domain.events import Event
-from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
+from clew.domain.decisions import Start
 from clew.domain.importing import Failure, ImportReport, Item
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.names import check_id
 from clew.domain.ports import Verdict
-from clew.domain.view import ModelView, model_view
+from clew.engine_threads import LocalThread
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.urls import open_log
 from clew.service import exporting, finding, importing, reading, writing
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core, new_core
-from clew.service.feeds import store_feed, thread_feed
-from clew.service.operations import Operation
-from clew.service.reading import At, ThreadSummary
+from clew.service.feeds import store_feed
+from clew.service.reading import ThreadSummary
 
 T = TypeVar("T")
 
@@ -170,196 +166,3 @@ class Engine:
 
     def _thread(self, thread_id: str) -> LocalThread:
         return LocalThread(self._core, self._live, thread_id)
-
-
-class LocalThread:
-    """One conversation whose history Clew holds. The store has all of it; this is a way in."""
-
-    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
-        self._core = core
-        self._live = live
-        self.id = thread_id
-        self._seen = Control()
-        self._look()
-
-    def __repr__(self) -> str:
-        return f"LocalThread({self.id!r})"
-
-    @property
-    def version(self) -> int:
-        """The newest version that this process has seen; ``summary()`` looks."""
-        return self._look().version
-
-    @property
-    def status(self) -> Status:
-        """active, suspended, ended or deleted, as far as this process has seen; ``summary()`` looks."""
-        return self._look().status
-
-    async def summary(self) -> ThreadSummary:
-        """What a list says of the thread."""
-        return await self._do(reading.summary(self._core, self.id))
-
-    @overload
-    async def append(
-        self,
-        messages: Message,
-        *,
-        actor: str | None = None,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> HistoryMessage: ...
-    @overload
-    async def append(
-        self,
-        messages: Sequence[Message],
-        *,
-        actor: str | None = None,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> list[HistoryMessage]: ...
-    async def append(
-        self,
-        messages: Message | Sequence[Message],
-        *,
-        actor: str | None = None,
-        expected_version: int | None = None,
-        idempotency_key: str | None = None,
-    ) -> HistoryMessage | list[HistoryMessage]:
-        """Append one message or many, in one commit; returns them in their places.
-
-        With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
-        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
-        """
-        many = writing.as_messages(messages)
-        found = await self._do(
-            writing.append(
-                self._core,
-                self.id,
-                many,
-                actor=actor,
-                expected_version=expected_version,
-                idempotency_key=idempotency_key,
-            )
-        )
-        return found[0] if isinstance(messages, Message) else found
-
-    async def label(self, *, actor: str | None = None, **labels: Json) -> None:
-        """Set labels, or with None remove them."""
-        await self._do(writing.label(self._core, self.id, labels, actor))
-
-    async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
-        """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
-        return await self._do(writing.checkpoint(self._core, self.id, name, at, actor))
-
-    async def fork(
-        self,
-        *,
-        at: At = None,
-        at_message: int | None = None,
-        title: str | None = None,
-        thread_id: str | None = None,
-        actor: str | None = None,
-    ) -> LocalThread:
-        """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
-        return self._other(
-            await self._do(
-                writing.fork(
-                    self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
-                )
-            )
-        )
-
-    async def rewind(self, to: At, *, actor: str | None = None) -> int:
-        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
-        return await self._do(writing.rewind(self._core, self.id, to, actor))
-
-    async def edit(
-        self,
-        message: HistoryMessage | int,
-        new: Message | str,
-        *,
-        title: str | None = None,
-        thread_id: str | None = None,
-        actor: str | None = None,
-    ) -> LocalThread:
-        """A fork from before a message, with something else said there."""
-        return self._other(
-            await self._do(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
-        )
-
-    async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Let the thread rest: nothing is appended until it is resumed."""
-        await self._do(writing.change(self._core, self.id, Suspend(reason), actor))
-
-    async def resume(self, *, actor: str | None = None) -> None:
-        """Let the thread go on."""
-        await self._do(writing.change(self._core, self.id, Resume(), actor))
-
-    async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Close the conversation. It can still be read, labelled, forked and redacted."""
-        await self._do(writing.change(self._core, self.id, End(reason), actor))
-
-    async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
-        await self._do(writing.change(self._core, self.id, Delete(reason), actor))
-
-    async def redact(
-        self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
-    ) -> int:
-        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
-        return await self._do(writing.redact(self._core, self.id, message, reason, actor))
-
-    async def history(self, *, at: At = None, at_message: int | None = None) -> History:
-        """The messages on the path at a version, by default the newest."""
-        return await self._do(reading.history(self._core, self.id, at, at_message))
-
-    async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
-        """The messages that a model would be sent: the history, with every call followed by its result."""
-        return model_view(await self.history(at=at, at_message=at_message))
-
-    async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
-        """What the thread was at a version: status, labels, checkpoints and messages."""
-        return await self._do(reading.state(self._core, self.id, at, at_message))
-
-    async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
-        """The events of the lineage up to a version, ancestors' included, read a page at a time."""
-        upto = await self._do(reading.upto(self._core, self.id, at, at_message))
-        while page := await self._do(reading.events(self._core, self.id, after, upto)):
-            for each in page:
-                yield each
-            after = page[-1].version
-
-    async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
-        """Each event with the state after it."""
-        await self._do(reading.readable(self._core, self.id, "replay"))
-        states = StateBuilder()
-        async for each in self.events(at=at, at_message=at_message):
-            yield each, states.add(each)
-
-    async def forks(self) -> list[ThreadSummary]:
-        """The threads that were forked from this one."""
-        return await self._do(reading.forks(self._core, self.id))
-
-    def subscribe(self, *, after: int = 0) -> Subscription:
-        """The events of the lineage from a version on, and then those that come, as they come."""
-        return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
-
-    async def verify(self) -> Verdict:
-        """Recompute the hash chain of the thread and of its ancestors."""
-        return await self._do(reading.verify(self._core, self.id))
-
-    def _other(self, thread_id: str) -> LocalThread:
-        return LocalThread(self._core, self._live, thread_id)
-
-    async def _do(self, operation: Operation[T]) -> T:
-        try:
-            return await drive(operation)
-        finally:
-            self._look()
-
-    def _look(self) -> Control:
-        """The newest control that this process has read or written: what was seen once is not seen less of later."""
-        known = self._core.known.controls.get(self._core.stream(self.id))
-        if known is not None and known.version > self._seen.version:
-            self._seen = known
-        return self._seen

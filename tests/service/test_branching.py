@@ -9,7 +9,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from tests.service.settable_clock import SettableClock
 
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.decisions import Start
 from clew.domain.errors import (
     CheckpointExistsError,
@@ -28,6 +28,7 @@ from clew.domain.messages import FunctionCall, Message
 from clew.infrastructure.recorder import Append
 from clew.service import writing
 from clew.service.operations import run
+from clew.threads import LocalThread
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.importing import read_conversation
 from clew.domain.messages import Message
 from clew.service.importing import import_conversation
 from clew.service.operations import run
+from clew.threads import LocalThread
 
 DEPTH = 1_000
 

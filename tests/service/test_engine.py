@@ -24,7 +24,8 @@ from clew.domain.errors import (
     UnknownVersionError,
 )
 from clew.domain.messages import Message
-from clew.engine import Engine, LocalThread
+from clew.engine import Engine
+from clew.engine_threads import LocalThread
 from clew.service.remembered import CACHED_THREADS
 
 HELLO = Message.user("Hello.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.errors import (
     InvalidContentError,
     NotRedactableError,
@@ -19,6 +19,7 @@ from clew.domain.errors import (
 )
 from clew.domain.events import MessageRedacted, Shredded, ThreadEnded, ThreadSuspended
 from clew.domain.messages import Message
+from clew.threads import LocalThread
 
 REACH: dict[str, tuple[str, ...]] = {
     "active": (),

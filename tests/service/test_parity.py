@@ -6,12 +6,12 @@ import inspect
 
 import pytest
 
-from clew import conversations, engine
+from clew import conversations, engine, engine_threads, threads
 from clew.service import awaiting, subscription
 
 PAIRS = [
     (conversations.Conversations, engine.Engine),
-    (conversations.LocalThread, engine.LocalThread),
+    (threads.LocalThread, engine_threads.LocalThread),
     (subscription.Subscription, awaiting.Subscription),
 ]
 AWAITED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
@@ -55,3 +55,4 @@ def test_both_modules_offer_the_same_classes() -> None:
         return {key for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name}
 
     assert classes(conversations) - {"Conversations"} == classes(engine) - {"Engine"}
+    assert classes(threads) == classes(engine_threads)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from tests.service.naive_threads import NaiveThreads, Refused, Said
 
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.errors import ClewError
 from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.names import parse_stream_name
+from clew.threads import LocalThread
 
 STEPS = 100_000
 STEPS_AN_EXAMPLE = 200

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.errors import ConflictError, ThreadExistsError, ThreadStatusError
 from clew.domain.messages import Message
 from clew.domain.ports import Submitted, Write
+from clew.threads import LocalThread
 
 THREADS = 16
 EACH = 12

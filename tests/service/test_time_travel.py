@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.service.settable_clock import SettableClock
 
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.errors import (
     ClosedError,
     InvalidTimeError,
@@ -20,6 +20,7 @@ from clew.domain.errors import (
 from clew.domain.events import Event, to_time
 from clew.domain.messages import FunctionCall, Message
 from clew.service.subscription import Subscription
+from clew.threads import LocalThread
 
 
 def texts(thread: LocalThread, **at: Any) -> list[str]:

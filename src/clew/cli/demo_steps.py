@@ -16,8 +16,9 @@ from rich.text import Text
 
 from clew.cli import branching, reading, rendering, shapes, transfer
 from clew.cli.stores import Moment
-from clew.conversations import Conversations, LocalThread
+from clew.conversations import Conversations
 from clew.domain.messages import Message
+from clew.threads import LocalThread
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,0 +1,196 @@
+"""One thread, for threads of control: what is said, and what is done with it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from clew.domain.control import Status
+from clew.domain.decisions import Delete, End, Resume, Suspend
+from clew.domain.events import Event
+from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
+from clew.domain.json_values import Json
+from clew.domain.messages import Message
+from clew.domain.ports import Verdict
+from clew.domain.view import ModelView, model_view
+from clew.service import reading, writing
+from clew.service.core import Core
+from clew.service.feeds import thread_feed
+from clew.service.operations import run
+from clew.service.reading import At, ThreadSummary
+from clew.service.subscription import Subscription
+
+
+class LocalThread:
+    """One conversation whose history Clew holds. It keeps nothing: what it says is what the store has."""
+
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
+        self._core = core
+        self._live = live
+        self.id = thread_id
+
+    def __repr__(self) -> str:
+        return f"LocalThread({self.id!r})"
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return run(reading.existing(self._core, self.id)).version
+
+    @property
+    def status(self) -> Status:
+        """active, suspended, ended or deleted."""
+        return run(reading.existing(self._core, self.id)).status
+
+    def summary(self) -> ThreadSummary:
+        """What a list says of the thread."""
+        return run(reading.summary(self._core, self.id))
+
+    @overload
+    def append(
+        self,
+        messages: Message,
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage: ...
+    @overload
+    def append(
+        self,
+        messages: Sequence[Message],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[HistoryMessage]: ...
+    def append(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> HistoryMessage | list[HistoryMessage]:
+        """Append one message or many, in one commit; returns them in their places.
+
+        With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
+        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
+        """
+        many = writing.as_messages(messages)
+        found = run(
+            writing.append(
+                self._core,
+                self.id,
+                many,
+                actor=actor,
+                expected_version=expected_version,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return found[0] if isinstance(messages, Message) else found
+
+    def label(self, *, actor: str | None = None, **labels: Json) -> None:
+        """Set labels, or with None remove them."""
+        run(writing.label(self._core, self.id, labels, actor))
+
+    def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
+        """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
+        return run(writing.checkpoint(self._core, self.id, name, at, actor))
+
+    def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        actor: str | None = None,
+    ) -> LocalThread:
+        """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
+        return self._other(
+            run(
+                writing.fork(
+                    self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
+                )
+            )
+        )
+
+    def rewind(self, to: At, *, actor: str | None = None) -> int:
+        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
+        return run(writing.rewind(self._core, self.id, to, actor))
+
+    def edit(
+        self,
+        message: HistoryMessage | int,
+        new: Message | str,
+        *,
+        title: str | None = None,
+        thread_id: str | None = None,
+        actor: str | None = None,
+    ) -> LocalThread:
+        """A fork from before a message, with something else said there."""
+        return self._other(
+            run(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
+        )
+
+    def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Let the thread rest: nothing is appended until it is resumed."""
+        run(writing.change(self._core, self.id, Suspend(reason), actor))
+
+    def resume(self, *, actor: str | None = None) -> None:
+        """Let the thread go on."""
+        run(writing.change(self._core, self.id, Resume(), actor))
+
+    def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Close the conversation. It can still be read, labelled, forked and redacted."""
+        run(writing.change(self._core, self.id, End(reason), actor))
+
+    def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
+        """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
+        run(writing.change(self._core, self.id, Delete(reason), actor))
+
+    def redact(self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None) -> int:
+        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
+        return run(writing.redact(self._core, self.id, message, reason, actor))
+
+    def history(self, *, at: At = None, at_message: int | None = None) -> History:
+        """The messages on the path at a version, by default the newest."""
+        return run(reading.history(self._core, self.id, at, at_message))
+
+    def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
+        """The messages that a model would be sent: the history, with every call followed by its result."""
+        return model_view(self.history(at=at, at_message=at_message))
+
+    def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
+        """What the thread was at a version: status, labels, checkpoints and messages."""
+        return run(reading.state(self._core, self.id, at, at_message))
+
+    def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> Iterator[Event]:
+        """The events of the lineage up to a version, ancestors' included, read a page at a time."""
+        upto = run(reading.upto(self._core, self.id, at, at_message))
+        while page := run(reading.events(self._core, self.id, after, upto)):
+            yield from page
+            after = page[-1].version
+
+    def replay(self, *, at: At = None, at_message: int | None = None) -> Iterator[tuple[Event, ThreadState]]:
+        """Each event with the state after it."""
+        run(reading.readable(self._core, self.id, "replay"))
+        states = StateBuilder()
+        return ((event, states.add(event)) for event in self.events(at=at, at_message=at_message))
+
+    def forks(self) -> list[ThreadSummary]:
+        """The threads that were forked from this one."""
+        return run(reading.forks(self._core, self.id))
+
+    def subscribe(self, *, after: int = 0) -> Subscription:
+        """The events of the lineage from a version on, and then those that come, as they come."""
+        return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
+
+    def verify(self) -> Verdict:
+        """Recompute the hash chain of the thread and of its ancestors."""
+        return run(reading.verify(self._core, self.id))
+
+    def _other(self, thread_id: str) -> LocalThread:
+        return LocalThread(self._core, self._live, thread_id)
