@@ -77,6 +77,10 @@ acceptance: $(TOOLS) ## Run the acceptance tests against the built wheel, on eac
 	done; \
 	echo "The wheel passed on Python$$tested. Not on this machine:$${missing:- none}."
 
+.PHONY: docs
+docs: $(RUNTIME) ## Write docs/reference.md anew, from the docstrings
+	@$(VENV_PYTHON) docs/make_reference.py
+
 .PHONY: bench
 bench: $(RUNTIME) ## Print the figures of the benchmarks beside their budgets
 	@$(VENV_PYTHON) -m benchmarks

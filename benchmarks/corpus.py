@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure
+from benchmarks.made import corpus_files
 from benchmarks.measuring import Setting, interleaved, store_url, wall
 
 CLEW = str(Path(sys.executable).with_name("clew"))
-SAMPLES = Path(__file__).parent.parent / "examples"
 COPY = """import json, sys
 for path in sys.argv[1:]:
     with open(path) as file:
@@ -26,10 +26,7 @@ for path in sys.argv[1:]:
 
 def run(setting: Setting) -> Iterator[Figure]:
     """Messages a second of whole processes; ``CLEW_CORPUS`` names a file or a directory, else it is the samples."""
-    named = os.environ.get("CLEW_CORPUS")
-    corpus = Path(named) if named else SAMPLES
-    files = sorted(corpus.glob("**/*.jsonl")) if corpus.is_dir() else [corpus]
-    names = [str(file) for file in files]
+    names = list(map(str, corpus_files()))
     urls: list[str] = []
     messages: list[int] = []
 
@@ -51,7 +48,7 @@ def run(setting: Setting) -> Iterator[Figure]:
     imports()  # byte code is compiled and the disk's cache filled
     contenders = {"import": imports, "import again, nothing new": again, "export": exports, "copy": copies}
     measured = interleaved(setting.size(3, 1), contenders)
-    what = "CLEW_CORPUS" if named else "the samples"
+    what = "CLEW_CORPUS" if os.environ.get("CLEW_CORPUS") else "the samples"
     for name in contenders:
         figure = statistics.median(measured[name])
         shown = f"{name}, {messages[-1]:,} messages of {what}"

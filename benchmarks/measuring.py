@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = 4096
+SCALE = float(os.environ.get("CLEW_SCALE", "1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,10 @@ class Setting:
     def size(self, full: int, quick: int) -> int:
         """A number that is smaller in a quick run."""
         return quick if self.quick else full
+
+    def made(self, full: int) -> int:
+        """How much data is made: so much times ``CLEW_SCALE``, and a tenth of that in a quick run."""
+        return max(1_000, int(full * SCALE / (10 if self.quick else 1)))
 
     def fresh(self, name: str) -> Path:
         """A path in the run's folder where nothing is yet."""

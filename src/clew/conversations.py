@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self, TypeVar
 
+from clew.domain.control import Status
 from clew.domain.decisions import Start
+from clew.domain.diff import Diff
 from clew.domain.importing import Failure, ImportReport, Item
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
-from clew.domain.names import check_id
+from clew.domain.moving import EventsReport
 from clew.domain.ports import Verdict
+from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
-from clew.infrastructure.urls import open_log
-from clew.service import exporting, finding, importing, reading, writing
-from clew.service.core import Core, new_core
+from clew.service import (
+    accounting,
+    auditing,
+    comparing,
+    exporting,
+    finding,
+    importing,
+    listing,
+    moving,
+    reading,
+    searching,
+    writing,
+)
+from clew.service.accounting import By, Usage
+from clew.service.auditing import AuditEntry
+from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
+from clew.service.listing import Order
 from clew.service.operations import run
-from clew.service.reading import ThreadSummary
+from clew.service.paging import Pages
+from clew.service.read_models import ProjectionStatus
+from clew.service.reading import At, ThreadSummary
+from clew.service.searching import Hit
 from clew.service.subscription import Subscription
 from clew.threads import LocalThread
 
-PAGE = 100
+T = TypeVar("T")
 
 
 class Conversations:
@@ -42,16 +64,19 @@ class Conversations:
         *,
         tenant: str = "default",
         create: bool = True,
+        projections: Sequence[Projection] | None = None,
+        embedded: bool = True,
         now: Callable[[], int] = clock.now,
     ) -> Self:
         """Open a store by its URL.
 
         ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. Without ``create`` a
-        database that is not there is a StoreUnavailableError, and is not made. ``now`` gives microseconds since 1970
-        (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError or, for the tenant, InvalidNameError.
+        database that is not there is a StoreUnavailableError, and is not made. ``projections`` are the read models,
+        by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
+        ``clew project run``. ``now`` gives microseconds since 1970 (UTC). Raises StoreUrlError, StoreSchemaError,
+        StoreUnavailableError, InvalidProjectionError or, for the tenant, InvalidNameError.
         """
-        check_id(tenant, "tenant")
-        return cls(new_core(open_log(url, create=create), tenant, now))
+        return cls(open_core(url, tenant=tenant, create=create, projections=projections, embedded=embedded, now=now))
 
     def acting_as(self, actor: str | None) -> Conversations:
         """The same service with this actor on every call."""
@@ -88,12 +113,93 @@ class Conversations:
         """
         return run(finding.find(self._core, prefix))
 
-    def threads(self) -> Iterator[ThreadSummary]:
-        """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
-        after: int | None = 0
-        while after is not None:
-            found, after = run(reading.summaries(self._core, after, PAGE))
-            yield from found
+    def threads(
+        self,
+        *,
+        status: Status | None = None,
+        labels: Mapping[str, Json] | None = None,
+        parent: str | None = None,
+        order: Order = "begun",
+        newest_first: bool = False,
+        limit: int | None = None,
+        after: ThreadSummary | str | None = None,
+    ) -> Iterator[ThreadSummary]:
+        """The threads that are asked for, forks and deleted ones too, read a page at a time.
+
+        With this ``status``, with all of these ``labels``, forked from ``parent``. ``order`` is that in which they were
+        begun, or that of their last change (``updated``). For a page give ``limit``, and as ``after`` the last thread
+        of the page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
+        """
+        return _each(
+            listing.threads(
+                self._core,
+                status=status,
+                labels=labels,
+                parent=parent,
+                order=order,
+                newest_first=newest_first,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def tree(self, thread_id: str | None = None, *, newest_first: bool = False) -> Iterator[Branch[ThreadSummary]]:
+        """The tree of forks that a thread belongs to; without a thread all trees, in the order in which they began.
+
+        Each branch comes before its forks, depth first. Raises UnknownThreadError.
+        """
+        return _each(listing.tree(self._core, thread_id, newest_first=newest_first))
+
+    def search(self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20) -> list[Hit]:
+        """The newest messages that have all the words of ``text``, which may be a "phrase", a beginning* and -without.
+
+        Case makes no difference, nor does an accent on a Latin letter. With ``thread`` only what it has, from its
+        ancestors too; ``before`` is the ``position`` of the last hit of the page before. Redacted messages are not
+        found, and those of deleted threads only through forks that have them. Raises InvalidSearchError,
+        UnknownThreadError or ThreadDeletedError.
+        """
+        return run(searching.search(self._core, text, thread=thread, before=before, limit=limit))
+
+    def audit(
+        self,
+        *,
+        thread: str | None = None,
+        actor: str | None = None,
+        type: str | None = None,  # noqa: A002  # what it is called in the event
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+        after: int | None = None,
+    ) -> Iterator[AuditEntry]:
+        """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
+
+        Of a ``thread`` its own events, without those that it inherited; by ``actor``, and by ``type`` of event;
+        ``since`` and before ``until`` are aware times. ``after`` is the ``position`` of the last entry of the page
+        before. Raises InvalidTimeError.
+        """
+        return _each(
+            auditing.audit(
+                self._core,
+                thread=thread,
+                actor=actor,
+                type=type,
+                since=since,
+                until=until,
+                newest_first=newest_first,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def usage(
+        self, *, thread: str | None = None, since: date | None = None, until: date | None = None, by: By = "total"
+    ) -> list[Usage]:
+        """How much was recorded, on the days (UTC) from ``since`` to ``until``: all in all, by thread or by day.
+
+        By thread the biggest come first; in total there is one. Raises UnknownThreadError or InvalidContentError.
+        """
+        return run(accounting.usage(self._core, thread=thread, since=since, until=until, by=by))
 
     def import_files(
         self,
@@ -136,9 +242,77 @@ class Conversations:
             yield from page.conversations
             cursor = page.next
 
+    def export_events(self, thread_ids: str | Iterable[str] | None = None) -> Iterator[bytes]:
+        """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
+
+        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. Write the lines to a
+        file that is open for bytes; import_events() takes it. Raises UnknownThreadError.
+        """
+        named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
+        lines = run(moving.export_events(self._core, named))
+        while page := run(moving.next_lines(lines)):
+            yield from page
+
+    def import_events(
+        self, source: str | Path | BinaryIO, *, progress: Callable[[EventsReport], None] | None = None
+    ) -> EventsReport:
+        """Import a file in Clew's own JSONL, by its path or open for reading bytes; ids, hashes and order stay.
+
+        Every hash is checked before anything is written; what is there already is skipped, so an import that was
+        interrupted goes on when it is called again. A thread that is there with another past is left as it is, and is
+        in the report's ``failed``, as is the first line that is damaged: nothing after that is read. Raises
+        ImportFormatError for what is no such file, or of a newer format.
+        """
+        return run(moving.import_events(self._core, source, progress))
+
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread from a position on, and then those that come, as they come."""
         return Subscription(self._core, store_feed(self._core, after), self._live)
+
+    def diff(
+        self,
+        thread_id: str,
+        other_id: str | None = None,
+        *,
+        at: At = None,
+        other_at: At = None,
+        at_message: int | None = None,
+        other_at_message: int | None = None,
+    ) -> Diff:
+        """Two threads message by message, from where they part; without ``other_id`` two versions of one thread.
+
+        ``at`` and ``at_message`` are of the first, ``other_at`` and ``other_at_message`` of the second; by default the
+        newest versions. Threads that share no past are aligned by what they say. Raises UnknownThreadError,
+        ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+        """
+        operation = comparing.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
+        return run(operation)
+
+    def rows(self, projection: str, query: Query) -> list[RowValues]:
+        """Rows of a projection's table, with everything that was written before the call.
+
+        All tenants' rows are there: a query can say whose. Raises UnknownProjectionError or InvalidProjectionError.
+        """
+        return run(self._core.models.select(projection, query))
+
+    def wait(self, position: int | None = None, *, timeout: float | None = None) -> None:
+        """Wait until all projections have come to a position, by default the newest one at the call.
+
+        ``timeout`` is in seconds. Raises ProjectionBehindError.
+        """
+        run(self._core.models.wait(position, timeout))
+
+    def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Build a projection anew from the log, beside its tables, which are read until it is done.
+
+        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
+        ProjectionBehindError when other code is in the way.
+        """
+        run(self._core.models.rebuild(projection, progress))
+
+    def projections(self) -> list[ProjectionStatus]:
+        """How far each projection has come, what state it is in, and the events that it went on without."""
+        return run(self._core.models.statuses())
 
     def verify(self, thread_id: str | None = None) -> Verdict:
         """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
@@ -148,7 +322,7 @@ class Conversations:
         """Write what was submitted, end the subscriptions and let go of the store."""
         for subscription in list(self._live):
             subscription.close()
-        self._core.log.close()
+        self._core.close()
 
     def __enter__(self) -> Self:
         return self
@@ -160,3 +334,8 @@ class Conversations:
 
     def _thread(self, thread_id: str) -> LocalThread:
         return LocalThread(self._core, self._live, thread_id)
+
+
+def _each(pages: Pages[T]) -> Iterator[T]:
+    while page := run(pages.next()):
+        yield from page

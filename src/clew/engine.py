@@ -4,30 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
+from clew.domain.control import Status
 from clew.domain.decisions import Start
+from clew.domain.diff import Diff
 from clew.domain.importing import Failure, ImportReport, Item
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
-from clew.domain.names import check_id
+from clew.domain.moving import EventsReport
 from clew.domain.ports import Verdict
+from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.tree import Branch
 from clew.engine_threads import LocalThread
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
-from clew.infrastructure.urls import open_log
-from clew.service import exporting, finding, importing, reading, writing
+from clew.service import (
+    accounting,
+    auditing,
+    comparing,
+    exporting,
+    finding,
+    importing,
+    listing,
+    moving,
+    reading,
+    searching,
+    writing,
+)
+from clew.service.accounting import By, Usage
+from clew.service.auditing import AuditEntry
 from clew.service.awaiting import Subscription, drive
-from clew.service.core import Core, new_core
+from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
-from clew.service.reading import ThreadSummary
+from clew.service.listing import Order
+from clew.service.paging import Pages
+from clew.service.read_models import ProjectionStatus
+from clew.service.reading import At, ThreadSummary
+from clew.service.searching import Hit
 
 T = TypeVar("T")
-
-PAGE = 100
 
 
 class Engine:
@@ -44,16 +64,19 @@ class Engine:
         *,
         tenant: str = "default",
         create: bool = True,
+        projections: Sequence[Projection] | None = None,
+        embedded: bool = True,
         now: Callable[[], int] = clock.now,
     ) -> Self:
         """Open a store by its URL.
 
         ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. Without ``create`` a
-        database that is not there is a StoreUnavailableError, and is not made. ``now`` gives microseconds since 1970
-        (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError or, for the tenant, InvalidNameError.
+        database that is not there is a StoreUnavailableError, and is not made. ``projections`` are the read models,
+        by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
+        ``clew project run``. ``now`` gives microseconds since 1970 (UTC). Raises StoreUrlError, StoreSchemaError,
+        StoreUnavailableError, InvalidProjectionError or, for the tenant, InvalidNameError.
         """
-        check_id(tenant, "tenant")
-        return cls(new_core(open_log(url, create=create), tenant, now))
+        return cls(open_core(url, tenant=tenant, create=create, projections=projections, embedded=embedded, now=now))
 
     def acting_as(self, actor: str | None) -> Engine:
         """The same service with this actor on every call."""
@@ -90,13 +113,95 @@ class Engine:
         """
         return await drive(finding.find(self._core, prefix))
 
-    async def threads(self) -> AsyncIterator[ThreadSummary]:
-        """Every thread, forks and deleted ones too, in the order in which they were begun; read a page at a time."""
-        after: int | None = 0
-        while after is not None:
-            found, after = await drive(reading.summaries(self._core, after, PAGE))
-            for each in found:
-                yield each
+    def threads(
+        self,
+        *,
+        status: Status | None = None,
+        labels: Mapping[str, Json] | None = None,
+        parent: str | None = None,
+        order: Order = "begun",
+        newest_first: bool = False,
+        limit: int | None = None,
+        after: ThreadSummary | str | None = None,
+    ) -> AsyncIterator[ThreadSummary]:
+        """The threads that are asked for, forks and deleted ones too, read a page at a time.
+
+        With this ``status``, with all of these ``labels``, forked from ``parent``. ``order`` is that in which they were
+        begun, or that of their last change (``updated``). For a page give ``limit``, and as ``after`` the last thread
+        of the page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
+        """
+        return _each(
+            listing.threads(
+                self._core,
+                status=status,
+                labels=labels,
+                parent=parent,
+                order=order,
+                newest_first=newest_first,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def tree(self, thread_id: str | None = None, *, newest_first: bool = False) -> AsyncIterator[Branch[ThreadSummary]]:
+        """The tree of forks that a thread belongs to; without a thread all trees, in the order in which they began.
+
+        Each branch comes before its forks, depth first. Raises UnknownThreadError.
+        """
+        return _each(listing.tree(self._core, thread_id, newest_first=newest_first))
+
+    async def search(
+        self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20
+    ) -> list[Hit]:
+        """The newest messages that have all the words of ``text``, which may be a "phrase", a beginning* and -without.
+
+        Case makes no difference, nor does an accent on a Latin letter. With ``thread`` only what it has, from its
+        ancestors too; ``before`` is the ``position`` of the last hit of the page before. Redacted messages are not
+        found, and those of deleted threads only through forks that have them. Raises InvalidSearchError,
+        UnknownThreadError or ThreadDeletedError.
+        """
+        return await drive(searching.search(self._core, text, thread=thread, before=before, limit=limit))
+
+    def audit(
+        self,
+        *,
+        thread: str | None = None,
+        actor: str | None = None,
+        type: str | None = None,  # noqa: A002  # what it is called in the event
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+        after: int | None = None,
+    ) -> AsyncIterator[AuditEntry]:
+        """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
+
+        Of a ``thread`` its own events, without those that it inherited; by ``actor``, and by ``type`` of event;
+        ``since`` and before ``until`` are aware times. ``after`` is the ``position`` of the last entry of the page
+        before. Raises InvalidTimeError.
+        """
+        return _each(
+            auditing.audit(
+                self._core,
+                thread=thread,
+                actor=actor,
+                type=type,
+                since=since,
+                until=until,
+                newest_first=newest_first,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    async def usage(
+        self, *, thread: str | None = None, since: date | None = None, until: date | None = None, by: By = "total"
+    ) -> list[Usage]:
+        """How much was recorded, on the days (UTC) from ``since`` to ``until``: all in all, by thread or by day.
+
+        By thread the biggest come first; in total there is one. Raises UnknownThreadError or InvalidContentError.
+        """
+        return await drive(accounting.usage(self._core, thread=thread, since=since, until=until, by=by))
 
     async def import_files(
         self,
@@ -142,9 +247,78 @@ class Engine:
                 yield each
             cursor = page.next
 
+    async def export_events(self, thread_ids: str | Iterable[str] | None = None) -> AsyncIterator[bytes]:
+        """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
+
+        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. Write the lines to a
+        file that is open for bytes; import_events() takes it. Raises UnknownThreadError.
+        """
+        named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
+        lines = await drive(moving.export_events(self._core, named))
+        while page := await drive(moving.next_lines(lines)):
+            for line in page:
+                yield line
+
+    async def import_events(
+        self, source: str | Path | BinaryIO, *, progress: Callable[[EventsReport], None] | None = None
+    ) -> EventsReport:
+        """Import a file in Clew's own JSONL, by its path or open for reading bytes; ids, hashes and order stay.
+
+        Every hash is checked before anything is written; what is there already is skipped, so an import that was
+        interrupted goes on when it is called again. A thread that is there with another past is left as it is, and is
+        in the report's ``failed``, as is the first line that is damaged: nothing after that is read. Raises
+        ImportFormatError for what is no such file, or of a newer format.
+        """
+        return await drive(moving.import_events(self._core, source, progress))
+
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread from a position on, and then those that come, as they come."""
         return Subscription(self._core, store_feed(self._core, after), self._live)
+
+    async def diff(
+        self,
+        thread_id: str,
+        other_id: str | None = None,
+        *,
+        at: At = None,
+        other_at: At = None,
+        at_message: int | None = None,
+        other_at_message: int | None = None,
+    ) -> Diff:
+        """Two threads message by message, from where they part; without ``other_id`` two versions of one thread.
+
+        ``at`` and ``at_message`` are of the first, ``other_at`` and ``other_at_message`` of the second; by default the
+        newest versions. Threads that share no past are aligned by what they say. Raises UnknownThreadError,
+        ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+        """
+        operation = comparing.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
+        return await drive(operation)
+
+    async def rows(self, projection: str, query: Query) -> list[RowValues]:
+        """Rows of a projection's table, with everything that was written before the call.
+
+        All tenants' rows are there: a query can say whose. Raises UnknownProjectionError or InvalidProjectionError.
+        """
+        return await drive(self._core.models.select(projection, query))
+
+    async def wait(self, position: int | None = None, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as in Conversations
+        """Wait until all projections have come to a position, by default the newest one at the call.
+
+        ``timeout`` is in seconds. Raises ProjectionBehindError.
+        """
+        await drive(self._core.models.wait(position, timeout))
+
+    async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Build a projection anew from the log, beside its tables, which are read until it is done.
+
+        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
+        ProjectionBehindError when other code is in the way.
+        """
+        await drive(self._core.models.rebuild(projection, progress))
+
+    async def projections(self) -> list[ProjectionStatus]:
+        """How far each projection has come, what state it is in, and the events that it went on without."""
+        return await drive(self._core.models.statuses())
 
     async def verify(self, thread_id: str | None = None) -> Verdict:
         """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
@@ -154,7 +328,7 @@ class Engine:
         """Write what was submitted, end the subscriptions and let go of the store."""
         for subscription in list(self._live):
             subscription.close()
-        await asyncio.to_thread(self._core.log.close)
+        await asyncio.to_thread(self._core.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,3 +340,9 @@ class Engine:
 
     def _thread(self, thread_id: str) -> LocalThread:
         return LocalThread(self._core, self._live, thread_id)
+
+
+async def _each(pages: Pages[T]) -> AsyncIterator[T]:
+    while page := await drive(pages.next()):
+        for each in page:
+            yield each

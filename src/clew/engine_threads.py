@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TypeVar, overload
 
 from clew.domain.control import Control, Status
@@ -13,8 +13,9 @@ from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadSta
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
 from clew.domain.ports import Verdict
+from clew.domain.stepping import Step
 from clew.domain.view import ModelView, model_view
-from clew.service import reading, writing
+from clew.service import exporting, reading, stepping, writing
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
@@ -25,7 +26,11 @@ T = TypeVar("T")
 
 
 class LocalThread:
-    """One conversation whose history Clew holds. The store has all of it; this is a way in."""
+    """One conversation whose history Clew holds. The store has all of it; this is a way in.
+
+    ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
+    deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+    """
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
         self._core = core
@@ -80,7 +85,8 @@ class LocalThread:
         """Append one message or many, in one commit; returns them in their places.
 
         With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
-        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
+        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
+        with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
         """
         many = writing.as_messages(messages)
         found = await self._do(
@@ -95,9 +101,11 @@ class LocalThread:
         )
         return found[0] if isinstance(messages, Message) else found
 
-    async def label(self, *, actor: str | None = None, **labels: Json) -> None:
-        """Set labels, or with None remove them."""
-        await self._do(writing.label(self._core, self.id, labels, actor))
+    async def label(
+        self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json
+    ) -> None:
+        """Set labels, or with None remove them. A mapping takes those that are called ``actor``, too."""
+        await self._do(writing.label(self._core, self.id, writing.labels(labels, more), actor))
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
@@ -112,7 +120,10 @@ class LocalThread:
         thread_id: str | None = None,
         actor: str | None = None,
     ) -> LocalThread:
-        """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
+        """A new thread whose past is this one up to a version, by default the newest. It costs one event.
+
+        Without ``title`` it has this one's. Raises ThreadExistsError for a ``thread_id`` that is taken.
+        """
         return self._other(
             await self._do(
                 writing.fork(
@@ -122,7 +133,10 @@ class LocalThread:
         )
 
     async def rewind(self, to: At, *, actor: str | None = None) -> int:
-        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
+        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
+
+        Returns the version of the event that says so: to rewind to the one before it is the undo.
+        """
         return await self._do(writing.rewind(self._core, self.id, to, actor))
 
     async def edit(
@@ -134,7 +148,10 @@ class LocalThread:
         thread_id: str | None = None,
         actor: str | None = None,
     ) -> LocalThread:
-        """A fork from before a message, with something else said there."""
+        """A fork from before a message, with something else said there; a string is said in the same role.
+
+        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError.
+        """
         return self._other(
             await self._do(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
         )
@@ -158,7 +175,11 @@ class LocalThread:
     async def redact(
         self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
     ) -> int:
-        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
+        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies.
+
+        ``message`` is one of the thread's history, or the version of one. Returns the version of the event that says
+        so, in the thread that the message is recorded in. Raises NotRedactableError.
+        """
         return await self._do(writing.redact(self._core, self.id, message, reason, actor))
 
     async def history(self, *, at: At = None, at_message: int | None = None) -> History:
@@ -168,6 +189,10 @@ class LocalThread:
     async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
         return model_view(await self.history(at=at, at_message=at_message))
+
+    async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
+        """The thread as Markdown, to read: nothing that was said can break out of its place."""
+        return await self._do(exporting.markdown(self._core, self.id, at, at_message))
 
     async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""
@@ -187,6 +212,13 @@ class LocalThread:
         states = StateBuilder()
         async for each in self.events(at=at, at_message=at_message):
             yield each, states.add(each)
+
+    async def step(self, *, at: At = None, at_message: int | None = None, last: int = stepping.LAST) -> Step:
+        """One step of the replay, by default the newest, with the last messages on the path, so many at the most.
+
+        It is read from near the version and not from the start: for going to and fro in a long thread.
+        """
+        return await self._do(stepping.step(self._core, self.id, at, at_message, last))
 
     async def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""

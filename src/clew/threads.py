@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
 from clew.domain.control import Status
@@ -13,8 +13,9 @@ from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadSta
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
 from clew.domain.ports import Verdict
+from clew.domain.stepping import Step
 from clew.domain.view import ModelView, model_view
-from clew.service import reading, writing
+from clew.service import exporting, reading, stepping, writing
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
@@ -23,7 +24,11 @@ from clew.service.subscription import Subscription
 
 
 class LocalThread:
-    """One conversation whose history Clew holds. It keeps nothing: what it says is what the store has."""
+    """One conversation whose history Clew holds. It keeps nothing: what it says is what the store has.
+
+    ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
+    deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+    """
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
         self._core = core
@@ -76,7 +81,8 @@ class LocalThread:
         """Append one message or many, in one commit; returns them in their places.
 
         With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
-        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time.
+        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
+        with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
         """
         many = writing.as_messages(messages)
         found = run(
@@ -91,9 +97,9 @@ class LocalThread:
         )
         return found[0] if isinstance(messages, Message) else found
 
-    def label(self, *, actor: str | None = None, **labels: Json) -> None:
-        """Set labels, or with None remove them."""
-        run(writing.label(self._core, self.id, labels, actor))
+    def label(self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json) -> None:
+        """Set labels, or with None remove them. A mapping takes those that are called ``actor``, too."""
+        run(writing.label(self._core, self.id, writing.labels(labels, more), actor))
 
     def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
@@ -108,7 +114,10 @@ class LocalThread:
         thread_id: str | None = None,
         actor: str | None = None,
     ) -> LocalThread:
-        """A new thread whose past is this one up to a version, by default the newest. It costs one event."""
+        """A new thread whose past is this one up to a version, by default the newest. It costs one event.
+
+        Without ``title`` it has this one's. Raises ThreadExistsError for a ``thread_id`` that is taken.
+        """
         return self._other(
             run(
                 writing.fork(
@@ -118,7 +127,10 @@ class LocalThread:
         )
 
     def rewind(self, to: At, *, actor: str | None = None) -> int:
-        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted."""
+        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
+
+        Returns the version of the event that says so: to rewind to the one before it is the undo.
+        """
         return run(writing.rewind(self._core, self.id, to, actor))
 
     def edit(
@@ -130,7 +142,10 @@ class LocalThread:
         thread_id: str | None = None,
         actor: str | None = None,
     ) -> LocalThread:
-        """A fork from before a message, with something else said there."""
+        """A fork from before a message, with something else said there; a string is said in the same role.
+
+        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError.
+        """
         return self._other(
             run(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
         )
@@ -152,7 +167,11 @@ class LocalThread:
         run(writing.change(self._core, self.id, Delete(reason), actor))
 
     def redact(self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None) -> int:
-        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies."""
+        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies.
+
+        ``message`` is one of the thread's history, or the version of one. Returns the version of the event that says
+        so, in the thread that the message is recorded in. Raises NotRedactableError.
+        """
         return run(writing.redact(self._core, self.id, message, reason, actor))
 
     def history(self, *, at: At = None, at_message: int | None = None) -> History:
@@ -162,6 +181,10 @@ class LocalThread:
     def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
         return model_view(self.history(at=at, at_message=at_message))
+
+    def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
+        """The thread as Markdown, to read: nothing that was said can break out of its place."""
+        return run(exporting.markdown(self._core, self.id, at, at_message))
 
     def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""
@@ -179,6 +202,13 @@ class LocalThread:
         run(reading.readable(self._core, self.id, "replay"))
         states = StateBuilder()
         return ((event, states.add(event)) for event in self.events(at=at, at_message=at_message))
+
+    def step(self, *, at: At = None, at_message: int | None = None, last: int = stepping.LAST) -> Step:
+        """One step of the replay, by default the newest, with the last messages on the path, so many at the most.
+
+        It is read from near the version and not from the start: for going to and fro in a long thread.
+        """
+        return run(stepping.step(self._core, self.id, at, at_message, last))
 
     def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""

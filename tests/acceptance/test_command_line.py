@@ -254,6 +254,8 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
         "Go on differently",
         "Go back in time",
         "Checkpoint and rewind",
+        "Draw",
+        "Search",
         "Verify",
         "Tamper",
     ]
@@ -262,6 +264,8 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
     assert len(steps["Go on differently"]["result"]["messages"]) == 7
     assert len(steps["Go back in time"]["result"]["messages"]) == 2
     assert steps["Checkpoint and rewind"]["result"]["messages"] == 5
+    assert [each["forked_at"] for each in steps["Draw"]["result"]] == [None, 6]
+    assert [len(each["forks"]) for each in steps["Search"]["result"]] == [1]
     assert steps["Verify"]["result"]["ok"] is True
     assert steps["Tamper"]["result"]["first_bad"]["version"] == 10
 

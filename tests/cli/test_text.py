@@ -49,7 +49,11 @@ def test_json_is_one_line_and_comes_back_equal(value: Any) -> None:
     text = json_text(value)
     assert len(text.splitlines()) == 1
     assert json.loads(text) == value
-    assert not set(text) & {"\x1b", "\x9b", "\x7f"}
+    assert not set(text) & {"\x1b", "\x9b", "\x7f", "\u202e", "\u2066"}
+
+
+def test_what_is_no_valid_unicode_or_turns_the_text_is_escaped_in_json() -> None:
+    assert json_text("a\udcff\u202e\u2066\u061c") == '"a\\udcff\\u202e\\u2066\\u061c"'
 
 
 def test_unicode_and_big_integers_are_written_as_they_are() -> None:

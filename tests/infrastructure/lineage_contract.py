@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.infrastructure.recording import PATIENCE, addresses, append, event, failure, fill, held, recomputed
 
-from clew.domain.chain import digest
+from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError
 from clew.infrastructure.recorder import (
     Append,
@@ -248,3 +248,56 @@ class ShredContract:
         rows = recorder.lineage("a")
         assert [row.digest is not None for row in rows] == [row.version % 2 == 1 and row.version < 31 for row in rows]
         assert [row.hash for row in rows] == recomputed(rows)
+
+
+class RestoreContract:
+    """Rows of another store, some of them shredded there."""
+
+    def test_takes_rows_that_were_shredded_elsewhere(self, recorder: Recorder) -> None:
+        gone = digest(b"what was said")
+        events = [event("a", 1), event("a", 2, b"s" * 3_000), event("a", 3)]
+        append(recorder, *events, digests=[None, gone, None])
+        append(recorder, event("f", 3, b""), forks={"f": Fork("a", 2)}, digests=[gone])
+        rows = recorder.lineage("f")
+        assert [(row.state, row.digest) for row in rows] == [(b"a 1", None), (b"s" * 3_000, gone), (b"", gone)]
+        assert [row.hash for row in rows] == recomputed(rows)
+        assert recorder.shredded() == 2
+        everything = recorder.rows(after=0, limit=9)
+        assert [(row.stream, row.version) for row in everything] == [("a", 1), ("a", 2), ("a", 3), ("f", 3)]
+        assert [row.position for row in everything] == sorted({row.position for row in everything})
+
+    def test_takes_links_with_the_digests(self, recorder: Recorder) -> None:
+        gone = digest(b"what was said")
+        first = link(ROOT, "a", 1, "noted", gone)
+        append(recorder, event("a", 1, b"stub"), previous={"a": ROOT}, links=[first], digests=[gone])
+        append(recorder, event("a", 2), event("b", 1))
+        rows = recorder.lineage("a")
+        assert rows[0]._replace(position=1) == Row(1, "a", 1, "noted", b"stub", first, gone)
+        assert [row.hash for row in rows] == recomputed(rows)
+
+    def test_keeps_the_order_of_the_appends_beside_them(self, recorder: Recorder) -> None:
+        with held(recorder, event("z", 1)):
+            futures = [
+                recorder.submit(Append([event("a", 1)])),
+                recorder.submit(Append([event("b", 1, b"-"), event("a", 2)], digests=[digest(b"b"), None])),
+                recorder.submit(Append([event("b", 1)])),
+                recorder.submit(Append([event("b", 2)])),
+            ]
+        assert isinstance(futures.pop(2).exception(PATIENCE), RecordedConflictError)
+        positions = [position for future in futures for position in future.result(PATIENCE).positions]
+        rows = recorder.rows(after=0, limit=9)[1:]
+        assert [row.position for row in rows] == positions
+        assert addresses(rows) == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+        assert [row.digest for row in rows] == [None, digest(b"b"), None, None]
+
+    def test_does_not_shred_them_again(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1, b"stub"), digests=[digest(b"gone")])
+        for again in (Shred("a", 1, digest(b"gone"), b""), Shred("a", 1, digest(b"stub"), b"")):
+            assert isinstance(failure(recorder, event("a", 2), shreds=[again]), RecordedConflictError)
+        assert recorder.shredded() == 1
+
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_refuses_digests_that_are_not_as_many_as_the_events(self, recorder: Recorder, count: int) -> None:
+        error = failure(recorder, event("a", 1), event("a", 2), digests=[None] * count)
+        assert isinstance(error, ValueError)
+        assert recorder.last_position() == 0

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.infrastructure.append_contract import AppendContract, KeyContract
-from tests.infrastructure.lineage_contract import ForkContract, ShredContract
+from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
 from tests.infrastructure.recording import PATIENCE, Opener, append, event, fill, run_threads
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
@@ -38,6 +38,17 @@ class ReadContract:
         assert len(found) == 20
         assert all(one.position < two.position for one, two in pairwise(found))
         assert recorder.last_position() == found[-1].position
+
+    def test_reads_the_rows_at_any_positions_in_their_order(self, recorder: Recorder) -> None:
+        for version in range(1, 601):
+            append(recorder, event("a", version), event("b", version))
+        rows = recorder.rows(after=0, limit=2_000)
+        assert recorder.rows_at([]) == []
+        assert recorder.rows_at([rows[7].position, 0, -1, 2**70, rows[2].position, rows[7].position]) == [
+            rows[2],
+            rows[7],
+        ]
+        assert recorder.rows_at([row.position for row in reversed(rows)]) == rows
 
     def test_pages_through_a_stream_s_own_rows(self, recorder: Recorder) -> None:
         fill(recorder, "a", 10)
@@ -134,7 +145,14 @@ class ReadContract:
 
 
 class RecorderContract(
-    AppendContract, KeyContract, ForkContract, ShredContract, ReadContract, FutureContract, WakeContract
+    AppendContract,
+    KeyContract,
+    ForkContract,
+    ShredContract,
+    RestoreContract,
+    ReadContract,
+    FutureContract,
+    WakeContract,
 ):
     """The whole of it; a subclass gives the fixture ``opener``."""
 

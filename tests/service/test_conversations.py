@@ -180,7 +180,7 @@ def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_be
 def test_lists_every_thread_once_whatever_the_page(
     conversations: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.conversations.PAGE", page)
+    monkeypatch.setattr("clew.service.paging.PAGE", page)
     ids = [conversations.start_thread().id for _ in range(6)]
     assert [each.thread_id for each in conversations.threads()] == ids
 
@@ -236,6 +236,10 @@ def test_refuses_everything_after_close(url: str) -> None:
         lambda: conversations.open_thread("x"),
         lambda: conversations.thread(thread.id),
         lambda: list(conversations.threads()),
+        lambda: list(conversations.tree()),
+        lambda: conversations.search("hello"),
+        lambda: list(conversations.audit()),
+        conversations.usage,
         conversations.verify,
         thread.summary,
         lambda: thread.version,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from clew.domain.ports import Appended, Write
 from clew.infrastructure import clock
 from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.conversation_files import read_conversations
-from clew.infrastructure.urls import open_log
 from clew.service import reading, writing
-from clew.service.core import Core, new_core
+from clew.service.core import Core, open_core
 from clew.service.exporting import Cursor, export_page, export_thread
 from clew.service.importing import import_conversation, import_conversations
 from clew.service.operations import run
+from clew.service.remembered import Remembered
 
 HELLO = {"role": "user", "content": "Hello"}
 HI = {"role": "assistant", "content": "Hi"}
@@ -30,9 +31,10 @@ BYE = {"role": "user", "content": "Bye"}
 
 @pytest.fixture(params=["memory", "sqlite"])
 def core(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Core]:
-    log = open_log("memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/clew.db?synchronous=OFF")
-    yield new_core(log, "default", clock.now)
-    log.close()
+    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+    core = open_core(url, tenant="default", create=True, now=clock.now, projections=(), embedded=False)
+    yield core
+    core.close()
 
 
 def canonical(value: object) -> str:
@@ -308,7 +310,7 @@ def test_refuses_to_export_a_deleted_or_an_unknown_thread_by_name(core: Core) ->
 
 
 def test_keeps_tenants_apart(core: Core) -> None:
-    other = new_core(core.log, "other", clock.now)
+    other = replace(core, tenant="other", known=Remembered())
     assert import_values(core, conversation(HELLO)).threads == 1
     assert import_values(other, conversation(HELLO)).threads == 1
     assert len(export_all(core)) == len(export_all(other)) == 1

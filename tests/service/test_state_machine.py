@@ -312,6 +312,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         assert (verdict.threads, verdict.events) == (len(self.model.lines), self.model.events)
         assert [each.thread_id for each in store.threads()] == list(self.model.lines)
         for each in store.threads():
+            assert each == store.thread(each.thread_id).summary()
             line = self.model.lines[each.thread_id]
             assert (each.parent_id, each.forked_at) == self.model.parent(each.thread_id)
             assert (each.version, each.updated_at) == (len(line), to_time(line[-1].time))
@@ -325,6 +326,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             if each.status != "deleted":
                 found = said(store.thread(each.thread_id).history().messages)
                 assert found == self.model.history(each.thread_id, each.version)
+        self.compare_searches(store)
         seen = [
             (None if parsed is None else parsed.id, event.version)
             for event in all_events(store)
@@ -336,6 +338,27 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
             for event in line
             if event.owner == thread
         )
+
+    def compare_searches(self, store: Conversations) -> None:
+        """Some messages are found in exactly the threads that can be read and have them, and redacted ones in none."""
+        living = {id_: line for id_, line in self.model.lines.items() if self.model.status(id_) != "deleted"}
+        messages = [
+            event
+            for id_, line in self.model.lines.items()
+            for event in line
+            if event.kind == "message" and event.owner == id_
+        ]
+        redacted = [event for event in messages if (event.owner, event.version) in self.model.redacted]
+        for event in (*messages[:: len(messages) // 3 + 1], *redacted[:2]):
+            having = {id_ for id_, line in living.items() if event in line[event.version - 1 : event.version]}
+            if event in redacted:
+                having = set()
+            hits = store.search(f'"{event.payload[1]}"')
+            assert [hit.fork_count + 1 for hit in hits] == [len(having)] * bool(having)
+            assert {id_ for hit in hits for id_ in (hit.thread_id, *hit.forks)} <= having
+            for id_ in list(living)[-2:]:
+                found = store.search(f'"{event.payload[1]}"', thread=id_)
+                assert [hit.version for hit in found] == [event.version] * (id_ in having)
 
 
 def started(thread: LocalThread) -> None:

@@ -6,16 +6,38 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
-from clew.cli import INTERRUPTED, branching, checking, demo, reading, transfer
+from clew.cli import (
+    INTERRUPTED,
+    auditing,
+    branching,
+    changing,
+    checking,
+    comparing,
+    completion,
+    demo,
+    doctoring,
+    listing,
+    maintaining,
+    projecting,
+    reading,
+    searching,
+    stepping,
+    transfer,
+)
 from clew.cli.failures import FAILED, USAGE, report
+from clew.cli.headings import GroupedCommands
 from clew.cli.stores import DEFAULT_URL, Chosen
 
 app = typer.Typer(
     name="clew",
+    cls=GroupedCommands,
+    add_completion=False,  # `clew completion` does more
     rich_markup_mode=None,  # help in rich costs more than the whole budget of start-up
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -23,13 +45,26 @@ app = typer.Typer(
 )
 
 _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
-    ("import", transfer.import_, ("clew import chats.jsonl", "clew import exports/ more.json --json")),
+    (
+        "import",
+        transfer.import_,
+        ("clew import chats.jsonl", "clew import exports/ more.json --json", "clew import copy.jsonl"),
+    ),
     (
         "export",
         transfer.export,
-        ("clew export > chats.jsonl", "clew export 3f2a 9c01", "clew export --forks --format openai"),
+        (
+            "clew export > chats.jsonl",
+            "clew export 3f2a 9c01 --forks",
+            "clew export --format clew > copy.jsonl",
+            "clew export 3f2a --format markdown > thread.md",
+        ),
     ),
-    ("threads", reading.threads, ("clew threads", "clew threads --json | jq -r .thread_id")),
+    (
+        "threads",
+        listing.threads,
+        ("clew threads", "clew threads --label topic=refund --newest", "clew threads --json | jq -r .thread_id"),
+    ),
     (
         "show",
         reading.show,
@@ -40,16 +75,87 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
             "clew show 3f2a --at 2026-01-31T12:00:00Z --json",
         ),
     ),
-    ("log", reading.log, ("clew log 3f2a", "clew log 3f2a --json | jq -c '[.version, .type, .actor]'")),
+    (
+        "log",
+        reading.log,
+        (
+            "clew log 3f2a",
+            "clew log 3f2a --json | jq -c '[.version, .type, .actor]'",
+            "clew log 3f2a -f",
+            "clew log -f",
+        ),
+    ),
+    (
+        "diff",
+        comparing.diff,
+        (
+            "clew diff 3f2a 9c01",
+            'clew diff 3f2a --at "before refund"',
+            "clew diff 3f2a 9c01 --format markdown > diff.md",
+        ),
+    ),
+    ("tree", listing.tree, ("clew tree", "clew tree 3f2a --json")),
+    (
+        "search",
+        searching.search,
+        (
+            "clew search teapot refund",
+            "clew search '\"green glaze\" teapot* -broken'",
+            "clew search teapot --thread 3f2a",
+        ),
+    ),
+    (
+        "replay",
+        stepping.replay,
+        ("clew replay 3f2a", 'clew replay 3f2a --at "before refund"', "clew replay 3f2a --json"),
+    ),
     (
         "fork",
         branching.fork,
         ("clew fork 3f2a --at message:4", 'clew fork 3f2a --at "before refund" --title "What if"'),
     ),
+    (
+        "checkpoint",
+        branching.checkpoint,
+        ('clew checkpoint 3f2a "before refund"', 'clew checkpoint 3f2a "before refund" --at message:4'),
+    ),
+    ("rewind", branching.rewind, ('clew rewind 3f2a --to "before refund"', "clew rewind 3f2a --to message:2")),
+    (
+        "edit",
+        branching.edit,
+        ('clew edit 3f2a message:3 "Where is my refund?"', "clew edit 3f2a message:3 - < question.txt"),
+    ),
+    ("label", changing.label, ("clew label 3f2a topic=refund stars=5", "clew label 3f2a topic=")),
+    ("end", changing.end, ('clew end 3f2a --reason "The refund was paid"',)),
+    ("delete", changing.delete, ('clew delete 3f2a --reason "A test"',)),
+    (
+        "redact",
+        changing.redact,
+        ('clew redact 3f2a message:2 --reason "A card number"', "clew redact 3f2a 3 --yes"),
+    ),
+    (
+        "audit",
+        auditing.audit,
+        ("clew audit", "clew audit --actor user:42 --since 2026-01-31T12:00:00Z", "clew audit --type message-redacted"),
+    ),
+    ("stats", auditing.stats, ("clew stats", "clew stats --by day", "clew stats 3f2a --json")),
     ("verify", checking.verify, ("clew verify", "clew verify 3f2a --json")),
+    ("doctor", doctoring.doctor, ("clew doctor", "clew doctor --verify --json")),
+    (
+        "project",
+        projecting.project,
+        ("clew project run", "clew project run --once --load mine:Mine", "clew project status --json"),
+    ),
+    ("rebuild", projecting.rebuild, ("clew rebuild search", "clew rebuild --all")),
+    ("migrate", maintaining.migrate, ("clew migrate --backup before.db",)),
+    (
+        "completion",
+        maintaining.completion,
+        ('eval "$(clew completion bash)"', "clew completion fish | source", "clew completion --install"),
+    ),
     ("demo", demo.demo, ("clew demo", "clew demo --samples > samples.jsonl")),
 )
-"""The commands in the order of the help, each with examples."""
+"""The commands, each with examples; headings.py says where the help lists them."""
 
 for _name, _command, _examples in _COMMANDS:
     # \b keeps the lines that follow as they are.
@@ -81,13 +187,22 @@ def clew(
     context.obj = Chosen(db, tenant)
 
 
+@cache
+def command() -> Callable[..., object]:
+    """The application as a command, made once a process: it takes longer than most commands do."""
+    return get_command(app)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code. Nothing is raised but KeyboardInterrupt."""
+    if completion.asked():
+        completion.answer(command())
+        return 0
     as_json = "--json" in arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for people: what a terminal has no character for
     try:
-        outcome = app(args=list(arguments), prog_name="clew", standalone_mode=False)
+        outcome = command()(args=list(arguments), prog_name="clew", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _quietly()

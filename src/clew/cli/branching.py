@@ -1,41 +1,120 @@
-"""The command that branches: fork."""
+"""Commands that branch, name versions and go back: checkpoint, fork, rewind and edit."""
 
 from __future__ import annotations
 
+import sys
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew.cli.options import AsJson, AtOption, ThreadArgument
-from clew.cli.stores import moment, opened
+from clew.cli.options import ActorOption, AsJson, AtOption, MessageArgument, ThreadArgument, ToOption
+from clew.cli.stores import message_version, moment, opened, place
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
     from clew.service.reading import ThreadSummary
+
+TitleOption = Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")]
+
+
+def checkpoint(
+    context: typer.Context,
+    thread: ThreadArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A word or more: no version, message or time.")],
+    at: AtOption = None,
+    actor: ActorOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a version of a thread, for --at and --to."""
+    with opened(context) as conversations:
+        found = conversations.thread(conversations.find(thread))
+        version = found.checkpoint(name, at=place(found, moment(at)), actor=actor)
+    if as_json:
+        from clew.cli import shapes
+
+        write_json(shapes.checkpoint(found.id, name, version))
+    else:
+        typer.echo(f"Version {version} of {one_line(found.id)} is now the checkpoint {one_line(name)!r}.")
 
 
 def fork(
     context: typer.Context,
     thread: ThreadArgument,
     at: AtOption = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")] = None,
+    title: TitleOption = None,
+    actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Begin a thread at a version of another. Its past is shared: nothing is copied."""
     with opened(context) as conversations:
         found, when = conversations.thread(conversations.find(thread)), moment(at)
-        summary = found.fork(at=when.at, at_message=when.at_message, title=title).summary()
+        summary = found.fork(at=when.at, at_message=when.at_message, title=title, actor=actor).summary()
+    _say_forked(summary, as_json=as_json)
+
+
+def rewind(
+    context: typer.Context,
+    thread: ThreadArgument,
+    to: ToOption,
+    actor: ActorOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a thread go on from an earlier version. Nothing is deleted."""
+    with opened(context) as conversations:
+        found, when = conversations.thread(conversations.find(thread)), moment(to, "--to")
+        there = found.history(at=when.at, at_message=when.at_message)
+        version = found.rewind(to=there.version, actor=actor)
     if as_json:
         from clew.cli import shapes
 
-        write_json(shapes.thread(summary))
+        write_json(shapes.rewound(there, version))
     else:
-        from clew.cli import rendering
+        id_, count = one_line(found.id), len(there)
+        left = f"its {count} message" + ("" if count == 1 else "s")
+        typer.echo(f"{id_} is back at version {there.version} and {left}. Nothing was deleted.")
+        typer.echo(f"To undo it: clew rewind {quote(id_)} --to {version - 1}")
 
-        rendering.console().print(fork_text(summary))
+
+def edit(
+    context: typer.Context,
+    thread: ThreadArgument,
+    message: MessageArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said instead; - reads it from stdin.")],
+    title: TitleOption = None,
+    actor: ActorOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fork a thread before a message, and say something else there. The thread itself stands as it is."""
+    with opened(context) as conversations:
+        found = conversations.thread(conversations.find(thread))
+        version = message_version(context, found, message)
+        said = _read() if text == "-" else text
+        summary = found.edit(version, said, title=title, actor=actor).summary()
+    _say_forked(summary, as_json=as_json)
 
 
 def fork_text(summary: ThreadSummary) -> str:
     """What ``clew fork`` says to people."""
     parent, id_ = one_line(summary.parent_id or ""), one_line(summary.thread_id)
     return f"Forked {parent} at version {summary.forked_at}: the new thread is {id_}."
+
+
+def _say_forked(summary: ThreadSummary, *, as_json: bool) -> None:
+    if as_json:
+        from clew.cli import shapes
+
+        write_json(shapes.thread(summary))
+    else:
+        typer.echo(fork_text(summary))
+
+
+def _read() -> str:
+    """What stdin says, without the line end that the last line has. Raises InvalidContentError."""
+    from clew.domain.errors import InvalidContentError
+
+    try:
+        text = sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidContentError(f"stdin: byte {error.start} is no UTF-8. Give the text in UTF-8.") from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from clew.cli.completion import thread_ids
 from clew.cli.failures import NOT_VERIFIED
 from clew.cli.options import AsJson
 from clew.cli.stores import opened
@@ -19,7 +20,11 @@ def verify(
     context: typer.Context,
     thread: Annotated[
         str | None,
-        typer.Argument(metavar="THREAD", help="A thread, checked with its ancestors; by default the whole store."),
+        typer.Argument(
+            metavar="THREAD",
+            help="A thread, checked with its ancestors; by default the whole store.",
+            autocompletion=thread_ids,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

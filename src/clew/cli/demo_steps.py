@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 from rich.text import Text
 
-from clew.cli import branching, reading, rendering, shapes, transfer
+from clew.cli import branching, listing, reading, rendering, searching, shapes, transfer
 from clew.cli.stores import Moment
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -32,6 +32,9 @@ FORK_ID = "5a27262b1719e723"
 CHECKPOINT = "before the refund"
 OFFER = 5
 """The message of the first conversation that offers a refund or a new teapot."""
+
+WORDS = "teapot pieces"
+"""Said in the first message, so that the fork has it, too."""
 
 PHRASE = "48 euros are"
 FORGED = "98 euros are"
@@ -70,6 +73,8 @@ class _Demo:
             self._go_on(conversations, branch)
             self._go_back_in_time(conversations, first)
             self._rewind(conversations, first)
+            self._draw(conversations, first)
+            self._search(conversations)
             self._verify(conversations)
         self._tamper()
         self._say_what_next(first)
@@ -86,7 +91,7 @@ class _Demo:
     def _list(self, conversations: Conversations) -> None:
         self._begin("List", "Each conversation is a thread. Any unique beginning of its id will do.")
         self._command("clew threads")
-        reading.print_threads(conversations, self._console)
+        listing.print_threads(conversations, self._console)
         self._end([shapes.thread(summary) for summary in conversations.threads()])
 
     def _fork(self, first: LocalThread) -> LocalThread:
@@ -130,6 +135,19 @@ class _Demo:
         reading.print_events(conversations, first.id, self._console)
         self._console.print(f"The conversation is back at its {len(first.history())} messages; the log has it all.")
         self._end(shapes.thread(first.summary()))
+
+    def _draw(self, conversations: Conversations, first: LocalThread) -> None:
+        self._begin("Draw", "Each fork hangs at the version where it left its parent; ◆ is a checkpoint.")
+        self._command(f"clew tree {first.id[:4]}")
+        listing.print_tree(conversations, first.id, self._console)
+        self._end([shapes.branch(branch) for branch in conversations.tree(first.id)])
+
+    def _search(self, conversations: Conversations) -> None:
+        self._begin("Search", "By words, in tool calls and results too. A hit names the forks that have it.")
+        self._command(f"clew search {WORDS}")
+        found = conversations.search(WORDS)
+        searching.print_hits(conversations, found, self._console)
+        self._end([shapes.hit(hit) for hit in found])
 
     def _verify(self, conversations: Conversations) -> None:
         self._begin("Verify", "Every event is chained to the one before it by a hash.")

@@ -6,7 +6,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from typer import TyperException
+from typer import Context, TyperException
 
 from clew.cli import INTERRUPTED
 from clew.cli.text import json_text, one_line, without_middle
@@ -17,6 +17,16 @@ NOT_VERIFIED = 3
 
 LONGEST = 2_000
 """Characters of a message: a URL or a name that is wrong may be of any length."""
+
+
+class WrongUsage(TyperException):
+    """A command line that is well formed, and cannot be meant so; the message ends without a full stop."""
+
+    exit_code = USAGE
+
+    def __init__(self, context: Context, message: str) -> None:
+        super().__init__(message)
+        self.ctx = context
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
@@ -37,7 +47,9 @@ def report(error: BaseException, *, as_json: bool) -> int:
     from clew.domain import errors
 
     if isinstance(error, errors.ClewError):
-        wrong = isinstance(error, errors.StoreUrlError | errors.InvalidNameError | errors.InvalidTimeError)
+        wrong = isinstance(
+            error, errors.StoreUrlError | errors.InvalidNameError | errors.InvalidTimeError | errors.InvalidSearchError
+        )
         return _say(_public_name(error), str(error), USAGE if wrong else FAILED, as_json=as_json)
     return _say(type(error).__name__, _mistake(error), FAILED, as_json=as_json)
 

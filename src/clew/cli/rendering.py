@@ -16,6 +16,7 @@ from clew.domain import events as happened
 from clew.domain import messages as said_as
 
 if TYPE_CHECKING:
+    from clew.domain.control import Status
     from clew.domain.events import Event
     from clew.domain.history import History, HistoryMessage
     from clew.domain.json_values import Json
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from clew.service.reading import ThreadSummary
 
 ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "green", "assistant": "cyan", "tool": "yellow"}
-STATUS_STYLES = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}
+STATUS_STYLES: dict[Status, str] = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}
 
 BEGINNING = 200
 """Characters of a message that a list can show at the most."""
@@ -42,8 +43,13 @@ def console(*, stderr: bool = False, width: int | None = None, quiet: bool = Fal
     return Console(stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False, highlight=False)
 
 
-def thread_table(threads: Sequence[tuple[ThreadSummary, str | None]], console: Console) -> Table:
-    """A line for each thread, forks under their parents; with each comes how it begins, for want of a title."""
+def thread_table(
+    threads: Sequence[tuple[ThreadSummary, str | None]], console: Console, *, nested: bool = True
+) -> Table:
+    """A line for each thread, forks under their parents; with each comes how it begins, for want of a title.
+
+    Not ``nested`` they stay in the order given.
+    """
     roomy = console.width >= ROOMY
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("Thread", overflow="fold", no_wrap=False, min_width=12)
@@ -53,7 +59,7 @@ def thread_table(threads: Sequence[tuple[ThreadSummary, str | None]], console: C
     if roomy:
         table.add_column("Ver", justify="right", no_wrap=True)
         table.add_column("Updated", no_wrap=True)
-    for depth, summary, beginning in _forks_under_parents(threads):
+    for depth, summary, beginning in _forks_under_parents(threads) if nested else ((0, *each) for each in threads):
         branch = "  " * (depth - 1) + "└ " if depth else ""
         table.add_row(
             Text.assemble((branch, "dim"), (one_line(summary.thread_id), "bold")),
@@ -90,8 +96,8 @@ def conversation(found: History, title: str | None, newest: int, console: Consol
     yield Text(f"{one_line(found.thread_id)} · {place} · {count} message{'' if count == 1 else 's'}", style="dim")
     for number, said in enumerate(found, start=1):
         yield Text()
-        yield _heading(number, said)
-        for content in _contents(said):
+        yield heading(number, said)
+        for content in contents(said):
             yield from _indented(content, console)
 
 
@@ -103,7 +109,8 @@ def _indented(text: Text, console: Console) -> Iterator[Text]:
         yield Text(INDENT).append_text(line) if line else line
 
 
-def _heading(number: int, said: HistoryMessage) -> Text:
+def heading(number: int, said: HistoryMessage) -> Text:
+    """The line above a message: its number in the conversation, who speaks, its version and its time."""
     return Text.assemble(
         (f"{number:>3} ", "dim"),
         (said.role, f"bold {ROLE_STYLES[said.role]}"),
@@ -112,16 +119,18 @@ def _heading(number: int, said: HistoryMessage) -> Text:
     )
 
 
-def _contents(said: HistoryMessage) -> Iterator[Text]:
+def contents(said: HistoryMessage) -> Iterator[Text]:
+    """What a message holds, whole, each content as a text of one line or many."""
     if said.redacted:
         yield Text("[redacted]", style="dim italic")
     elif not said.contents:
         yield Text("[no content]", style="dim italic")
     for content in said.contents:
-        yield _content(content)
+        yield content_text(content)
 
 
-def _content(content: said_as.Content) -> Text:
+def content_text(content: said_as.Content) -> Text:
+    """A content, whole and safe for a terminal."""
     match content:
         case said_as.Text(text=text):
             return Text(safe(text))
@@ -173,13 +182,26 @@ def event_table(events: Iterable[Event], thread_id: str, console: Console) -> Ta
             str(event.version),
             *((shown_time(event.time),) if roomy else ()),
             event.type,
-            Text(shortened(f"{_what(event)}{by}", BEGINNING)),
+            Text(shortened(f"{what_happened(event)}{by}", BEGINNING)),
             style=style,
         )
     return table
 
 
-def _what(event: Event) -> str:
+def event_line(event: Event, *, of_store: bool) -> Text:
+    """An event on a line of its own; among those of a whole store it names its thread."""
+    by = "" if event.actor is None else f" by {one_line(event.actor)}"
+    return Text.assemble(
+        (f"{shown_time(event.time)} ", "dim"),
+        (f"{one_line(event.thread_id)} " if of_store else "", "bold"),
+        f"{event.version:>5} ",
+        (f"{one_line(event.type):<16} ", "cyan"),
+        shortened(f"{what_happened(event)}{by}", BEGINNING),
+    )
+
+
+def what_happened(event: Event) -> str:
+    """What an event says beside its type, on one line."""
     match event.data:
         case happened.Shredded(role=role):
             return f"{role or 'content'}: [redacted]"

@@ -9,10 +9,23 @@ from clew.cli.text import json_time
 from clew.domain.events import Event, Opaque, Shredded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clew.cli.completion import Installed
+    from clew.domain.content_diff import FieldDiff
+    from clew.domain.diff import Diff, Row
     from clew.domain.history import History, HistoryMessage
     from clew.domain.importing import ImportReport
+    from clew.domain.moving import EventsReport
     from clew.domain.ports import Verdict
+    from clew.domain.stepping import Step
+    from clew.domain.tree import Branch
+    from clew.infrastructure.sqlite_migrations import Schemas
+    from clew.service.accounting import Usage
+    from clew.service.auditing import AuditEntry
+    from clew.service.read_models import ProjectionStatus
     from clew.service.reading import ThreadSummary
+    from clew.service.searching import Hit
 
 
 def thread(summary: ThreadSummary) -> dict[str, Any]:
@@ -30,6 +43,47 @@ def thread(summary: ThreadSummary) -> dict[str, Any]:
         "updated_at": json_time(summary.updated_at),
         "metadata": summary.metadata,
     }
+
+
+def branch(found: Branch[ThreadSummary]) -> dict[str, Any]:
+    """A thread in a tree, with the checkpoints that were made in it."""
+    return {
+        **thread(found.thread),
+        "depth": found.depth,
+        "forks": found.forks,
+        "checkpoints": [mark._asdict() for mark in found.checkpoints],
+    }
+
+
+def hit(found: Hit) -> dict[str, Any]:
+    """A message that was found."""
+    return {
+        "thread_id": found.thread_id,
+        "version": found.version,
+        "message": found.number,
+        "position": found.position,
+        "role": found.role,
+        "author": found.author,
+        "time": json_time(found.time),
+        "actor": found.actor,
+        "snippet": [part._asdict() for part in found.snippet],
+        "forks": list(found.forks),
+        "fork_count": found.fork_count,
+    }
+
+
+def audit_entry(found: AuditEntry) -> dict[str, Any]:
+    """An entry of the audit trail."""
+    return {**found._asdict(), "time": json_time(found.time)}
+
+
+def usage(found: Usage) -> dict[str, Any]:
+    """What was recorded: of a thread, on a day, or all in all."""
+    counted = found._asdict()
+    thread_id, day = counted.pop("thread_id"), counted.pop("day")
+    if thread_id is not None:
+        return {"thread_id": thread_id, **counted}
+    return counted if day is None else {"day": day.isoformat(), **counted}
 
 
 def history(found: History) -> dict[str, Any]:
@@ -56,9 +110,94 @@ def event(found: Event) -> dict[str, Any]:
     }
 
 
+def step(found: Step) -> dict[str, Any]:
+    """A step of a replay: the event, and what the thread was after it."""
+    return {
+        "thread_id": found.event.thread_id,
+        "version": found.version,
+        "type": found.event.type,
+        "time": json_time(found.event.time),
+        "actor": found.event.actor,
+        "status": found.status,
+        "messages": found.control.messages,
+        "checkpoints": list(found.checkpoints),
+        "data": _data(found.event),
+    }
+
+
+def diff(found: Diff, *, everything: bool = False) -> dict[str, Any]:
+    """Two histories side by side; the rows of what they share only when ``everything`` is asked for."""
+    return {
+        "a": _compared(found.a),
+        "b": _compared(found.b),
+        "shared": {"messages": found.shared, "version": found.shared_version},
+        "counts": found.counts._asdict(),
+        "rows": [_row(row) for row in (found.rows if everything else found.rows[found.shared :])],
+    }
+
+
 def report(found: ImportReport) -> dict[str, Any]:
     """What an import did."""
     return {**found._asdict(), "failed": [failure._asdict() for failure in found.failed]}
+
+
+def checkpoint(thread_id: str, name: str, version: int) -> dict[str, Any]:
+    """A version that was given a name."""
+    return {"thread_id": thread_id, "name": name, "version": version}
+
+
+def rewound(there: History, version: int) -> dict[str, Any]:
+    """What a rewind went back to, and its own version."""
+    return {"thread_id": there.thread_id, "version": version, "to": there.version, "messages": len(there)}
+
+
+def labelled(summary: ThreadSummary) -> dict[str, Any]:
+    """A thread's labels, all of them."""
+    return {"thread_id": summary.thread_id, "version": summary.version, "labels": summary.labels}
+
+
+def redacted(message: Event, recorded: int) -> dict[str, Any]:
+    """A message that was redacted, under the thread that it is recorded in, and the version there that says so."""
+    return {"thread_id": message.thread_id, "message": message.version, "version": recorded}
+
+
+def migration(path: str, found: Schemas, backup: str | None) -> dict[str, Any]:
+    """The schema that a database had, the one that it has, and where the copy is that was made."""
+    made = None if found.found == found.known else backup
+    return {"database": path, "from": found.found, "to": found.known, "backup": made}
+
+
+def projection(found: ProjectionStatus) -> dict[str, Any]:
+    """How far a projection is."""
+    return {**found._asdict(), "parked_events": [each._asdict() for each in found.parked_events]}
+
+
+def completion(shell: str, script: str, done: Installed | None) -> dict[str, Any]:
+    """The script for a shell, and where it was installed, if it was."""
+    return {
+        "shell": shell,
+        "script": script,
+        "installed": None if done is None else str(done.script),
+        "read_by": None if done is None or done.startup is None else str(done.startup),
+    }
+
+
+def events_report(found: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:
+    """What an import of files with events did, with the files' names."""
+    failed = []
+    for file, report in found:
+        failed += [{"file": file, "line": each.line, "error": str(each.error)} for each in report.failed]
+        if report.torn:
+            error = "The file is torn: it has no end. It was imported up to this line; import the whole file to go on."
+            failed.append({"file": file, "line": report.line, "error": error})
+    return {
+        "threads": sum(report.threads for _, report in found),
+        "messages": sum(report.messages for _, report in found),
+        "events": sum(report.events for _, report in found),
+        "skipped": sum(report.skipped for _, report in found),
+        "torn": any(report.torn for _, report in found),
+        "failed": failed,
+    }
 
 
 def verdict(found: Verdict) -> dict[str, Any]:
@@ -70,6 +209,32 @@ def verdict(found: Verdict) -> dict[str, Any]:
         "events": found.events,
         "first_bad": None if bad is None else bad._asdict(),
     }
+
+
+def _compared(found: History) -> dict[str, Any]:
+    return {"thread_id": found.thread_id, "version": found.version, "messages": len(found)}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "kind": row.kind,
+        "a": None if row.a is None else _message(row.a),
+        "b": None if row.b is None else _message(row.b),
+        "fields": [_field(each) for each in row.fields],
+        "contents": [
+            {
+                "kind": each.kind,
+                "a": None if each.a is None else each.a.model_dump(),
+                "b": None if each.b is None else each.b.model_dump(),
+                "fields": [_field(field) for field in each.fields],
+            }
+            for each in row.contents
+        ],
+    }
+
+
+def _field(found: FieldDiff) -> dict[str, Any]:
+    return {**found._asdict(), "parts": [part._asdict() for part in found.parts]}
 
 
 def _message(said: HistoryMessage) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-_NOT_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029]")
+# What a terminal obeys, or a reader of lines takes for the end of one, and json.dumps leaves as it is.
+_NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 # Control characters but for tab and newline; what turns the direction of text; line ends that are none of a terminal's;
 # lone surrogates, which come from arguments that are no UTF-8.
@@ -42,7 +43,7 @@ def without_middle(text: str, longest: int) -> str:
 def json_text(value: Any) -> str:
     """JSON on one line. The standard library's: it writes integers of any size, and Unicode as it is.
 
-    But for what a terminal obeys or a reader of lines takes for the end of one: that is escaped, which is equal JSON.
+    But for what could steer a terminal or end a line there: that is escaped, which is equal JSON.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from clew.cli import event_transfer
+from clew.cli.completion import thread_ids
+from clew.cli.event_transfer import counted
 from clew.cli.failures import FAILED
-from clew.cli.options import AsJson
+from clew.cli.options import ActorOption, AsJson
 from clew.cli.stores import opened
 from clew.cli.text import one_line, write_json
 
@@ -23,15 +26,53 @@ if TYPE_CHECKING:
 def import_(
     context: typer.Context,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="JSON or JSON lines files, or directories of them.")
+        list[Path], typer.Argument(metavar="FILE", help="Files, or directories of them; - is standard input.")
     ],
+    actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Import OpenAI chat conversations. What is there already is skipped, what cannot be imported is named."""
+    """Import OpenAI chat conversations, or threads that Clew exported.
+
+    What is there already is skipped, so importing again adds nothing. What `clew export --format clew` wrote is told by
+    its first line.
+    """
+    events = event_transfer.event_files(files)
+    if events:
+        event_transfer.import_events(context, events, as_json=as_json)
+    else:
+        _import_conversations(context, files, actor, as_json=as_json)
+
+
+def export(
+    context: typer.Context,
+    threads: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="THREAD", help="Threads; by default all but forks.", autocompletion=thread_ids),
+    ] = None,
+    format_: Annotated[
+        Literal["openai", "clew", "markdown"],
+        typer.Option("--format", help="openai: as imported; clew: every event as it is stored; markdown: to read."),
+    ] = "openai",
+    forks: Annotated[bool, typer.Option("--forks", help="Forks, too; with clew they always are.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write threads as JSON lines, event by event, or as Markdown."""
+    with opened(context) as conversations:
+        ids = [conversations.find(name) for name in threads or ()] or None
+        if format_ == "clew":
+            event_transfer.export_events(conversations, ids, as_json=as_json)
+        elif format_ == "markdown":
+            event_transfer.export_markdown(conversations, ids, forks=forks)
+        else:
+            for conversation in conversations.export(ids, forks=forks):
+                write_json(conversation)
+
+
+def _import_conversations(context: typer.Context, files: Sequence[Path], actor: str | None, *, as_json: bool) -> None:
     items, anything = _beginning(files)  # what holds nothing must not leave an empty database behind
     if anything:
         with opened(context, create=True) as conversations, _watched(items, files, as_json=as_json) as watched:
-            report = conversations.import_items(watched)
+            report = conversations.import_items(watched, actor=actor)
     else:
         from clew.domain.importing import Failure, ImportReport
 
@@ -51,33 +92,14 @@ def import_(
         raise typer.Exit(FAILED)
 
 
-def export(
-    context: typer.Context,
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="Threads; by default all but forks.")
-    ] = None,
-    format_: Annotated[
-        Literal["openai"], typer.Option("--format", metavar="openai", help="The only format for now.")
-    ] = "openai",
-    forks: Annotated[bool, typer.Option("--forks", help="Forks, too.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Write conversations as they were imported. One JSON object a line."""
-    del format_, as_json  # there is one format, and it is JSON in any case
-    with opened(context) as conversations:
-        ids = [conversations.find(name) for name in threads or ()]
-        for conversation in conversations.export(ids or None, forks=forks):
-            write_json(conversation)
-
-
 def report_text(report: ImportReport) -> str:
     """What ``clew import`` says to people, but for the failures."""
     lines = ["Nothing new was imported."]
     if report.threads:
-        into = f"{_count(report.messages, 'message')} into {_count(report.threads, 'thread')}"
-        lines = [f"Imported {into}: {_count(report.events, 'event')}."]
+        into = f"{counted(report.messages, 'message')} into {counted(report.threads, 'thread')}"
+        lines = [f"Imported {into}: {counted(report.events, 'event')}."]
     if report.skipped:
-        lines.append(f"Skipped {_count(report.skipped, 'conversation')}: there already, and equal.")
+        lines.append(f"Skipped {counted(report.skipped, 'conversation')}: there already, and equal.")
     return "\n".join(lines)
 
 
@@ -138,7 +160,3 @@ def _watched(
 def _lines(file: Path) -> int:
     with file.open("rb") as opened_file:
         return 1 + sum(block.count(b"\n") for block in iter(lambda: opened_file.read(1 << 20), b""))
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" + ("" if number == 1 else "s")

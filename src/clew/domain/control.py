@@ -71,7 +71,7 @@ def advance(control: Control, event: Event) -> Control:
         case ThreadStarted():
             return then._replace(
                 title=data.title,
-                labels=data.labels,
+                labels={key: value for key, value in data.labels.items() if value is not None},
                 metadata=data.metadata,
                 imported=data.source is not None,
                 source_id=None if data.source is None else data.source.id,

@@ -15,7 +15,12 @@ ClewError
 ├── NotRedactableError         the version holds no message that can be redacted
 ├── ConflictError              somebody else wrote first
 ├── IdempotencyKeyReusedError  a key that stands for other content
+├── InvalidSearchError         a search that asks for nothing
 ├── ImportFormatError          a file or a conversation that cannot be imported
+├── ThreadDivergedError        a thread that is to be imported is there with another past
+├── InvalidProjectionError     a projection whose declaration cannot be carried out
+├── UnknownProjectionError     no projection of that name
+├── ProjectionBehindError      a projection has not come as far as was waited for
 └── StoreError                 the store cannot do what was asked
     ├── StoreUrlError          a URL that names no store
     ├── StoreSchemaError       not a Clew database, or one of a newer schema
@@ -146,8 +151,50 @@ class IdempotencyKeyReusedError(ClewError):
         self.key = key
 
 
+class InvalidSearchError(ClewError):
+    """A search that asks for nothing."""
+
+
 class ImportFormatError(ClewError):
     """A file, a line or a conversation that is not in the format it should have."""
+
+
+class ThreadDivergedError(ClewError):
+    """A thread of a file is in the store already, with another event at the same version.
+
+    Attributes: ``thread_id``, ``version``, and the hashes of that version in hex, ``there`` (None where the thread that
+    is there has no such event of its own) and as ``given``.
+    """
+
+    def __init__(self, thread_id: str, version: int, there: str | None, given: str) -> None:
+        found = "is not an event of its own" if there is None else f"has the hash {there}"
+        super().__init__(
+            f"Thread {thread_id!r} is there with another past: version {version} {found}, and in the file the hash "
+            f"{given}. The thread was left as it is. Import the file into another database to have both."
+        )
+        self.thread_id = thread_id
+        self.version = version
+        self.there = there
+        self.given = given
+
+
+class InvalidProjectionError(ClewError):
+    """The declaration of a projection cannot be carried out, or two have one name."""
+
+
+class UnknownProjectionError(ClewError):
+    """No projection of that name."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        there = f"There are: {', '.join(known)}." if known else "None was filled yet."
+        super().__init__(
+            f"There is no projection {name!r}. {there} "
+            "Give it to open(projections=…) beside clew.projections.SHIPPED, or fill it with `clew project run`."
+        )
+
+
+class ProjectionBehindError(ClewError):
+    """A projection has not come as far as was waited for."""
 
 
 class StoreError(ClewError):
@@ -159,7 +206,7 @@ class StoreUrlError(StoreError):
 
 
 class StoreSchemaError(StoreError):
-    """The database belongs to another program or to a newer Clew."""
+    """The database belongs to another program, or to a Clew with another schema."""
 
 
 class StoreUnavailableError(StoreError):

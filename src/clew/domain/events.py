@@ -159,6 +159,9 @@ TYPE_NAMES: Mapping[type[ThreadEvent], str] = MappingProxyType({cls: name for na
 
 MESSAGE_APPENDED = "message-appended"
 
+NEVER_SHREDDED = frozenset({"thread-started", "thread-forked", "history-rewound", "message-redacted"})
+"""Types whose stored bytes are never replaced by a stub."""
+
 
 class Event(NamedTuple):
     """An event in its envelope: what happened, and when, by whom and why.

@@ -28,7 +28,7 @@ class StreamName(NamedTuple):
 
 
 @lru_cache(maxsize=4_096)
-def stream_name(tenant: str, kind: Kind, id_: str) -> str:
+def stream_name(tenant: str, kind: Kind | str, id_: str) -> str:
     """The name of a stream. What is outside ``[A-Za-z0-9._:@-]`` is percent-escaped."""
     return f"{_escape(tenant)}/{kind}/{_escape(id_)}"
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from clew.domain.control import Control
 from clew.domain.events import Event
+from clew.domain.projection import Recorded, Unreadable
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 """No entries, whatever of."""
@@ -22,6 +23,20 @@ class StreamInfo(NamedTuple):
     name: str
     parent: str | None
     cut: int | None
+
+
+class Row(NamedTuple):
+    """One stored event as it lies in the store."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    state: bytes
+    """The stored bytes; of a shredded row, the stub."""
+    hash: bytes
+    digest: bytes | None
+    """None, or of a shredded row the SHA-256 of the bytes that were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +82,29 @@ class Write(NamedTuple):
 
     ``previous`` is, by stream, the hash of the event that the append was decided on: if another one stands there, or
     none, it is a conflict, though the versions may fit. For a stream that the append begins it is what its first event
-    will be linked to. ``controls`` are snapshots, by stream.
+    will be linked to. ``controls`` are snapshots with their streams, as many as the append passes, without heads.
     """
 
     events: Sequence[Event]
     previous: Mapping[str, bytes]
     forks: Mapping[str, Fork] = NOTHING
     shreds: Sequence[Shred] = ()
-    controls: Mapping[str, Control] = NOTHING
+    controls: Sequence[tuple[str, Control]] = ()
     key: Key | None = None
+
+
+class Restore(NamedTuple):
+    """Rows of another store that one append writes as they are, all of them or none; their positions are new.
+
+    Every hash was checked against the row before it: ``previous`` is, by stream, the hash that the first of its rows
+    here is linked to. ``controls`` are snapshots with their streams, of what was there before.
+    """
+
+    rows: Sequence[Row]
+    previous: Mapping[str, bytes]
+    forks: Mapping[str, Fork] = NOTHING
+    shreds: Sequence[Shred] = ()
+    controls: Sequence[tuple[str, Control]] = ()
 
 
 class Submitted(NamedTuple):
@@ -119,6 +148,22 @@ class EventLog(Protocol):
         """
         ...
 
+    def restore(self, restore: Restore) -> Future[Appended]:
+        """Hand rows of another store to the writer; fails as an append does."""
+        ...
+
+    def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
+        """Rows as they lie in the store, in position order, of streams whose name begins with ``prefix``."""
+        ...
+
+    def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
+        """Rows of the stream's own as they lie in the store, in version order, ``after`` < version."""
+        ...
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        ...
+
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
         ...
@@ -129,6 +174,22 @@ class EventLog(Protocol):
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
+        ...
+
+    def recorded_after(self, position: int, limit: int) -> list[Recorded | Unreadable]:
+        """Events of all tenants as projections see them, in position order, ``after`` < position."""
+        ...
+
+    def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
+        """Events of one stream's own as projections see them, in version order, ``after`` < version."""
+        ...
+
+    def recorded_at(self, positions: Sequence[int]) -> list[Recorded | Unreadable]:
+        """The events at these positions as projections see them, in position order; without those not there."""
+        ...
+
+    def position_of(self, stream: str, version: int) -> int | None:
+        """The position of a row of the stream's own, None if it is not there."""
         ...
 
     def last_position(self) -> int:

@@ -104,7 +104,8 @@ def plan(append: Append, known: Known) -> Plan | Appended:
     """Check an append against what the store knows; an outcome instead of a plan when its key was there.
 
     Raises RecordedConflictError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an append that no
-    store could carry out (a key without events, a fork without its first event, links without what they are linked to).
+    store could carry out (a key without events, a fork without its first event, links without what they are linked to,
+    links or digests that are not as many as the events).
     """
     try:
         return _plan(append, known)
@@ -126,6 +127,9 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
     if append.links and len(append.links) != len(append.events):
         msg = f"An append of {len(append.events)} events has {len(append.links)} links."
         raise ValueError(msg)
+    if append.digests and len(append.digests) != len(append.events):
+        msg = f"An append of {len(append.events)} events has {len(append.digests)} digests."
+        raise ValueError(msg)
     for number, event in enumerate(append.events):
         name = stream_name(event.originator_id)
         version = event.originator_version
@@ -136,7 +140,8 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
                 raise ValueError(msg)
             hashed = append.links[number]
         else:
-            hashed = link(previous, name, version, event.topic, digest(event.state))
+            gone = append.digests[number] if append.digests else None
+            hashed = link(previous, name, version, event.topic, gone or digest(event.state))
         made.heads[name] = version, hashed
         made.rows.append((name, version, event.topic, event.state, hashed))
     if append.key is not None or append.snapshots or append.shreds:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import cast
 
 from eventsourcing.application import Application
@@ -13,11 +14,13 @@ from clew.domain.chain import digest, link
 from clew.domain.control import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, Event
-from clew.domain.ports import Appended, Key, Redactable, StreamInfo, Submitted, Verdict, Write
+from clew.domain.ports import Appended, Key, Redactable, Restore, Row, StreamInfo, Submitted, Verdict, Write
+from clew.domain.projection import Recorded, Unreadable
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
-from clew.infrastructure.recorder import Append, Recorder, Row, Snapshot
+from clew.infrastructure.recorded import recorded
+from clew.infrastructure.recorder import Append, Recorder, Snapshot
 from clew.infrastructure.verification import verify_lineage, verify_store
 
 
@@ -41,6 +44,7 @@ class ConversationLog(Application[str]):
     def submit(self, write: Write) -> Submitted:
         """Hand an append to the writer: see the port."""
         heads = dict(write.previous)
+        passed: dict[tuple[str, int], bytes] = {}
         stored: list[StoredEvent] = []
         links: list[bytes] = []
         for event in write.events:
@@ -49,14 +53,18 @@ class ConversationLog(Application[str]):
             stored.append(StoredEvent(name, version, type_, state))
             heads[name] = link(heads[name], name, version, type_, digest(state))
             links.append(heads[name])
+            if write.controls:
+                passed[name, version] = heads[name]
         outcome = self._recorder.submit(
             Append(
                 stored,
                 forks=write.forks,
                 shreds=write.shreds,
                 snapshots=[
-                    Snapshot(stream, control.version, write_control(control._replace(head=heads[stream])))
-                    for stream, control in write.controls.items()
+                    Snapshot(
+                        stream, control.version, write_control(control._replace(head=passed[stream, control.version]))
+                    )
+                    for stream, control in write.controls
                 ],
                 key=write.key,
                 previous=write.previous,
@@ -64,6 +72,34 @@ class ConversationLog(Application[str]):
             )
         )
         return Submitted(outcome, heads)
+
+    def restore(self, restore: Restore) -> Future[Appended]:
+        """Hand rows of another store to the writer."""
+        return self._recorder.submit(
+            Append(
+                [StoredEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
+                forks=restore.forks,
+                shreds=restore.shreds,
+                snapshots=[
+                    Snapshot(stream, control.version, write_control(control)) for stream, control in restore.controls
+                ],
+                previous=restore.previous,
+                links=[row.hash for row in restore.rows],
+                digests=[row.digest for row in restore.rows],
+            )
+        )
+
+    def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
+        """Rows as they lie in the store, in position order."""
+        return [_checked(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
+
+    def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
+        """Rows of the stream's own as they lie in the store."""
+        return [_checked(row) for row in self._recorder.own_rows(stream, after=after, limit=limit)]
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        return self._recorder.stream(name)
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key."""
@@ -76,6 +112,23 @@ class ConversationLog(Application[str]):
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""
         return [_event(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
+
+    def recorded_after(self, position: int, limit: int) -> list[Recorded | Unreadable]:
+        """Events of all tenants as projections see them."""
+        return list(map(recorded, self._recorder.rows(after=position, limit=limit)))
+
+    def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
+        """Events of one stream's own as projections see them."""
+        return list(map(recorded, self._recorder.own_rows(stream, after=after, limit=limit)))
+
+    def recorded_at(self, positions: Sequence[int]) -> list[Recorded | Unreadable]:
+        """The events at these positions as projections see them."""
+        return list(map(recorded, self._recorder.rows_at(positions)))
+
+    def position_of(self, stream: str, version: int) -> int | None:
+        """The position of a row of the stream's own."""
+        found = self._recorder.own_rows(stream, after=version - 1, limit=1)
+        return found[0].position if found and found[0].version == version else None
 
     def last_position(self) -> int:
         """The highest position that readers may see."""
@@ -130,14 +183,15 @@ class ConversationLog(Application[str]):
 
 
 def _event(row: Row) -> Event:
-    _check(row)
+    _checked(row)
     return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
 
 
-def _check(row: Row) -> None:
-    """Raise CorruptEventError for a row whose parts are not even of the right kind, as in a file that was changed."""
+def _checked(row: Row) -> Row:
+    """The row. Raises CorruptEventError if its parts are not even of the right kind, as in a file that was changed."""
     if type(row.type) is not str or type(row.state) is not bytes or type(row.hash) is not bytes:
         raise CorruptEventError(f"{row.stream} version {row.version} is damaged. Verify says what is wrong with it.")
+    return row
 
 
 def _after_messages(control: Control, run: list[Row]) -> Control:
@@ -147,7 +201,7 @@ def _after_messages(control: Control, run: list[Row]) -> Control:
     say (a codec that is not known), those before it do.
     """
     for row in reversed(run):
-        _check(row)
+        _checked(row)
         event = peek(row.stream, row.version, row.type, row.state, row.position, row.hash)
         if event.messages >= 0:
             control = advance(control, event)

@@ -26,22 +26,23 @@ class Forking(Protocol):
         ...
 
 
-_open: weakref.WeakSet[Forking] = weakref.WeakSet()
+_open: weakref.WeakKeyDictionary[Forking, None] = weakref.WeakKeyDictionary()
 _resting: list[Forking] = []
 
 
 def watch(store: Forking) -> None:
     """Tell the store of every fork for as long as it is there."""
-    _open.add(store)
+    _open[store] = None
 
 
 def unwatch(store: Forking) -> None:
     """Tell it no longer."""
-    _open.discard(store)
+    _open.pop(store, None)
 
 
 def _before() -> None:
-    for store in list(_open):
+    # The newest first: what was opened on top of another store reads that one while it comes to rest.
+    for store in reversed(list(_open)):
         _resting.append(store)
         store.before_fork()
 

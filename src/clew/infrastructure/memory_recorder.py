@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from threading import RLock
 from typing import Any
 from uuid import UUID
@@ -116,7 +116,8 @@ class MemoryRecorder(POPOProcessRecorder):
     def _apply(self, made: Plan) -> Appended:
         append = made.append
         first = len(self._rows) + 1
-        for row, event in zip(made.rows, append.events, strict=True):
+        digests = append.digests or repeat(None)
+        for row, event, gone in zip(made.rows, append.events, digests, strict=False):  # digests may have no end
             stream = self._streams.get(row[0])
             if stream is None:
                 fork = made.began[row[0]]
@@ -126,7 +127,8 @@ class MemoryRecorder(POPOProcessRecorder):
                 self._infos.append(info)
                 if parent is not None:
                     self._forks.setdefault(parent, []).append(info)
-            self._rows.append(Row(len(self._rows) + 1, *row, digest=None))
+            self._rows.append(Row(len(self._rows) + 1, *row, digest=gone))
+            self._shredded += gone is not None
             stream.positions.append(len(self._rows))
         appended = outcome(made.rows, first)
         for shred in append.shreds:
@@ -185,6 +187,11 @@ class MemoryRecorder(POPOProcessRecorder):
                 return self._rows[max(after, 0) : max(after, 0) + limit]
             found = (row for row in self._rows[max(after, 0) :] if row.stream.startswith(prefix))
             return list(islice(found, min(limit, sys.maxsize)))
+
+    def rows_at(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions, in position order."""
+        with self._open_lock():
+            return [self._rows[position - 1] for position in sorted(set(positions)) if 0 < position <= len(self._rows)]
 
     def last_position(self) -> int:
         """The highest position that readers may see, 0 for an empty store."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 
 from clew.domain.errors import ConflictError
-from clew.domain.ports import NOTHING, Appended, Fork, Key, Shred, StreamInfo
+from clew.domain.ports import NOTHING, Appended, Fork, Key, Row, Shred, StreamInfo
 
 __all__ = [
     "Append",
@@ -30,20 +30,6 @@ class RecordedConflictError(ConflictError, IntegrityError):
     """The conflict that the recorders raise: Clew's own, and the library's for applications of the library's."""
 
 
-class Row(NamedTuple):
-    """One stored event as it lies in the store."""
-
-    position: int
-    stream: str
-    version: int
-    type: str
-    state: bytes
-    """The stored bytes; of a shredded row, the stub."""
-    hash: bytes
-    digest: bytes | None
-    """None, or of a shredded row the SHA-256 of the bytes that were there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A droppable snapshot of the small state that decisions need, outside the chain."""
@@ -60,6 +46,8 @@ class Append(NamedTuple):
     event than the one that it was decided on. A stream that is not named there is checked by its version only.
     ``links`` are the hashes of the events, linked to ``previous``, from those who have computed them: many threads can
     do that, and the writer is one.
+    ``digests`` come with the events of another store: of one whose bytes were shredded there, so that its state is a
+    stub, the digest of those bytes, else None. It is stored as a shredded row, and counts as one.
     """
 
     events: Sequence[StoredEvent]
@@ -70,6 +58,7 @@ class Append(NamedTuple):
     tracking: Tracking | None = None
     previous: Mapping[str, bytes] = NOTHING
     links: Sequence[bytes] = ()
+    digests: Sequence[bytes | None] = ()
 
 
 class Recorder(Protocol):
@@ -104,6 +93,10 @@ class Recorder(Protocol):
         """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
         ...
 
+    def rows_at(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions, in position order; one that is not there is left out."""
+        ...
+
     def last_position(self) -> int:
         """The highest position that readers may see, 0 for an empty store."""
         ...
@@ -132,7 +125,10 @@ class Recorder(Protocol):
         ...
 
     def shredded(self) -> int:
-        """How many rows were ever shredded: a cache of decoded events holds only while it stands still."""
+        """How many rows were ever shredded, or came shredded.
+
+        A cache of decoded events holds only while it stands still.
+        """
         ...
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:

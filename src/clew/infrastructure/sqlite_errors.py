@@ -49,6 +49,11 @@ def unavailable(path: str, error: Exception) -> StoreError:
     return SQLiteUnavailableError(f"{path}: {why} (SQLite says: {error})")
 
 
+def is_of_the_store(error: BaseException) -> bool:
+    """Whether SQLite could not carry out a statement at all; False when it only refuses the values."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+
+
 def says_what_to_do(error: sqlite3.Error) -> bool:
     """Whether it is the file or the disk that fails, rather than a statement."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -18,6 +18,9 @@ WINDOW = 20_000
 
 FEW_STREAMS = 1_000
 
+MANY = 500
+"""Positions that one query names."""
+
 # Where a stub did not fit into the place of its row, the row's digest is empty and both lie in ``remains``.
 _STATE = (
     "CASE WHEN e.digest IS NULL OR e.digest <> x'' THEN e.state "
@@ -117,6 +120,15 @@ class SQLiteReads:
             found = self.datastore.query(sql, (after, upto, *bounds, limit - len(rows)))
             rows.extend(map(Row._make, found))
             after = upto
+        return rows
+
+    def rows_at(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions, in position order."""
+        rows: list[Row] = []
+        wanted = sorted({position for position in positions if 0 < position <= HIGHEST})
+        for part in (wanted[start : start + MANY] for start in range(0, len(wanted), MANY)):
+            sql = _ROWS + f"WHERE e.position IN ({','.join('?' * len(part))}) ORDER BY e.position"
+            rows.extend(map(Row._make, self.datastore.query(sql, part)))
         return rows
 
     def last_position(self) -> int:

@@ -12,6 +12,9 @@ APPLICATION_ID = 0x436C6577
 
 SCHEMA_VERSION = 1
 
+MIGRATIONS: dict[int, tuple[str, ...]] = {}
+"""The statements that lead from a schema to the next one. The first schema is the present one: there are none yet."""
+
 _MAGIC = b"SQLite format 3\0"
 
 # Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
@@ -74,22 +77,36 @@ def refuse_other_files(path: str) -> None:
 def is_prepared(connection: sqlite3.Connection, path: str) -> bool:
     """Whether the tables are there; False for an empty file.
 
-    Raises StoreSchemaError for another program's database and for one that a newer Clew made.
+    Raises StoreSchemaError for another program's database and for one that another Clew made, with another schema.
     """
+    version = schema_version(connection, path)
+    if version is not None and version != SCHEMA_VERSION:
+        msg = f"{path}: this database has schema {version}, and this Clew knows schema {SCHEMA_VERSION}. "
+        raise StoreSchemaError(msg + _advice(version))
+    return version is not None
+
+
+def schema_version(connection: sqlite3.Connection, path: str) -> int | None:
+    """The schema of the database, None for an empty file. Raises StoreSchemaError for another program's database."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     if application_id != APPLICATION_ID:
         if application_id != 0 or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             msg = f"{path}: this is another program's SQLite database. Choose another path for Clew's."
             raise StoreSchemaError(msg)
-        return False
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version != SCHEMA_VERSION:
-        msg = (
-            f"{path}: this database has schema {version}, and this Clew knows schema {SCHEMA_VERSION}. "
-            "Open it with the Clew that made it, or a newer one."
-        )
-        raise StoreSchemaError(msg)
-    return True
+        return None
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def way(version: int) -> list[int] | None:
+    """The schemas from this one on that lead to the present one, each by its migration; None if there is no way."""
+    schemas = list(range(version, SCHEMA_VERSION))
+    return schemas if version <= SCHEMA_VERSION and all(schema in MIGRATIONS for schema in schemas) else None
+
+
+def _advice(version: int) -> str:
+    if way(version) is not None:
+        return "Copy it, then bring it up to date with `clew migrate`."
+    return "Open it with the Clew that made it" + (", or a newer one." if version > SCHEMA_VERSION else ".")
 
 
 def prepare(connection: sqlite3.Connection) -> None:

@@ -44,6 +44,7 @@ _AT = (
     "WHERE s.name = ? AND e.version = ?"
 )
 _INSERT = "INSERT INTO event (position, stream, version, type, state, hash) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_DIGEST = "INSERT INTO event (position, stream, version, type, state, hash, digest) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _STORED = (
     "SELECT s.name, e.version, e.type, e.state, e.hash FROM event e CROSS JOIN stream s ON s.id = e.stream "
     "WHERE e.position = ?"
@@ -158,12 +159,23 @@ class SQLiteWriter:
         ids = self._ids
         for at, row in enumerate(made.rows, first):
             self._pending.append((at, ids.get(row[0]) or self._id(connection, row[0]), *row[1:]))
+        if append.digests:
+            self._insert_digests(connection, append.digests)
         self._last += len(made.rows)
         self._heads.update(made.heads)
         if append.shreds or append.snapshots or append.key is not None:
             self._add(connection, append, first)
         self._plans.append((made, first))
         return outcome(made.rows, first)
+
+    def _insert_digests(self, connection: sqlite3.Connection, digests: Sequence[bytes | None]) -> None:
+        """Write what is pending; the last of it has these digests, from the insertion on: no row is to grow later."""
+        restored, self._pending = self._pending[-len(digests) :], self._pending[: -len(digests)]
+        self._flush(connection)
+        rows = [(*row, gone) for row, gone in zip(restored, digests, strict=True)]
+        connection.executemany(_INSERT_DIGEST, rows)
+        shredded = sum(gone is not None for gone in digests)
+        connection.execute("UPDATE counter SET value = value + ? WHERE name = 'shredded'", (shredded,))
 
     def _track(self, connection: sqlite3.Connection, tracking: Tracking) -> None:
         cursor = connection.cursor()

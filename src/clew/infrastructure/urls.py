@@ -8,7 +8,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from clew.domain.errors import StoreUrlError
 
 if TYPE_CHECKING:
+    from clew.domain.projection_store import ProjectionStore
     from clew.infrastructure.application import ConversationLog
+    from clew.infrastructure.sqlite_migrations import Schemas
 
 FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db) or memory:."
 
@@ -37,6 +39,48 @@ def open_log(url: str, *, create: bool = True) -> ConversationLog:
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory:SQLiteFactory", **settings})
     message = f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}"
     raise StoreUrlError(message)
+
+
+def sqlite_path(url: str) -> str:
+    """The path of the SQLite file that a URL names. Raises StoreUrlError for any other."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # as above
+        scheme = ""
+    if scheme != "sqlite":
+        message = (
+            f"{_without_secrets(url)!r} names no SQLite file. Use sqlite:///file.db (sqlite:////absolute/file.db)."
+        )
+        raise StoreUrlError(message)
+    return _sqlite(url, create=False)["SQLITE_DBNAME"]
+
+
+def schemas(url: str) -> Schemas:
+    """The schema of the database that a URL names, and the one that this Clew knows. Raises what migrate() does."""
+    from clew.infrastructure import sqlite_migrations
+
+    return sqlite_migrations.schemas(sqlite_path(url))
+
+
+def migrate(url: str, *, backup: str | None = None) -> Schemas:
+    """Lead the database that a URL names to the schema that this Clew knows; returns what its schema was.
+
+    First it is copied to the file ``backup``, which must not be there. Raises StoreUrlError, StoreSchemaError or
+    StoreUnavailableError.
+    """
+    from clew.infrastructure import sqlite_migrations
+
+    return sqlite_migrations.migrate(sqlite_path(url), backup=backup)
+
+
+def open_projections(url: str) -> ProjectionStore:
+    """The tables of projections beside the log that a URL names: a file with ``.projections`` after its name.
+
+    Nothing is made until something is written. Raises StoreUrlError.
+    """
+    from clew.infrastructure.sqlite_projections import SQLiteProjections
+
+    return SQLiteProjections(None if url == "memory:" else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
 
 
 def _open(env: dict[str, str]) -> ConversationLog:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.control import Control, advance
 from clew.domain.errors import CorruptEventError
-from clew.domain.events import MESSAGE_APPENDED, MessageRedacted, ThreadForked
+from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import Fault, StreamInfo, Verdict
 from clew.infrastructure.control_snapshots import read_control
@@ -23,8 +23,6 @@ PAGE = 1_000
 
 LOWEST = -(2**63)
 """Below every key and every version, also those that only tampering makes."""
-
-_NEVER_SHREDDED = frozenset({"thread-started", "thread-forked", "history-rewound", "message-redacted"})
 
 
 def verify_store(recorder: Recorder) -> Verdict:
@@ -150,7 +148,7 @@ class _Shreds(NamedTuple):
     def note(self, row: Row, *, is_thread: bool) -> str | None:
         """Take in the next row; what is wrong with it by itself, None if nothing."""
         if row.digest is not None:
-            if row.type in _NEVER_SHREDDED:
+            if row.type in NEVER_SHREDDED:
                 return "its bytes were shredded, and events of its type never are"
             self.shredded[row.version] = (row.digest.hex(), row.state.decode("latin-1"))
         elif is_thread and row.type == "message-redacted":

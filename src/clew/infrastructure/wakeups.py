@@ -53,10 +53,15 @@ class Wakeups:
         self.wake()
 
     def _unlisten(self, ticket: object) -> None:
+        """Takes no lock: the garbage collector calls it too, at any moment, also while this thread holds the lock."""
+        self._listeners.pop(ticket, None)
+
+    def _nobody_listens(self, stop: threading.Event) -> bool:
+        """Whether the poller is done; the next listener then begins another."""
         with self._lock:
-            self._listeners.pop(ticket, None)
-            if not self._listeners:
-                self._end_polling()
+            if not self._listeners and self._stop_polling is stop:
+                self._stop_polling = None
+            return not self._listeners
 
     def _end_polling(self) -> None:
         if self._stop_polling is not None:
@@ -67,7 +72,7 @@ class Wakeups:
         if self._changed is None:
             return
         failing = False
-        while not stop.wait(POLL_SECONDS):
+        while not stop.wait(POLL_SECONDS) and not self._nobody_listens(stop):
             try:
                 changed = self._changed()
                 failing = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,8 +14,12 @@ from clew.domain.errors import ClewError, ConflictError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, EventLog, Fork, Key, Shred, Write
+from clew.domain.projection import Projection, check_projection
 from clew.infrastructure import clock
+from clew.infrastructure.urls import open_log, open_projections
+from clew.projections import SHIPPED
 from clew.service.operations import Operation, read, wait
+from clew.service.read_models import ReadModels
 from clew.service.remembered import Remembered
 
 ATTEMPTS = 1_000
@@ -31,6 +35,7 @@ class Core:
     now: Callable[[], int]
     event_id: Callable[[], str]
     thread_id: Callable[[], str]
+    models: ReadModels
     actor: str | None = None
     known: Remembered = field(default_factory=Remembered)
 
@@ -39,6 +44,12 @@ class Core:
         if actor is not None:
             check_id(actor, "actor")
         return replace(self, actor=actor)
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of the store."""
+        self.models.stop()
+        self.log.close()
+        self.models.close()
 
     def stream(self, thread_id: str) -> str:
         """The name of a thread's stream. Raises InvalidNameError."""
@@ -50,9 +61,26 @@ class Core:
         return stream_prefix(self.tenant, "thread", thread_id)
 
 
-def new_core(log: EventLog, tenant: str, now: Callable[[], int]) -> Core:
-    """The core of a service on an open log."""
-    return Core(log, tenant, now, clock.event_id, clock.thread_id)
+def open_core(
+    url: str,
+    *,
+    tenant: str,
+    create: bool,
+    now: Callable[[], int],
+    projections: Sequence[Projection] | None,
+    embedded: bool,
+) -> Core:
+    """The core of a service on the store that a URL names.
+
+    Raises StoreError, InvalidNameError or InvalidProjectionError.
+    """
+    check_id(tenant, "tenant")
+    shown = SHIPPED if projections is None else projections
+    for projection in shown:
+        check_projection(projection)
+    log = open_log(url, create=create)
+    models = ReadModels(log, open_projections(url), shown, embedded=embedded)
+    return Core(log, tenant, now, clock.event_id, clock.thread_id, models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +172,7 @@ def _outcome(core: Core, stream: str, submitted: _Submitted) -> Operation[Commit
         core.known.tips.drop(stream)
         return Committed((), appended.versions)
     _remember(core, stream, submitted.after)
+    core.models.nudge()
     return Committed(submitted.events, appended.versions)
 
 
@@ -182,15 +211,14 @@ def _submit(
         if terms.expected_version is not None and control.version != terms.expected_version:
             raise ConflictError(thread_id, terms.expected_version, control.version)
         decided = decide(thread_id, control, intent)
-        events, after = _record(core, stream, control, decided, terms.actor)
-        crossed = after.version // SNAPSHOT_EVERY > control.version // SNAPSHOT_EVERY
+        events, after, passed = _record(core, stream, control, decided, terms.actor)
         submitted = core.log.submit(
             Write(
                 events,
                 {stream: control.head or ROOT},
                 forks=NOTHING if terms.fork is None else {stream: terms.fork},
                 shreds=terms.shreds,
-                controls={stream: after} if crossed else NOTHING,
+                controls=[(stream, each) for each in passed],
                 key=terms.key,
             )
         )
@@ -202,13 +230,19 @@ def _submit(
 
 def _record(
     core: Core, stream: str, control: Control, decided: list[Decided], actor: str | None
-) -> tuple[list[Event], Control]:
-    """Put what was decided into envelopes. Recorded time never decreases along a lineage."""
+) -> tuple[list[Event], Control, list[Control]]:
+    """Put what was decided into envelopes, with the control after them and those to keep snapshots of on the way.
+
+    Recorded time never decreases along a lineage.
+    """
     now = max(core.now(), control.updated_at)
     by = core.actor if actor is None else actor
     events: list[Event] = []
+    passed: list[Control] = []
     for data, messages in decided:
         event = Event(stream, control.version + 1, TYPE_NAMES[type(data)], core.event_id(), now, messages, data, by)
         events.append(event)
         control = advance(control, event)
-    return events, control
+        if control.version % SNAPSHOT_EVERY == 0:
+            passed.append(control)
+    return events, control, passed

@@ -12,10 +12,13 @@ from clew.domain.events import ThreadStarted
 from clew.domain.history import HistoryBuilder
 from clew.domain.importing import source_fields
 from clew.domain.json_values import JsonObject
+from clew.domain.markdown import ForkedThread, as_markdown
 from clew.domain.names import parse_stream_name
 from clew.domain.openai_messages import encode, encode_redacted
+from clew.service import reading
 from clew.service.core import Core
 from clew.service.operations import Operation, read
+from clew.service.reading import At
 
 PAGE = 50
 
@@ -65,6 +68,18 @@ def export_thread(core: Core, thread_id: str) -> Operation[JsonObject]:
     if control.metadata:
         fields["metadata"] = control.metadata
     return {"id": thread_id, **fields, "messages": list(messages)}
+
+
+def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[str]:
+    """A thread at a version as Markdown, with the forks that had begun by then. Raises what reading.state() raises."""
+    then = yield from reading.state(core, thread_id, at, at_message)
+    summaries = yield from reading.forks(core, thread_id)
+    there = (
+        ForkedThread(each.thread_id, each.forked_at, each.title)
+        for each in summaries
+        if (each.forked_at or 0) <= then.version
+    )
+    return as_markdown(thread_id, then, there)
 
 
 def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation[Exported]:

@@ -126,14 +126,6 @@ def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
     return _summary(core.stream(thread_id), control)
 
 
-def summaries(core: Core, after: int, limit: int) -> Operation[tuple[list[ThreadSummary], int | None]]:
-    """One page of the tenant's threads in the order in which they were made, and what the next page begins after."""
-    prefix = core.prefix()
-    streams = yield from read(lambda: core.log.streams(prefix=prefix, after=after, limit=limit))
-    found = yield from read(lambda: _summarise(core.log, streams))
-    return found, streams[-1].key if len(streams) == limit else None
-
-
 def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
     """The threads that were forked from this one, in the order in which they were made."""
     yield from existing(core, thread_id)

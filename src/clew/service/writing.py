@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from clew.domain.control import Control
@@ -28,7 +29,7 @@ from clew.domain.errors import (
 )
 from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
 from clew.domain.history import HistoryMessage, as_message
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.ports import Fork, Key, Shred
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
@@ -103,6 +104,13 @@ def append(
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
     """Write an intent that needs nothing to be looked up."""
     return (yield from commit(core, thread_id, intent, Terms(actor=actor)))
+
+
+def labels(given: Mapping[str, Json] | None, more: JsonObject) -> JsonObject:
+    """Labels given as a mapping and by name. Raises InvalidContentError for what is no mapping."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidContentError(f"label: {type(given).__name__} is no mapping of names to values. Give a dict.")
+    return {**(given or {}), **more}
 
 
 def label(core: Core, thread_id: str, labels: JsonObject, actor: str | None) -> Operation[Committed]:
@@ -215,7 +223,9 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
         except ConflictError as found_other:
             conflict = found_other  # somebody wrote to the thread, or redacted the same message: look again
         else:
-            return done.versions[0]
+            by = done.versions[0]
+            yield from read(partial(core.models.forget, found.stream, version, by))
+            return by
     raise conflict
 
 

@@ -1,0 +1,61 @@
+"""Listing threads: a page of 100 summaries out of 100,000, from either end, from the middle, and of one label."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.made import VALUES, made_id, many_threads
+from benchmarks.measuring import Setting, interleaved, percentile, store_url, wall
+from clew import Conversations
+from clew.projections import Directory
+
+PAGE = 100
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Milliseconds of a page, everything that was written before being in it."""
+    threads = setting.size(100_000, 10_000)
+    path = setting.fresh("threads")
+    built = wall(lambda: many_threads(path, threads))
+    with Conversations.open(store_url(path), projections=(Directory(),)) as conversations:
+        page = partial(conversations.threads, newest_first=True, limit=PAGE)
+        filled = wall(lambda: list(page()))
+        middle = made_id(threads // 2)
+        team, channel = {"team": f"team {VALUES // 2}"}, {"channel": "web"}
+        pages: dict[str, Callable[[], Iterator[object]]] = {
+            "newest first": page,
+            "oldest first": partial(page, newest_first=False),
+            "newest first, from the middle": partial(page, after=middle),
+            "last changed first, from the middle": partial(page, order="updated", after=middle),
+            f"newest first, of a label that {threads // VALUES:,} have": partial(page, labels=team),
+            f"newest first, of a label that {threads:,} have": partial(page, labels=channel),
+            f"last changed first, of a label that {threads // VALUES:,} have": partial(
+                page, order="updated", labels=team
+            ),
+            f"last changed first, of a label that {threads:,} have": partial(page, order="updated", labels=channel),
+        }
+        measured = interleaved(setting.size(51, 11), {name: _timed(page) for name, page in pages.items()})
+    for number, (name, took) in enumerate(measured.items()):
+        p95 = f"p95 {percentile(took, 95):.2f} ms"
+        yield Figure(
+            f"{PAGE} of {threads:,} threads, {name}",
+            statistics.median(took),
+            "ms",
+            budget=at_most(20),
+            note=f"{p95}; the log made in {built:.0f} s, its directory in {filled:.0f} s" if number == 0 else p95,
+        )
+
+
+def _timed(page: Callable[[], Iterator[object]]) -> Callable[[], float]:
+    def once() -> float:
+        found: list[object] = []
+        took = wall(lambda: found.extend(page()))
+        if len(found) != PAGE:
+            message = f"A page of {PAGE} has {len(found)} threads."
+            raise RuntimeError(message)
+        return took * 1e3
+
+    return once

@@ -1,0 +1,196 @@
+"""Read models: how fast they catch up with a log, what they cost who appends, and reading while they are rebuilt."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from eventsourcing.persistence import Tracking
+from eventsourcing.sqlite import SQLiteDatastore, SQLiteTrackingRecorder
+
+from benchmarks.figures import Budget, Figure, at_least
+from benchmarks.made import many_threads, repeated_conversations
+from benchmarks.measuring import Setting, at_once, cpu, interleaved, median_ratio, percentile, store_url, wall
+from benchmarks.words import Speaker
+from clew import Conversations
+from clew.domain.ports import EventLog
+from clew.domain.projection import Projection, Query, Where
+from clew.infrastructure import code_digest
+from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.urls import open_log
+from clew.projections import SHIPPED, Directory, Search, Usage
+from clew.service.projecting import BATCH, Projector
+
+SAID = Speaker().messages(64)
+PAGE = Query("thread", [Where("tenant", "=", "default")], order=("-updated_at", "-begun"), limit=100)
+SETS: dict[str, tuple[tuple[Projection, ...], Budget | None]] = {
+    "directory and usage": ((Directory(), Usage()), at_least(50_000)),
+    "directory, usage and search": ((Directory(), Usage(), Search()), at_least(25_000)),
+    "all that are shipped": (SHIPPED, None),
+}
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """The figures of catching up, then those of appending and of reading beside it."""
+    yield from _catching_up(setting)
+    yield from _appending(setting)
+    yield from _rebuilding(setting)
+
+
+# Catching up
+
+
+def _catching_up(setting: Setting) -> Iterator[Figure]:
+    path = setting.fresh("log")
+    events = repeated_conversations(path, setting.made(200_000))
+    with closing(open_log(store_url(path))) as log:
+        clocks: dict[str, list[float]] = {name: [] for name in SETS}
+        measured = interleaved(
+            setting.size(3, 1),
+            {
+                "decoding": lambda: events / cpu(lambda: _decode(log)),
+                **{name: _filling(setting, log, events, each[0], clocks[name]) for name, each in SETS.items()},
+            },
+        )
+        few = min(events, 5_000)
+        library = few / cpu(lambda: _one_at_a_time(setting.fresh("library"), log, few))
+    for name, (_, budget) in SETS.items():
+        yield Figure(
+            f"{name}, {events:,} events, against reading and decoding them",
+            statistics.median(measured[name]),
+            "/s",
+            baseline=statistics.median(measured["decoding"]),
+            ratio=median_ratio(measured[name], measured["decoding"]),
+            budget=budget,
+            note=f"by the clock: {statistics.median(clocks[name]):,.0f} /s",
+        )
+    yield Figure("beside: one table in eventsourcing's manner, a transaction an event", library, "/s")
+
+
+def _filling(
+    setting: Setting, log: EventLog, events: int, projections: Sequence[Projection], clock: list[float]
+) -> Callable[[], float]:
+    def once() -> float:
+        path = setting.fresh("filled")
+        with closing(SQLiteProjections(str(path))) as store:
+            begin = time.perf_counter()
+            took = cpu(_projector(log, store, projections).settle)
+            clock.append(events / (time.perf_counter() - begin))
+        path.unlink()  # all rounds together would take a gigabyte
+        return events / took
+
+    return once
+
+
+def _projector(log: EventLog, store: SQLiteProjections, projections: Sequence[Projection]) -> Projector:
+    return Projector(log, store, projections, code_digest.code, code_digest.shape)
+
+
+def _decode(log: EventLog) -> None:
+    position = 0
+    while events := log.events_after(position, BATCH, ""):
+        position = events[-1].position or 0
+
+
+def _one_at_a_time(path: Path, log: EventLog, events: int) -> None:
+    """A count of each thread's events in a table, in the transaction that tracks the position."""
+    with closing(SQLiteDatastore(str(path), originator_id_type="text")) as datastore:
+        recorder = SQLiteTrackingRecorder(datastore)
+        recorder.create_table()
+        with datastore.transaction(commit=True) as cursor:
+            cursor.execute("CREATE TABLE counted (stream TEXT PRIMARY KEY, events INTEGER NOT NULL)")
+        position = 0
+        while position < events:
+            for event in log.events_after(position, BATCH, ""):
+                position = event.position or 0
+                with datastore.transaction(commit=True) as cursor:
+                    recorder._insert_tracking(cursor, Tracking("log", position))  # noqa: SLF001 - the library's way
+                    cursor.execute(
+                        "INSERT INTO counted VALUES (?, 1) ON CONFLICT (stream) DO UPDATE SET events = events + 1",
+                        (event.stream,),
+                    )
+
+
+# Appending
+
+
+def _appending(setting: Setting) -> Iterator[Figure]:
+    for writers in (1, 16):
+        each = setting.size(8_000, 1_600) // writers
+        late: dict[bool, list[float]] = {True: [], False: []}
+        measured = interleaved(
+            setting.size(5, 3),
+            {
+                "embedded": lambda: _rate(setting, writers, each, late[True], embedded=True),  # noqa: B023 - now
+                "alone": lambda: _rate(setting, writers, each, late[False], embedded=False),  # noqa: B023 - now
+            },
+        )
+        many = "1 thread" if writers == 1 else f"{writers} threads"
+        yield Figure(
+            f"appends while read models are filled, {many}, against without",
+            statistics.median(measured["embedded"]),
+            "/s",
+            baseline=statistics.median(measured["alone"]),
+            ratio=median_ratio(measured["embedded"], measured["alone"]),
+        )
+        yield Figure(
+            f"their p99, {many}",
+            percentile(late[True], 99) * 1e3,
+            "ms",
+            baseline=percentile(late[False], 99) * 1e3,
+            ratio=percentile(late[True], 99) / percentile(late[False], 99),
+        )
+
+
+def _rate(setting: Setting, writers: int, each: int, late: list[float], *, embedded: bool) -> float:
+    with Conversations.open(setting.url("appends", durable=True), embedded=embedded) as conversations:
+        threads = [conversations.start_thread() for _ in range(writers)]
+
+        def work(number: int) -> Callable[[], None]:
+            def appends() -> None:
+                for turn in range(each):
+                    begin = time.perf_counter()
+                    threads[number].append(SAID[turn % 64])
+                    late.append(time.perf_counter() - begin)
+
+            return appends
+
+        return writers * each / at_once([work(number) for number in range(writers)])
+
+
+# Rebuilding
+
+
+def _rebuilding(setting: Setting) -> Iterator[Figure]:
+    path = setting.fresh("rebuilt")
+    events = many_threads(path, setting.size(25_000, 5_000))
+    with closing(open_log(store_url(path))) as log, closing(SQLiteProjections(f"{path}.projections")) as store:
+        projector = _projector(log, store, [Directory()])
+        projector.settle()
+        before = [wall(lambda: _page(store)) for _ in range(200)]
+        rebuilt = threading.Thread(target=projector.rebuild, args=("directory",))
+        rebuilt.start()
+        during: list[float] = []
+        while rebuilt.is_alive():
+            during.append(wall(lambda: _page(store)))
+        rebuilt.join()
+    for name, of in (("median", 50), ("p99", 99)):
+        yield Figure(
+            f"a page of 100 threads during a rebuild of {events:,} events, against before, {name}",
+            percentile(during, of) * 1e3,
+            "ms",
+            baseline=percentile(before, of) * 1e3,
+            ratio=percentile(during, of) / percentile(before, of),
+            note=f"{len(during)} pages, none of them short" if name == "median" else "",
+        )
+
+
+def _page(store: SQLiteProjections) -> None:
+    found = len(store.select("directory", PAGE))
+    if found != 100:
+        message = f"A page of {found} threads was read instead of one of 100: a rebuild shows."
+        raise RuntimeError(message)

@@ -1,0 +1,102 @@
+"""Searching a million messages: words that are rare and common, phrases, beginnings, and within one thread."""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TypeAlias
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.made import WORDS, corpus_texts, made_id, many_messages, vocabulary
+from benchmarks.measuring import Setting, cpu, percentile, size_on_disk, store_url, wall
+from clew import Conversations
+from clew.infrastructure import code_digest
+from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.urls import open_log
+from clew.projections import Directory, Search
+from clew.service.projecting import Projector
+
+HITS = 20
+PROJECTIONS = (Directory(), Search())
+
+Kinds: TypeAlias = dict[str, Callable[[], tuple[str, str | None]]]
+"""By what it is that is searched, the next text to search for, and within which thread."""
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Milliseconds of a search for the newest 20, everything that was written before being found."""
+    messages = setting.made(1_000_000)
+    path = setting.fresh("messages")
+    events = 0
+
+    def build() -> None:
+        nonlocal events
+        events = many_messages(path, messages)
+
+    built = wall(build)
+    tables = path.with_name(path.name + ".projections")
+    with closing(open_log(store_url(path))) as log, closing(SQLiteProjections(str(tables))) as store:
+        projector = Projector(log, store, PROJECTIONS, code_digest.code, code_digest.shape)
+        indexed = cpu(projector.settle)
+    kinds = _kinds(random.Random(2), vocabulary(), messages // 100)
+    took: dict[str, list[float]] = {name: [] for name in kinds}
+    with Conversations.open(store_url(path), projections=PROJECTIONS) as conversations:
+
+        def search(text: str, thread: str | None) -> float:
+            return wall(lambda: conversations.search(text, thread=thread, limit=HITS)) * 1e3
+
+        first = search(*kinds["a rare word"]())
+        for _ in range(setting.size(40, 20)):
+            for name, wanted in kinds.items():
+                took[name].append(search(*wanted()))
+    every = [each for some in took.values() for each in some]
+    yield Figure(
+        f"a search of {messages:,} messages, a mix of those below, median",
+        statistics.median(every),
+        "ms",
+        budget=at_most(50),
+        note=f"p95 {percentile(every, 95):.2f} ms, longest {max(every):.1f} ms, first of a process {first:.1f} ms\n"
+        f"made in {built:.0f} s; indexed at {events / indexed:,.0f} events/s of CPU",
+    )
+    for name, some in took.items():
+        yield Figure(name, statistics.median(some), "ms", note=f"p95 {percentile(some, 95):.2f} ms")
+    yield Figure("bytes of the index and the directory a message", size_on_disk(tables) / messages, "B")
+
+
+def _kinds(chance: random.Random, words: list[str], threads: int) -> Kinds:
+    """Words by how often they are said: the first of the vocabulary most often, word number n as often as 1/n."""
+    phrases = [found[0] for text in corpus_texts() if (found := re.search("[a-z]{4,} [a-z]{4,}", text))]
+
+    def one(first: int, last: int) -> str:
+        return words[chance.randrange(first, last)]
+
+    def common() -> str:
+        return one(0, 20)
+
+    def uncommon() -> str:
+        return one(200, 2_000)
+
+    def rare() -> str:
+        return one(WORDS // 2, WORDS)
+
+    def thread() -> str:
+        return made_id(chance.randrange(threads))
+
+    return {
+        "a rare word": lambda: (rare(), None),
+        "a common word": lambda: (common(), None),
+        "two common words": lambda: (f"{common()} {common()}", None),
+        "two uncommon words, seldom together": lambda: (f"{uncommon()} {uncommon()}", None),
+        "a phrase of two common words": lambda: (f'"{common()} {common()}"', None),
+        "a phrase of the corpus'": lambda: (f'"{chance.choice(phrases)}"', None),
+        "a common word without another": lambda: (f"{common()} -{common()}", None),
+        "a word that nobody said": lambda: (f"{rare()}x", None),
+        "a common word and one that nobody said": lambda: (f"{common()} {rare()}x", None),
+        "the beginning of many words": lambda: (f"{common()[:5]}*", None),
+        "the beginning of a few words": lambda: (f"{rare()[:7]}*", None),
+        "a common word within a thread": lambda: (common(), thread()),
+        "a rare word within a thread": lambda: (rare(), thread()),
+    }

@@ -1,0 +1,106 @@
+"""Stepping through a thread of 10,000 events: ``clew replay`` in a pseudo-terminal, from key to drawn screen."""
+
+from __future__ import annotations
+
+import os
+import pty
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.measuring import Setting, percentile, store_url, wall
+from benchmarks.words import Speaker
+from clew import Conversations
+
+COMMIT = 100
+"""Messages a commit, in the thread that was written bit by bit."""
+
+COMMAND = (sys.executable, "-m", "clew")
+
+BACK, ON = "\x1b[D", "\x1b[C"
+DRAWN = b"\x1b[J"
+"""What a drawn screen ends with."""
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Seconds of a whole process until it shows the newest version, and milliseconds of the keys after that."""
+    events = setting.size(10_000, 2_000)
+    path = setting.fresh("thread")
+    speaker = Speaker()
+    with Conversations.open(store_url(path)) as conversations:
+        thread = conversations.start_thread(thread_id="many")
+        while thread.version < events:
+            thread.append(speaker.messages(min(COMMIT, events - thread.version)))
+        conversations.start_thread(thread_id="one", messages=speaker.messages(events - 1))
+    for thread_id, written in (("many", f"{COMMIT} messages a commit"), ("one", "one commit")):
+        yield from _stepped(setting, path, thread_id, events, f"{events:,} events, {written}")
+
+
+def _stepped(setting: Setting, path: Path, thread_id: str, events: int, of: str) -> Iterator[Figure]:
+    times = setting.size(40, 10)
+    opened: list[float] = []
+    helped: list[float] = []
+    stepped: dict[str, list[float]] = {"a step back": [], "a step on": [], "a jump": []}
+    for _ in range(setting.size(5, 3)):
+        helped.append(wall(lambda: subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)))
+        stepper = _Stepper(path, thread_id)
+        opened.append(wall(stepper.drawn))
+        for number in range(times):
+            stepped["a step back"].append(stepper.pressed(BACK))
+            if number % 2:
+                stepped["a step on"].append(stepper.pressed(ON))
+        for number in range(times):
+            stepped["a jump"].append(stepper.pressed(f"{1 + number * 3_777 % events}\r"))
+        stepper.end()
+    yield Figure(
+        f"clew replay, {of}: to the first screen",
+        statistics.median(opened),
+        "s",
+        baseline=statistics.median(helped),
+        budget=at_most(1),
+        note="baseline: clew --help",
+    )
+    for what, took in stepped.items():
+        yield Figure(
+            f"{what}, {of}",
+            statistics.median(took) * 1e3,
+            "ms",
+            budget=at_most(100),
+            note=f"p95 {percentile(took, 95) * 1e3:.1f} ms",
+        )
+
+
+class _Stepper:
+    """A stepper in a process of its own, and the other end of its terminal."""
+
+    def __init__(self, path: Path, thread_id: str) -> None:
+        self._end, terminal = pty.openpty()
+        command = [*COMMAND, "--db", store_url(path), "replay", thread_id]
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        self._process = subprocess.Popen(command, stdin=terminal, stdout=terminal, env=environment)
+        os.close(terminal)
+        self._left = b""
+
+    def drawn(self) -> None:
+        """Wait until a screen has been drawn."""
+        while DRAWN not in self._left:
+            self._left += os.read(self._end, 65_536)
+        self._left = self._left.partition(DRAWN)[2]
+
+    def pressed(self, keys: str) -> float:
+        """Seconds from the keys to the screen that they lead to."""
+
+        def press() -> None:
+            os.write(self._end, keys.encode())
+            self.drawn()
+
+        return wall(press)
+
+    def end(self) -> None:
+        """Leave the stepper."""
+        os.write(self._end, b"q")
+        self._process.wait()
+        os.close(self._end)

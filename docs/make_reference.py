@@ -1,0 +1,252 @@
+"""Writes docs/reference.md from the docstrings and signatures of what people use: ``make docs``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+import clew
+from clew import Conversations, Engine, projections
+from clew.domain import (
+    content_diff,
+    diff,
+    errors,
+    events,
+    history,
+    importing,
+    messages,
+    moving,
+    ports,
+    projection,
+    searching,
+    stepping,
+    tree,
+    view,
+)
+from clew.engine_threads import LocalThread as AwaitedThread
+from clew.service import accounting, auditing, read_models, reading, subscription
+from clew.service.searching import Hit
+from clew.threads import LocalThread
+
+PAGE = Path(__file__).parent / "reference.md"
+WIDTH = 100
+ANNOTATED = re.compile(r"Annotated\[(\w+), Field\([^)]*\)\]")
+
+INTRODUCTION = """# Reference
+
+What every name means, from the docstrings. It is written by `make docs`; a test tells when it is out of date.
+New to Clew? Begin with [getting started](getting-started.md) and [the concepts](concepts.md).
+
+Wherever a version is asked for, `at=` takes a version, a checkpoint's name or an aware `datetime`, and None means the
+newest version; `at_message=` takes the number of a message, from 1. Times are UTC. `actor=` names who does it, as in
+`"user:42"`; without it `acting_as()` says who. Of the short types, `At` is what `at=` takes, `Json` what JSON can hold,
+a `Role` is system, developer, user, assistant or tool, a `Status` active, suspended, ended or deleted, a `Snippet` a
+tuple of `Part`.
+"""
+
+PARTS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("Threads", (Conversations, LocalThread, subscription.Subscription)),
+    (
+        "Messages",
+        (
+            messages.Message,
+            messages.Text,
+            messages.Reasoning,
+            messages.Media,
+            messages.FunctionCall,
+            messages.FunctionResult,
+            messages.ApprovalRequest,
+            messages.ApprovalResponse,
+            messages.Raw,
+        ),
+    ),
+    (
+        "What is read",
+        (
+            history.History,
+            history.HistoryMessage,
+            history.ThreadState,
+            stepping.Step,
+            view.ModelView,
+            view.Repair,
+            reading.ThreadSummary,
+            tree.Branch,
+            tree.Mark,
+            Hit,
+            searching.Part,
+            auditing.AuditEntry,
+            accounting.Usage,
+            diff.Diff,
+            diff.Row,
+            diff.Counts,
+            diff.ContentDiff,
+            content_diff.FieldDiff,
+            ports.Verdict,
+            ports.Fault,
+            importing.ImportReport,
+            importing.Failure,
+            moving.EventsReport,
+        ),
+    ),
+    ("Events", (events.Event, *events.EVENT_TYPES.values(), events.Shredded, events.Opaque)),
+    (
+        "Projections",
+        (
+            projection.Projection,
+            projection.Recorded,
+            projection.Table,
+            projection.Column,
+            projection.Upsert,
+            projection.Delete,
+            projection.Recount,
+            projection.IndexText,
+            projection.ForgetText,
+            projection.Rows,
+            projection.Query,
+            projection.Where,
+            read_models.ProjectionStatus,
+            projection.Parked,
+        ),
+    ),
+)
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for title, classes in PARTS:
+        parts += [f"## {title}", *(text for cls in classes for text in described(cls))]
+        if title == "Threads":
+            parts += awaited()
+    parts += ["## Errors", "All are in `clew.domain.errors`; `ClewError` is in `clew`, too.", "\n".join(error_tree())]
+    return "\n\n".join(parts).replace("\n\n\n", "\n\n") + "\n"
+
+
+def described(cls: type) -> Iterator[str]:
+    """A class: what it means, what it holds, what it does."""
+    stored = events.TYPE_NAMES.get(cls)
+    yield f"### {cls.__name__}" + (f" (`{stored}`)" if stored else "")
+    home = next(
+        (room.__name__ for room in (clew, projections) if getattr(room, cls.__name__, None) is cls), cls.__module__
+    )
+    held = list(fields(cls))
+    shape = f"\n\n{call(cls.__name__, held)}" if held else ""
+    yield f"```python\nfrom {home} import {cls.__name__}{shape}\n```"
+    yield prose(cls)
+    told = [f"| `{name}` | `{type_}` | {text} |" for name, type_, text in properties(cls)]
+    if told:
+        yield "\n".join(["| it also tells | | |", "|---|---|---|", *told])
+    for name, method in methods(cls):
+        yield f"#### {cls.__name__}.{name}"
+        yield f"```python\n{signed(name, method)}\n```"
+        yield prose(method)
+
+
+def awaited() -> Iterator[str]:
+    """The service for asyncio: the same names, so only how each is called."""
+    yield "### Engine and its LocalThread"
+    yield "`from clew import Engine`"
+    yield prose(Engine)
+    yield "The methods, their parameters and their errors are those above. What differs is how they are called:"
+    rows = ["| called as | names |", "|---|---|"]
+    for cls, word in ((Engine, "engine"), (AwaitedThread, "thread")):
+        kinds: dict[str, list[str]] = {}
+        for name, method in methods(cls):
+            kinds.setdefault(how(method), []).append(f"`{name}`")
+        rows += [f"| `{kind.format(word)}` | {', '.join(names)} |" for kind, names in kinds.items()]
+    yield "\n".join(rows)
+
+
+def how(method: Callable[..., Any]) -> str:
+    """How a method for asyncio is called."""
+    if inspect.isasyncgenfunction(method):
+        return "async for each in {}.…(…)"
+    return "await {}.…(…)" if inspect.iscoroutinefunction(method) else "{}.…(…)"
+
+
+def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The public methods of a class in the order in which they are written, ``open`` first."""
+    for name, found in vars(cls).items():
+        function = found.__func__ if isinstance(found, classmethod) else found
+        if not name.startswith("_") and inspect.isfunction(function) and inspect.getdoc(function):
+            yield name, function
+
+
+def fields(cls: type) -> Iterator[str]:
+    """What a value holds: names, types and defaults."""
+    if issubclass(cls, tuple | BaseModel) or is_dataclass(cls):
+        for name, annotation in inspect.get_annotations(cls).items():
+            type_ = ANNOTATED.sub(r"\1", str(getattr(annotation, "__forward_arg__", annotation)))
+            tag = name == "type" and type_.startswith("Literal")
+            if not name.startswith("_") and name != "model_config" and not tag:
+                yield f"{name}: {type_}{given(default_of(cls, name))}"
+
+
+def default_of(cls: type, name: str) -> Any:
+    """What a field is when it is not given; ``Parameter.empty`` when it must be."""
+    if issubclass(cls, BaseModel):
+        field = cls.model_fields[name]
+        return inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+    return getattr(cls, "_field_defaults", {}).get(name, inspect.Parameter.empty)
+
+
+def properties(cls: type) -> Iterator[tuple[str, str, str]]:
+    """What a value tells beside what it holds."""
+    for name, found in vars(cls).items():
+        if isinstance(found, property) and not name.startswith("_"):
+            type_ = str(inspect.signature(found.fget).return_annotation) if found.fget else ""
+            yield name, type_.replace("|", "\\|"), prose(found)
+
+
+def signed(name: str, method: Callable[..., Any]) -> str:
+    """A signature as it is written."""
+    signature = inspect.signature(method)
+    shown: list[str] = []
+    parameters = list(signature.parameters.values())
+    for each, before in zip(parameters, [None, *(each.kind for each in parameters)], strict=False):
+        if before is each.POSITIONAL_ONLY and each.kind is not before:
+            shown.append("/")
+        if before is not each.kind and each.kind is each.KEYWORD_ONLY:
+            shown.append("*")
+        if each.name not in {"self", "cls"}:
+            star = "**" if each.kind is each.VAR_KEYWORD else ""
+            shown.append(f"{star}{each.name}: {each.annotation}{given(each.default)}")
+    return call(name, shown, f" -> {signature.return_annotation}")
+
+
+def given(default: object) -> str:
+    """A default as it is written, nothing where there is none."""
+    if default is inspect.Parameter.empty:
+        return ""
+    if inspect.isfunction(default):
+        return f" = {default.__module__.rpartition('.')[2]}.{default.__qualname__}"
+    return f' = "{default}"' if isinstance(default, str) else f" = {default!r}"
+
+
+def call(name: str, parts: list[str], result: str = "") -> str:
+    """A call with its parts on one line, or on one each where that is too long."""
+    line = f"{name}({', '.join(parts)}){result}"
+    return line if len(line) <= WIDTH else f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){result}"
+
+
+def error_tree(root: type = errors.ClewError, depth: int = 0) -> Iterator[str]:
+    """The errors, each under the one that catches it, too."""
+    yield f"{'  ' * depth}- **{root.__name__}**: {' '.join(prose(root).split())}"
+    for each in vars(errors).values():
+        if isinstance(each, type) and each.__bases__ == (root,):
+            yield from error_tree(each, depth + 1)
+
+
+def prose(of: object) -> str:
+    """A docstring as Markdown."""
+    return (inspect.getdoc(of) or "").replace("``", "`")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")

@@ -1,0 +1,108 @@
+"""Tab completion: the scripts for the shells, where they go, and what they are answered with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Shell: TypeAlias = Literal["bash", "zsh", "fish"]
+
+ASKED = "_CLEW_COMPLETE"
+"""Where a shell's script says in the environment that it wants candidates, and in which form."""
+
+MOST = 50
+"""Candidates at the most: more than that nobody reads."""
+
+
+class Installed(NamedTuple):
+    """Where a script was written, and the file of the shell's that now reads it; None where the shell finds it."""
+
+    script: Path
+    startup: Path | None
+
+
+def asked() -> bool:
+    """Whether it is a shell that started the command, for candidates."""
+    return bool(os.environ.get(ASKED))
+
+
+def answer(command: Callable[..., object]) -> None:
+    """Write the candidates, and nothing else, whatever happens: a shell would show it in the middle of a line."""
+    from typer._completion_classes import completion_init  # Typer does it only for options of its own
+
+    with suppress(Exception, SystemExit):
+        completion_init()
+        command(args=[], prog_name="clew", standalone_mode=False)
+        sys.stdout.flush()
+
+
+def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids of threads that begin so."""
+    from clew.infrastructure import sqlite_names
+
+    return _found(context, lambda path, tenant: sqlite_names.thread_ids(path, tenant, incomplete, MOST))
+
+
+def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The checkpoints of the thread that is named before, if it is."""
+    from clew.infrastructure import sqlite_names
+
+    # Before an option that has no value yet, arguments are not sorted out: then the thread is the first of them.
+    thread = context.params.get("thread") or next(iter(context.args), None)
+    if not isinstance(thread, str):
+        return []
+    return _found(context, lambda path, tenant: sqlite_names.checkpoint_names(path, tenant, thread, incomplete, MOST))
+
+
+def current_shell() -> Shell | None:
+    """The shell that SHELL names, None if it is none that there is a script for."""
+    name = Path(os.environ.get("SHELL", "")).name
+    return next((shell for shell in get_args(Shell) if shell == name), None)
+
+
+def script(shell: Shell) -> str:
+    """The script that a shell reads."""
+    return resources.files("clew.cli").joinpath(f"completion.{shell}").read_text(encoding="utf-8")
+
+
+def install(shell: Shell) -> Installed:
+    """Write the script, and have the shell read it when it starts. Again changes nothing."""
+    home = Path.home()
+    if shell == "fish":
+        folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"
+        return Installed(_write(folder / "clew.fish", script(shell)), None)
+    folder = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "clew"
+    written = _write(folder / f"completion.{shell}", script(shell))
+    startup = home / ".bashrc" if shell == "bash" else Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
+    quoted = shlex.quote(str(written))
+    line = f"[ -f {quoted} ] && . {quoted} # tab completion of clew\n"
+    there = startup.read_text(encoding="utf-8", errors="surrogateescape") if startup.exists() else ""
+    if line not in there:
+        between = "" if there.endswith("\n") or not there else "\n"
+        with startup.open("a", encoding="utf-8") as file:
+            file.write(f"{between}{line}")
+    return Installed(written, startup)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _found(context: typer.Context, look: Callable[[str, str], list[str]]) -> list[str]:
+    """What the store that the options before the command name is asked for."""
+    from clew.infrastructure.urls import sqlite_path
+
+    chosen = context.find_root().params
+    return look(sqlite_path(chosen["db"]), chosen["tenant"])

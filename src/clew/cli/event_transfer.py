@@ -1,0 +1,173 @@
+"""What ``import`` and ``export`` do with Clew's own JSONL, and with Markdown."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import typer
+
+from clew.cli.failures import FAILED
+from clew.cli.stores import opened
+from clew.cli.text import one_line, safe, utf_8_output, write_json
+
+if TYPE_CHECKING:
+    from clew.conversations import Conversations
+    from clew.domain.moving import EventsReport
+
+STDIN = "-"
+FIRST_BYTES = 1_000
+"""Bytes within which the first line of a file in Clew's own JSONL ends."""
+
+EVENTS_A_STEP = 500
+"""Events after which a bar moves."""
+
+
+def event_files(files: Sequence[Path]) -> list[Path]:
+    """The files that the arguments name if they are in Clew's own JSONL, none if they are of conversations.
+
+    Raises ImportFormatError for both at once, and for standard input without events.
+    """
+    from clew.domain.errors import ImportFormatError
+    from clew.infrastructure.conversation_files import find_files
+    from clew.infrastructure.event_files import EventFile, is_event_file
+
+    stdin = [file for file in files if str(file) == STDIN]
+    if stdin and not _is_piped():
+        raise ImportFormatError("Standard input is not in Clew's own JSONL. Conversations are imported from files.")
+    found = find_files(file for file in files if str(file) != STDIN)
+    events = [file for file in found if is_event_file(file)]
+    for file in events:
+        EventFile.open(file).close()  # one of a newer format is refused before a database is made
+    if not events and not stdin:
+        return []
+    for file in found:
+        if file not in events:
+            raise ImportFormatError(
+                f"{one_line(str(file))} is not in Clew's own JSONL, and others are. Import them one after the other."
+            )
+    return stdin[:1] + events
+
+
+def import_events(context: typer.Context, files: Sequence[Path], *, as_json: bool) -> None:
+    """Import files in Clew's own JSONL, one after the other, and say what was done."""
+    reports: list[tuple[str, EventsReport]] = []
+    with opened(context, create=True) as conversations, _bar(files, as_json=as_json) as show:
+        for file in files:
+            with _source(file) as source:
+                report = conversations.import_events(source, progress=partial(show, source))
+            reports.append(("stdin" if str(file) == STDIN else str(file), report))
+    from clew.cli import shapes
+
+    found = shapes.events_report(reports)
+    if as_json:
+        write_json(found)
+    else:
+        typer.echo(_text(reports))
+        for failure in found["failed"]:
+            said = one_line("{file}:{line}: {error}".format(**failure))
+            typer.echo(f"clew: {said}", err=True)
+    if found["failed"]:
+        raise typer.Exit(FAILED)
+
+
+def export_events(conversations: Conversations, thread_ids: Iterable[str] | None, *, as_json: bool) -> None:
+    """Write threads in Clew's own JSONL, with a count on a terminal that is not written to."""
+    utf_8_output()
+    sys.stdout.flush()
+    lines = conversations.export_events(thread_ids)
+    if not as_json and sys.stderr.isatty() and not sys.stdout.isatty():
+        lines = _counted(lines)
+    write = sys.stdout.buffer.write
+    for line in lines:
+        write(line)
+    sys.stdout.buffer.flush()
+
+
+def export_markdown(conversations: Conversations, thread_ids: Iterable[str] | None, *, forks: bool) -> None:
+    """Write threads as Markdown, one after the other."""
+    if thread_ids is None:
+        thread_ids = (
+            summary.thread_id
+            for summary in conversations.threads()
+            if summary.status != "deleted" and (forks or summary.parent_id is None)
+        )
+    utf_8_output()
+    for number, thread_id in enumerate(thread_ids):
+        sys.stdout.write(("\n" if number else "") + safe(conversations.thread(thread_id).markdown()))
+
+
+def counted(number: int, word: str) -> str:
+    """So many of something, in words."""
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def _text(reports: Sequence[tuple[str, EventsReport]]) -> str:
+    """What is said to people, but for what was not imported."""
+    threads = sum(report.threads for _, report in reports)
+    events = sum(report.events for _, report in reports)
+    skipped = sum(report.skipped for _, report in reports)
+    lines = ["Nothing new was imported."]
+    if events:
+        lines = [f"Imported {counted(events, 'event')} into {counted(threads, 'thread')}, verified."]
+    if skipped:
+        lines.append(f"Skipped {counted(skipped, 'event')}: there already, and equal.")
+    return "\n".join(lines)
+
+
+def _is_piped() -> bool:
+    """Whether what comes on standard input is in Clew's own JSONL; nothing is taken from it."""
+    from clew.domain.clew_jsonl import is_header
+
+    source = sys.stdin.buffer
+    return isinstance(source, io.BufferedReader) and is_header(source.peek(FIRST_BYTES).partition(b"\n")[0])
+
+
+@contextmanager
+def _source(file: Path) -> Iterator[BinaryIO]:
+    if str(file) == STDIN:
+        yield sys.stdin.buffer
+    else:
+        with file.open("rb") as source:
+            yield source
+
+
+@contextmanager
+def _bar(files: Sequence[Path], *, as_json: bool) -> Iterator[Callable[[BinaryIO, EventsReport], None]]:
+    """Shows how much of the files is read, on a terminal only."""
+    if as_json or not sys.stderr.isatty() or any(str(file) == STDIN for file in files):
+        yield lambda *_: None
+        return
+
+    from rich.progress import Progress
+
+    from clew.cli import rendering
+
+    with Progress(console=rendering.console(stderr=True), transient=True) as progress:
+        tasks = {str(file): progress.add_task("Importing", total=file.stat().st_size, visible=False) for file in files}
+
+        def show(source: BinaryIO, _: EventsReport) -> None:
+            progress.update(tasks[source.name], completed=source.tell(), visible=True)
+
+        yield show
+
+
+def _counted(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The same, and how many there were is shown. There is no end to be seen: it is not known how many will come."""
+    from rich.progress import Progress, TextColumn
+
+    from clew.cli import rendering
+
+    with Progress(
+        TextColumn("Exported {task.completed:,} lines"), console=rendering.console(stderr=True), transient=True
+    ) as progress:
+        task = progress.add_task("", total=None)
+        for number, line in enumerate(lines, start=1):
+            if number % EVENTS_A_STEP == 0:
+                progress.update(task, completed=number)
+            yield line

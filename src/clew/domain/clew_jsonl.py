@@ -1,0 +1,212 @@
+"""Clew's own JSONL: stored rows as lines, byte for byte, and back. The format is that of decision 9."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from typing import Any, NamedTuple, TypeAlias
+
+from clew.domain.errors import ImportFormatError
+from clew.domain.ports import Fork, Row
+
+FORMAT = "clew"
+FORMAT_VERSION = 1
+
+_JSON = 0
+_STUB = 2
+_SALT_END = 17
+_HASH_BYTES = 32
+_HIGHEST = 2**63 - 1
+
+# What a terminal obeys, or a reader of lines takes for the end of one.
+_ESCAPED = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
+
+_EVENT = {"stream": str, "version": int, "type": str, "hash": str}
+_MAYBE = {"parent": str, "cut": int, "digest": str, "salt": str, "json": str, "stub": str, "state": str}
+
+
+class Header(NamedTuple):
+    """The first line: which version of the format the others are in."""
+
+    version: int = FORMAT_VERSION
+
+
+class Entry(NamedTuple):
+    """An event: its row, without a position, and of a fork's first event what it is a fork of."""
+
+    row: Row
+    fork: Fork | None = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the first event of its thread."""
+        return self.fork is not None or self.row.version == 1
+
+
+class End(NamedTuple):
+    """The last line: how many threads begin in the file, and how many events are in it."""
+
+    threads: int
+    events: int
+
+
+Line: TypeAlias = Header | Entry | End
+
+
+def write_line(line: Line) -> bytes:
+    """A line with its end. Equal lines have equal bytes."""
+    match line:
+        case Header(version=version):
+            value: Any = {"format": {"name": FORMAT, "version": version}}
+        case End(threads=threads, events=events):
+            value = {"end": {"threads": threads, "events": events}}
+        case Entry(row=row, fork=fork):
+            fields: dict[str, Any] = {"stream": row.stream, "version": row.version, "type": row.type}
+            if fork is not None:
+                fields |= {"parent": fork.parent, "cut": fork.cut}
+            fields["hash"] = row.hash.hex()
+            if row.digest is not None:
+                fields["digest"] = row.digest.hex()
+            value = {"event": {**fields, **_state(row.state)}}
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode() + b"\n"
+
+
+def read_line(text: bytes) -> Line:
+    """What a line says. Raises ImportFormatError for what is no line of this format, or of a newer version of it."""
+    value = _parse(text)
+    if not isinstance(value, dict) or len(value) != 1:
+        raise ImportFormatError("It is no line of Clew's own JSONL: each is a JSON object with one field, its kind.")
+    ((kind, fields),) = value.items()
+    if kind not in {"format", "event", "end"}:
+        raise ImportFormatError(f"{_shown(kind)} is no kind of line that this Clew knows. {_NEWER}")
+    if not isinstance(fields, dict):
+        raise ImportFormatError(f"{kind!r} holds no object. {_DAMAGED}")
+    if kind == "format":
+        return _header(fields)
+    if kind == "end":
+        _check_fields(fields, {"threads": int, "events": int}, {})
+        return End(fields["threads"], fields["events"])
+    return _entry(fields)
+
+
+def is_header(text: bytes) -> bool:
+    """Whether a file that begins with this line is in Clew's own JSONL, of whatever version."""
+    try:
+        value = _parse(text)
+    except ImportFormatError:
+        return False
+    fields = value.get("format") if isinstance(value, dict) else None
+    return isinstance(fields, dict) and fields.get("name") == FORMAT
+
+
+_NEWER = "A newer Clew has written the file: import it with that one."
+_DAMAGED = "The file is damaged: export it again, or take another copy."
+
+
+def _state(state: bytes) -> dict[str, str]:
+    """Stored bytes as text where they are text: one rule, so that there is one way to write them."""
+    codec = state[0] if state else None
+    try:
+        if codec == _JSON and len(state) >= _SALT_END:
+            return {"salt": _base64(state[1:_SALT_END]), "json": state[_SALT_END:].decode()}
+        if codec == _STUB:
+            return {"stub": state[1:].decode()}
+    except UnicodeDecodeError:
+        pass
+    return {"state": _base64(state)}
+
+
+def _header(fields: dict[str, Any]) -> Header:
+    version = fields.get("version")
+    if fields.get("name") != FORMAT or type(version) is not int:
+        raise ImportFormatError(f"Its first line names no version of Clew's own JSONL. {_DAMAGED}")
+    if version != FORMAT_VERSION or len(fields) > 2:  # noqa: PLR2004  # name and version
+        raise ImportFormatError(
+            f"It is in version {version} of Clew's own JSONL, and this Clew reads version {FORMAT_VERSION}. {_NEWER}"
+        )
+    return Header(version)
+
+
+def _entry(fields: dict[str, Any]) -> Entry:
+    _check_fields(fields, _EVENT, _MAYBE)
+    forked = fields.keys() & {"parent", "cut"}
+    if len(forked) == 1:
+        raise ImportFormatError(f"A fork's first event says its parent and its cut, here is but one. {_DAMAGED}")
+    fork = Fork(fields["parent"], fields["cut"]) if forked else None
+    digest = _hex(fields["digest"], "digest") if "digest" in fields else None
+    hash_ = _hex(fields["hash"], "hash")
+    return Entry(Row(0, fields["stream"], fields["version"], fields["type"], _bytes(fields), hash_, digest), fork)
+
+
+def _bytes(fields: dict[str, str]) -> bytes:
+    match sorted(fields.keys() & {"salt", "json", "stub", "state"}):
+        case ["json", "salt"]:
+            salt = _unbase64(fields["salt"], "salt")
+            if len(salt) != _SALT_END - 1:
+                raise ImportFormatError(f"'salt' holds {len(salt)} bytes, not {_SALT_END - 1}. {_DAMAGED}")
+            return bytes((_JSON,)) + salt + fields["json"].encode()
+        case ["stub"]:
+            return bytes((_STUB,)) + fields["stub"].encode()
+        case ["state"]:
+            return _unbase64(fields["state"], "state")
+        case _:
+            raise ImportFormatError(f"An event has 'salt' and 'json', or 'stub', or 'state'. {_DAMAGED}")
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise ImportFormatError(f"It is not UTF-8, at byte {error.start + 1}. {_DAMAGED}") from None
+    except (ValueError, RecursionError):
+        raise ImportFormatError(f"It is not JSON, or not all of it. {_DAMAGED}") from None
+
+
+def _check_fields(fields: dict[str, Any], needed: dict[str, type], maybe: dict[str, type]) -> None:
+    known = {**needed, **maybe}
+    for name, value in fields.items():
+        kind = known.get(name)
+        if kind is None:
+            raise ImportFormatError(f"{_shown(name)} is no field that this Clew knows. {_NEWER}")
+        if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= _HIGHEST):
+            raise ImportFormatError(f"{name!r} is not what it should be. {_DAMAGED}")
+        if isinstance(value, str) and not _is_unicode(value):
+            raise ImportFormatError(f"{name!r} holds a lone surrogate, which is not valid Unicode. {_DAMAGED}")
+    for name in needed:
+        if name not in fields:
+            raise ImportFormatError(f"{name!r} is missing. {_DAMAGED}")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _hex(text: str, name: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != _HASH_BYTES:
+        raise ImportFormatError(f"{name!r} is not {2 * _HASH_BYTES} hex digits. {_DAMAGED}")
+    return found
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode("ascii")
+
+
+def _unbase64(text: str, name: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ImportFormatError(f"{name!r} is not base64. {_DAMAGED}") from None
+
+
+def _shown(name: str) -> str:
+    return ascii(name) if len(name) <= 40 else ascii(name[:40]) + "…"  # noqa: PLR2004  # a line's worth

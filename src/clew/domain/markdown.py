@@ -1,0 +1,146 @@
+"""A thread as Markdown, to read: user text lies in fences and code spans that it cannot get out of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+from clew.domain import messages as said_as
+from clew.domain.events import to_time
+from clew.domain.history import HistoryMessage, ThreadState
+from clew.domain.json_values import Json
+
+LONGEST_ADDRESS = 200
+"""Characters of an address; what is longer is a file in the address itself."""
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>&!|~#$])")
+
+
+class ForkedThread(NamedTuple):
+    """A thread that was forked from the one that is shown."""
+
+    thread_id: str
+    cut: int | None
+    title: str | None
+
+
+def as_markdown(thread_id: str, state: ThreadState, forks: Iterable[ForkedThread] = ()) -> str:
+    """A thread at a version: its title, what is known of it, every message on its path, and its forks."""
+    control = state.control
+    parts = [f"# {_inline(control.title or '') or _code(thread_id)}", "\n".join(_facts(thread_id, state))]
+    for number, said in enumerate(state.messages, start=1):
+        parts += _message(number, said)
+    listed = [
+        f"- {_code(fork.thread_id)} at version {fork.cut}" + ("" if fork.title is None else f": {_inline(fork.title)}")
+        for fork in forks
+    ]
+    if listed:
+        parts += ["## Forks", "\n".join(listed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(thread_id: str, state: ThreadState) -> Iterator[str]:
+    control = state.control
+    yield f"- Thread: {_code(thread_id)}"
+    if control.parent_id is not None:
+        yield f"- Forked from: {_code(control.parent_id)} at version {control.forked_at}"
+    yield f"- Status: {control.status}"
+    yield f"- Version: {control.version}"
+    yield f"- Messages: {len(state.messages)}"
+    yield f"- Started: {_time(to_time(control.created_at))}"
+    yield f"- Updated: {_time(to_time(control.updated_at))}"
+    if control.source_id is not None:
+        yield f"- Imported from: {_code(_compact(control.source_id))}"
+    for name, version in control.checkpoints.items():
+        yield f"- Checkpoint: {_code(name)} at version {version}"
+    for name, value in control.labels.items():
+        yield f"- Label: {_code(f'{name}={_compact(value)}')}"
+    if control.metadata:
+        yield f"- Metadata: {_code(json.dumps(control.metadata, ensure_ascii=False))}"
+
+
+def _message(number: int, said: HistoryMessage) -> Iterator[str]:
+    by = "" if said.author is None else f" {_code(said.author)}"
+    yield f"## {number}. {said.role}{by}"
+    recorded = "" if said.actor is None else f", recorded by {_code(said.actor)}"
+    yield f"{_time(said.time)}, version {said.version}{recorded}"
+    if said.redacted:
+        yield "*Redacted.*"
+    elif not said.contents:
+        yield "*No content.*"
+    for content in said.contents:
+        yield from _content(content)
+
+
+def _content(content: said_as.Content) -> Iterator[str]:
+    match content:
+        case said_as.Text(text=text):
+            yield _fenced(text, "text")
+        case said_as.Reasoning(text=text):
+            yield "Reasoning:"
+            yield _fenced(text, "text")
+        case said_as.Media(uri=uri, media_type=kind):
+            address = uri if len(uri) <= LONGEST_ADDRESS else f"{uri[:40]}… ({len(uri):,} characters)"
+            yield f"Media{'' if kind is None else f' ({_code(kind)})'}: {_code(address)}"
+        case said_as.FunctionCall():
+            yield f"Calls {_code(content.name)} ({_code(content.call_id)}):"
+            yield _fenced_json(content.arguments)
+        case said_as.FunctionResult(call_id=call_id, name=name, result=result):
+            of = "" if name is None else f" of {_code(name)}"
+            yield f"Result{of} ({_code(call_id)}):"
+            yield _fenced_json(result)
+        case said_as.ApprovalRequest(call=call, reason=reason):
+            yield f"Asks for approval to call {_code(call.name)}{_because(reason)}:"
+            yield _fenced_json(call.arguments)
+        case said_as.ApprovalResponse(approved=approved, reason=reason):
+            yield f"{'Approved' if approved else 'Rejected'}{_because(reason)}."
+        case said_as.Raw(value=value):
+            yield _fenced_json(value)
+
+
+def _because(reason: str | None) -> str:
+    return "" if reason is None else f" ({_inline(reason)})"
+
+
+def _fenced_json(value: Json) -> str:
+    """JSON, or text that mostly is JSON, with indents; what is none, as it is."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return _fenced(str(value), "text")
+    return _fenced(json.dumps(value, ensure_ascii=False, indent=2), "json")
+
+
+def _fenced(text: str, kind: str) -> str:
+    """A block of code whose fence is longer than any in the text."""
+    fence = "`" * max(3, 1 + _longest_run(text))
+    return f"{fence}{kind}\n{text}\n{fence}"
+
+
+def _code(text: str) -> str:
+    """A span of code on one line."""
+    line = " ".join(text.split())
+    ticks = "`" * (1 + _longest_run(line))
+    space = " " if not line or "`" in (line[0], line[-1]) else ""
+    return f"{ticks}{space}{line}{space}{ticks}"
+
+
+def _inline(text: str) -> str:
+    """Words on one line, with a backslash before what Markdown would obey."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def _compact(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _time(time: datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")

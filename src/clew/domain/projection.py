@@ -1,0 +1,301 @@
+"""Projections: read models, declared as tables and a pure function from a recorded event to changes of their rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from clew.domain.errors import InvalidProjectionError
+from clew.domain.events import to_time
+from clew.domain.messages import Message, Role
+
+Kind: TypeAlias = Literal["integer", "text", "json"]
+Value: TypeAlias = Any
+"""What a column holds: an integer, a text, JSON, or None."""
+
+
+class Recorded(NamedTuple):
+    """An event as a projection sees it: its envelope, and its data as plain JSON in the shape of today's schema.
+
+    ``data`` is None where there is none to read: the content was shredded (``redacted``; ``role`` is then the role of
+    the message that it was), or this version of Clew does not know it. ``recorded_at`` is in microseconds since 1970
+    (UTC), ``size`` the number of bytes stored, ``messages`` the number of messages on the thread's path after it.
+    """
+
+    position: int
+    tenant: str
+    kind: str
+    thread_id: str
+    version: int
+    type: str
+    recorded_at: int
+    messages: int
+    data: dict[str, Any] | None
+    size: int
+    hash: bytes
+    event_id: str
+    actor: str | None = None
+    run_id: str | None = None
+    cause: str | None = None
+    subject: str | None = None
+    redacted: bool = False
+    role: Role | None = None
+
+    @property
+    def time(self) -> datetime:
+        """When it was recorded, in UTC."""
+        return to_time(self.recorded_at)
+
+    @property
+    def message(self) -> Message | None:
+        """The message that was appended; None for other events, and when it is redacted."""
+        if self.type != "message-appended" or self.data is None:
+            return None
+        return Message.model_validate(self.data["message"])
+
+
+class Unreadable(NamedTuple):
+    """A row that no event can be read from; ``error`` says why."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    hash: bytes
+    error: str
+
+
+class Column(NamedTuple):
+    """A column of a table. One that ``adds`` holds a sum: what is upserted is added to what is there."""
+
+    name: str
+    kind: Kind = "text"
+    adds: bool = False
+
+
+class Table(NamedTuple):
+    """A table: its columns, those that are its key, and the groups of columns that it is searched or sorted by.
+
+    A row that is upserted without some of the columns keeps what is there; a new row has 0 where a column adds, else
+    None. Message text has no place in a table: redacted text leaves the indexes of words, and nothing else.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    indexes: tuple[tuple[str, ...], ...] = ()
+
+
+class Upsert(NamedTuple):
+    """Set these columns of the row with this key, which is made if it is not there. ``values`` holds the key, too."""
+
+    table: str
+    values: Mapping[str, Value]
+
+
+class Delete(NamedTuple):
+    """Delete the rows that have these values in the first columns of their key."""
+
+    table: str
+    key: tuple[Value, ...]
+
+
+class IndexText(NamedTuple):
+    """Let the event at a position be found by the words of a text; ``scopes`` are what a search can be narrowed to."""
+
+    text_index: str
+    position: int
+    text: str
+    scopes: tuple[str, ...] = ()
+
+
+class ForgetText(NamedTuple):
+    """Let an event not be found by any words, and leave nothing of them in the store: its text was shredded."""
+
+    text_index: str
+    tenant: str
+    kind: str
+    thread_id: str
+    version: int
+
+
+class Recount(NamedTuple):
+    """Delete a thread's rows and make them anew from its own events so far, as the log has them now.
+
+    For what adds up, when one of the events that it was added up from was shredded. The first columns of the key of
+    ``table`` are to be ``tenant`` and ``thread_id``.
+    """
+
+    table: str
+    tenant: str
+    kind: str
+    thread_id: str
+
+
+Change: TypeAlias = Upsert | Delete | IndexText | ForgetText | Recount
+
+
+class Where(NamedTuple):
+    """A condition on a column. With ``in`` the value is a sequence, or a Query of one column."""
+
+    column: str
+    is_: Literal["=", "<", "<=", ">", ">=", "in"]
+    value: Any
+
+
+class Query(NamedTuple):
+    """Rows of a table. ``order`` names columns, with ``-`` before the name for descending."""
+
+    table: str
+    where: Sequence[Where] = ()
+    order: Sequence[str] = ()
+    limit: int | None = None
+    columns: Sequence[str] = ()
+
+
+class Words(NamedTuple):
+    """What a text is searched for: all of ``phrases``, all of ``beginnings`` of words, and none of ``without``.
+
+    A phrase is one word, or several in that order. ``scopes`` narrow the search to texts that have all of them.
+    """
+
+    phrases: tuple[str, ...] = ()
+    beginnings: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+
+
+RowValues: TypeAlias = dict[str, Value]
+
+
+class Built(NamedTuple):
+    """A generation of a projection: tables that were filled by one state of its code, up to a position.
+
+    ``code`` and ``shape`` are digests, of the code and of the tables as they were declared; ``hash`` is that of the
+    event at ``position``. The ``live`` one is read; another is being built beside it.
+    """
+
+    generation: int
+    name: str
+    version: int
+    code: str
+    shape: str
+    position: int
+    hash: bytes
+    live: bool
+
+
+class Parked(NamedTuple):
+    """An event that a projection could not take in, and went on without."""
+
+    position: int
+    stream: str
+    version: int
+    type: str
+    error: str
+    """What kind of error, and where; nothing of the event's content."""
+
+
+class Span(NamedTuple):
+    """A part of an index of words that is to be made anew: the positions ``first`` to ``last``."""
+
+    text_index: str
+    first: int
+    last: int
+
+
+class Rows(Protocol):
+    """The rows of the projection's own tables, as they are after the events before this one."""
+
+    def get(self, table: str, *key: Value) -> RowValues | None:
+        """The row with this key."""
+        ...
+
+    def select(self, query: Query) -> list[RowValues]:
+        """The rows that a query names."""
+        ...
+
+
+class Projection(Protocol):
+    """A read model. It holds nothing: all it knows is in its tables, so it can be built anew from the log at any time.
+
+    ``version`` counts up when what it makes of events changes: then it is rebuilt. ``types`` are the event types that
+    it wants, None for all; other events move its position only.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called: lower-case letters, digits and ``_``."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """From 1; a higher one is built anew."""
+        ...
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Its tables."""
+        ...
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The names of its indexes of words."""
+        ...
+
+    @property
+    def types(self) -> frozenset[str] | None:
+        """The event types that it wants."""
+        ...
+
+    def project(self, event: Recorded, rows: Rows, /) -> Iterable[Change]:
+        """The changes that an event makes. Pure: only the event and the rows say what they are.
+
+        What is indexed of a text, and what is recounted, must follow from the event alone.
+        """
+        ...
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+def check_projection(projection: Projection) -> None:
+    """Raise InvalidProjectionError for a declaration that no store could carry out."""
+    name = projection.name
+    _check_name(name, "projection")
+    if type(projection.version) is not int or projection.version < 1:
+        raise InvalidProjectionError(f"projection {name!r}: version {projection.version!r} is no integer from 1.")
+    tables = [table.name for table in projection.tables]
+    for each in (*tables, *projection.texts):
+        _check_name(each, f"projection {name!r}, table or index")
+    if len({*tables, *projection.texts}) < len(tables) + len(projection.texts):
+        raise InvalidProjectionError(f"projection {name!r}: two of its tables or indexes have the same name.")
+    for table in projection.tables:
+        _check_table(table, f"projection {name!r}, table {table.name!r}")
+
+
+def _check_table(table: Table, where: str) -> None:
+    columns = [column.name for column in table.columns]
+    for column in table.columns:
+        _check_name(column.name, f"{where}, column")
+        if column.kind not in {"integer", "text", "json"} or (column.adds and column.kind != "integer"):
+            message = f"{where}: column {column.name!r} is {column.kind!r}. There are integer, text and json, and only"
+            raise InvalidProjectionError(f"{message} integers add.")
+    if len(set(columns)) < len(columns):
+        raise InvalidProjectionError(f"{where}: two of its columns have the same name.")
+    adding = {column.name for column in table.columns if column.adds}
+    if not table.key or not set(table.key) <= set(columns) - adding:
+        raise InvalidProjectionError(f"{where}: its key {table.key!r} must be some of its columns that do not add.")
+    if any(column.name in table.key and column.kind == "json" for column in table.columns):
+        raise InvalidProjectionError(f"{where}: a column of its key {table.key!r} is json. Use integer or text.")
+    for index in table.indexes:
+        if not index or not set(index) <= set(columns):
+            raise InvalidProjectionError(f"{where}: the index {index!r} names a column that is not there.")
+
+
+def _check_name(name: str, what: str) -> None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        message = f"{what} {name!r}: a name is a lower-case letter, then at most 39 of a-z, 0-9 and _."
+        raise InvalidProjectionError(message)

@@ -1,0 +1,112 @@
+"""The port through which the service fills and reads the tables of projections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from clew.domain.projection import (
+    Built,
+    Change,
+    ForgetText,
+    IndexText,
+    Parked,
+    Projection,
+    Query,
+    Recount,
+    Rows,
+    RowValues,
+    Span,
+    Words,
+)
+
+
+class ProjectionSession(Protocol):
+    """One transaction: everything that is done in it is there afterwards, or nothing of it."""
+
+    def built(self) -> list[Built]:
+        """The generations that there are."""
+        ...
+
+    def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
+        """Make the tables of a new generation, empty, at position 0."""
+        ...
+
+    def rows(self, built: Built, projection: Projection) -> Rows:
+        """The rows of a generation as they are now."""
+        ...
+
+    def apply(self, built: Built, projection: Projection, changes: Iterable[Change]) -> list[ForgetText | Recount]:
+        """Change rows; returns the changes that it has left, since they take a look at the log."""
+        ...
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """What is applied inside is undone if it raises, and then the error goes on."""
+        ...
+
+    def park(self, built: Built, parked: Parked) -> None:
+        """Note an event that the projection could not take in."""
+        ...
+
+    def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
+        """Note that the part of an index, or of all, that holds a position is to be made anew.
+
+        It was shredded by the event at position ``by``: a part that was made of a later log does not have it.
+        """
+        ...
+
+    def stale(self, built: Built) -> list[Span]:
+        """The parts of its indexes that are to be made anew."""
+        ...
+
+    def reindex(self, built: Built, span: Span, texts: Iterable[IndexText]) -> None:
+        """Make a part of an index anew from these texts; nothing of the old one stays in the store."""
+        ...
+
+    def empty(self, built: Built) -> None:
+        """Take everything out of the parts that are to be made anew; they are still to be made."""
+        ...
+
+    def move(self, built: Built, position: int, hash_: bytes) -> None:
+        """Note how far a generation has come."""
+        ...
+
+    def switch(self, built: Built) -> None:
+        """Let this generation be the live one, and drop the others of its name."""
+        ...
+
+    def drop(self, built: Built) -> None:
+        """Drop a generation with its tables."""
+        ...
+
+
+class ProjectionStore(Protocol):
+    """The tables of projections. They can be built anew from the log at any time, so losing them loses nothing."""
+
+    def session(self, seen: int) -> AbstractContextManager[ProjectionSession]:
+        """A transaction for one writer at a time, of this process or another.
+
+        What is written in it was read of a log that had come to position ``seen`` at least.
+        """
+        ...
+
+    def built(self) -> list[Built]:
+        """The generations that there are."""
+        ...
+
+    def select(self, name: str, query: Query) -> list[RowValues]:
+        """Rows of a projection's live tables. Raises UnknownProjectionError when it was never built."""
+        ...
+
+    def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
+        """The positions of texts that have the words, newest first, below ``before``."""
+        ...
+
+    def parked(self, name: str, limit: int) -> tuple[int, Sequence[Parked]]:
+        """How many events the live generation went on without, and the first of them in position order."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; later calls raise ClosedError."""
+        ...

@@ -1,0 +1,166 @@
+"""What people search for: words, "phrases", beginnings* and -exceptions; and where they stand in a text.
+
+Words are told apart as FTS5's tokenizer ``unicode61`` does: letters and digits make words, all else parts them;
+case makes no difference, nor does an accent on a Latin letter. See https://sqlite.org/fts5.html, "Unicode61 Tokenizer".
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from clew.domain.errors import InvalidSearchError
+from clew.domain.projection import Words
+
+SNIPPET = 160
+"""Characters of a text that a hit shows at the most, but for a phrase that is longer."""
+
+_BEFORE = 40
+"""Characters before the first word that was found."""
+
+_ACCENTS = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032e\u0330\u0331"
+"""Combining characters that go with the letter before them; the others part words."""
+
+_WORD = re.compile(rf"[^\W_](?:[^\W_]|[{_ACCENTS}])*")
+_NO_WORD = re.compile(rf"[^\w{_ACCENTS}]+")
+_TERM = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
+
+Snippet: TypeAlias = tuple["Part", ...]
+
+
+class Part(NamedTuple):
+    """A part of a snippet, and whether it is what was searched for."""
+
+    text: str
+    found: bool
+
+
+class Token(NamedTuple):
+    """A word of a text: where it begins and ends, and what it is compared by."""
+
+    start: int
+    end: int
+    folded: str
+
+
+def parse(text: str) -> Words:
+    """What a search asks for: all of the words, "phrases" and beginnings*, and none of the -exceptions.
+
+    Whatever is written is only ever searched for: there is nothing in it that is obeyed. Raises InvalidSearchError when
+    nothing is asked for, or only what is not to be there.
+    """
+    phrases: list[str] = []
+    beginnings: list[str] = []
+    without: list[str] = []
+    for term in _TERM.finditer(text):
+        said = term["phrase"] if term["word"] is None else term["word"]
+        # As its words: how they are parted is nobody's concern, and nothing of the rest means anything to the index.
+        words = " ".join(said[token.start : token.end] for token in tokens(said))
+        if not words:
+            continue
+        if term["without"]:
+            without.append(words)
+        elif term["word"] is not None and said.endswith("*"):
+            beginnings.append(words)
+        else:
+            phrases.append(words)
+    if not phrases and not beginnings:
+        what = "only what is not to be there" if without else "no word"
+        raise InvalidSearchError(f'{text!r} holds {what}. Give a word, a "phrase", or a beginning* of a word.')
+    return Words(tuple(phrases), tuple(beginnings), tuple(without))
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The words of a text, in order."""
+    return (Token(*found.span(), folded(found[0])) for found in _WORD.finditer(text))
+
+
+def folded(word: str) -> str:
+    """A word as it is compared: without case, and without accents on Latin letters."""
+    return word.lower() if word.isascii() else "".join(map(_plain, word))
+
+
+def only_words(text: str) -> str:
+    """The text with a space for all that belongs to no word.
+
+    An index that knows an older Unicode takes a newer sign for a letter, and "great\N{THINKING FACE}" for one word.
+    """
+    return text if text.isascii() else _NO_WORD.sub(" ", text)
+
+
+def places(text: str, words: Words) -> list[tuple[int, int]]:
+    """Where what was searched for stands in a text: beginnings and ends, in order, none within another."""
+    there = list(tokens(text))
+    wanted = [([token.folded for token in tokens(phrase)], False) for phrase in words.phrases]
+    wanted += [([token.folded for token in tokens(beginning)], True) for beginning in words.beginnings]
+    found: list[tuple[int, int]] = []
+    after = 0
+    for number, token in enumerate(there):
+        if number < after:
+            continue
+        longest = max((len(each) for each, open_ in wanted if _stands_at(there, number, each, open_)), default=0)
+        if longest:
+            after = number + longest
+            found.append((token.start, there[after - 1].end))
+    return found
+
+
+def snippet(text: str, words: Words) -> Snippet:
+    """The part of a text around what was searched for, on one line, with those places told from the rest."""
+    first, last = next(iter(places(text, words)), (0, 0))
+    start = _boundary(text, max(0, first - _BEFORE), first)
+    end = max(last, min(len(text), start + SNIPPET))
+    if end < len(text) and end > last:
+        end = max(last, text.rfind(" ", last, end))
+    shown = " ".join(text[start:end].split())
+    before, after = "…" * (start > 0), "…" * (end < len(text.rstrip()))
+    parts: list[Part] = []
+    done = 0
+    for begin, stop in places(shown, words):
+        parts += [Part(shown[done:begin], found=False), Part(shown[begin:stop], found=True)]
+        done = stop
+    parts = [Part(before, found=False), *parts, Part(shown[done:] + after, found=False)]
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Part]) -> Snippet:
+    """Without empty parts, and with neighbours of one kind made one."""
+    joined: list[Part] = []
+    for part in parts:
+        if joined and joined[-1].found == part.found:
+            joined[-1] = Part(joined[-1].text + part.text, part.found)
+        elif part.text:
+            joined.append(part)
+    return tuple(joined)
+
+
+def _boundary(text: str, start: int, first: int) -> int:
+    """The beginning of a word, at ``start`` or after it, but not after ``first``."""
+    if start == 0:
+        return 0
+    space = re.compile(r"\s").search(text, start, first)
+    return first if space is None else space.end()
+
+
+def _stands_at(there: Sequence[Token], number: int, wanted: Sequence[str], open_: bool) -> bool:  # noqa: FBT001 - of one use
+    if not wanted or number + len(wanted) > len(there):
+        return False
+    *exact, last = wanted
+    if any(there[number + place].folded != each for place, each in enumerate(exact)):
+        return False
+    found = there[number + len(exact)].folded
+    return found.startswith(last) if open_ else found == last
+
+
+@lru_cache(maxsize=4_096)
+def _plain(character: str) -> str:
+    """A character as it is compared: a Latin letter without its accent; nothing, of an accent that stands alone."""
+    if unicodedata.category(character) == "Mn":
+        return ""
+    parts = unicodedata.normalize("NFD", character)
+    plain = parts[0] if len(parts) == 2 and parts[0].isascii() else character  # noqa: PLR2004 - letter and accent
+    same = plain.casefold()
+    return same if len(same) == 1 else plain

@@ -1,0 +1,29 @@
+"""Digests of a projection, of its code and of the shape of its tables: another one means that it is to be rebuilt."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clew.domain.projection import Projection
+
+
+def code(projection: Projection) -> str:
+    """The digest of the file that the projection is written in; of its version alone where there is no such file."""
+    try:
+        source = inspect.getsource(inspect.getmodule(type(projection)) or type(projection))
+    except (OSError, TypeError):
+        source = ""
+    return _digest(f"{projection.version}\n{source}")
+
+
+def shape(projection: Projection) -> str:
+    """The digest of the tables and indexes as they are declared."""
+    return _digest(json.dumps([projection.tables, projection.texts]))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,150 @@
+"""Files in Clew's own JSONL: read line by line, and looked through ahead where that cannot be waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NamedTuple, Self
+
+from clew.domain.clew_jsonl import End, Entry, is_header, read_line
+from clew.domain.errors import CorruptEventError, ImportFormatError
+from clew.domain.events import MessageRedacted
+from clew.infrastructure.envelope import MAX_BYTES, decode
+
+LONGEST_LINE = 7 * MAX_BYTES
+"""Bytes of a line: no event makes a longer one, however much of it has to be escaped."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class FileLine(NamedTuple):
+    """A line; ``whole`` is false for one without an end, the last of a torn file."""
+
+    text: bytes
+    whole: bool
+
+
+class Redactions(NamedTuple):
+    """What the rest of a file redacts: the rows, by stream and version, and whether the file has an end."""
+
+    rows: set[tuple[str, int]]
+    ended: bool
+
+
+class EventFile:
+    """A file in Clew's own JSONL, by its path or open for reading bytes. Lines of nothing but spaces are passed by.
+
+    ``number`` is that of the line read last, from 1.
+    """
+
+    def __init__(self, source: str | Path | BinaryIO) -> None:
+        self._path = source if isinstance(source, str | Path) else None
+        self._file = Path(source).open("rb") if isinstance(source, str | Path) else source  # noqa: SIM115  # close() is ours
+        self.number = 0
+        self._lines = self._read()
+
+    @classmethod
+    def open(cls, source: str | Path | BinaryIO) -> Self:
+        """Open it. Raises ImportFormatError for what cannot be read or does not begin as such a file does."""
+        try:
+            file = cls(source)
+        except OSError as error:
+            raise ImportFormatError(f"{source}: it cannot be read: {error.strerror}. Check the name.") from None
+        try:
+            file._check_header()
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def next(self) -> FileLine | None:
+        """The next line, None at the end. Raises ImportFormatError for what cannot be read."""
+        return next(self._lines, None)
+
+    def redactions(self) -> Redactions:
+        """The rows that the redactions in the rest of the file name.
+
+        Nothing is taken from what is still to be read. Raises ImportFormatError where the file cannot be read twice.
+        """
+        if not self._file.seekable():
+            raise ImportFormatError(
+                "A redaction lies too far behind its message to wait for it. Save the input in a file and import that."
+            )
+        place, ended = self._file.tell(), False
+        found: set[tuple[str, int]] = set()
+        try:
+            while text := self._file.readline(LONGEST_LINE):
+                if text.strip():
+                    ended = False
+                if b'"message-redacted"' in text or text.startswith(b'{"end"'):
+                    line = _read(text)
+                    ended = isinstance(line, End)
+                    if isinstance(line, Entry):
+                        found |= _redacted(line)
+        except OSError as error:
+            raise _unreadable(error) from None
+        finally:
+            self._file.seek(place)
+        return Redactions(found, ended)
+
+    def close(self) -> None:
+        """Close it, if it was opened here."""
+        if self._path is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_header(self) -> None:
+        first = self.next()
+        if first is None or not is_header(first.text):
+            raise ImportFormatError("It is not in Clew's own JSONL. `clew export --format clew` writes such files.")
+        read_line(first.text)
+
+    def _read(self) -> Iterator[FileLine]:
+        try:
+            while text := self._file.readline(LONGEST_LINE):
+                self.number += 1
+                if len(text) == LONGEST_LINE:
+                    raise ImportFormatError(
+                        "The line is longer than any event. The file is damaged: take another copy."
+                    )
+                if text.strip():
+                    yield FileLine(text.removeprefix(_BOM) if self.number == 1 else text, text.endswith(b"\n"))
+        except OSError as error:
+            raise _unreadable(error) from None
+
+
+def is_event_file(path: Path) -> bool:
+    """Whether a file is in Clew's own JSONL, of whatever version: its first line says so."""
+    try:
+        with path.open("rb") as file:
+            return is_header(file.readline(1_000).removeprefix(_BOM))
+    except OSError:
+        return False
+
+
+def _read(text: bytes) -> object:
+    try:
+        return read_line(text)
+    except ImportFormatError:  # it is said when its turn comes
+        return None
+
+
+def _redacted(entry: Entry) -> set[tuple[str, int]]:
+    row = entry.row
+    try:
+        data = decode(row.stream, row.version, row.type, row.state).data
+    except CorruptEventError:
+        return set()
+    return {(row.stream, data.version)} if isinstance(data, MessageRedacted) else set()
+
+
+def _unreadable(error: OSError) -> ImportFormatError:
+    return ImportFormatError(f"It cannot be read on: {error.strerror}. What was read until then is imported.")

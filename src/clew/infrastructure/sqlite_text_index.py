@@ -1,0 +1,184 @@
+"""Indexes of words in SQLite: full-text tables without content, one for each stretch of positions.
+
+An index without content cannot give a text back, so what is to be forgotten cannot be taken out of it without the text
+(and SQLite before 3.43 cannot take it out at all). So an index is cut into stretches, each a full-text table of its
+own: where a text is to be forgotten, that one stretch is made anew from the log and the old one dropped, which with
+``secure_delete`` leaves nothing of it. Newest first is also how the stretches are searched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from hashlib import sha256
+
+from clew.domain.projection import IndexText, Words
+
+STRETCH = 16_384
+"""Positions of one full-text table."""
+
+TABLES = (
+    # made counts how often a stretch was made: a new one needs a name that the old one does not have. seen is how far
+    # the log was when it was begun: what was shredded before that is not in it.
+    """CREATE TABLE stretch (
+        generation INTEGER NOT NULL,
+        text_index TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        made INTEGER NOT NULL,
+        seen INTEGER NOT NULL,
+        stale INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (generation, text_index, number)
+    ) WITHOUT ROWID""",
+)
+
+
+def add(connection: sqlite3.Connection, generation: int, index: str, texts: Sequence[IndexText], seen: int) -> None:
+    """Let events be found by the words of their texts, which are those of a log that had come to ``seen``."""
+    stretches: dict[int, list[IndexText]] = {}
+    for each in texts:
+        stretches.setdefault(each.position // STRETCH, []).append(each)
+    for number, those in stretches.items():
+        _insert(connection, _there(connection, generation, index, number, seen), those)
+
+
+def mark(connection: sqlite3.Connection, generation: int, index: str | None, position: int, by: int) -> None:
+    """Note that the stretch with this position is to be made anew, unless that was done since position ``by``."""
+    connection.execute(
+        "UPDATE stretch SET stale = 1 "
+        "WHERE generation = ? AND text_index = coalesce(?, text_index) AND number = ? AND seen < ?",
+        (generation, index, position // STRETCH, by),
+    )
+
+
+def stale(connection: sqlite3.Connection, generation: int) -> list[tuple[str, int, int]]:
+    """The stretches that are to be made anew: index, first and last position."""
+    found = connection.execute(
+        "SELECT text_index, number FROM stretch WHERE generation = ? AND stale ORDER BY text_index, number",
+        (generation,),
+    ).fetchall()
+    return [(index, number * STRETCH, number * STRETCH + STRETCH - 1) for index, number in found]
+
+
+def remake(
+    connection: sqlite3.Connection, generation: int, index: str, first: int, texts: Iterable[IndexText], seen: int
+) -> None:
+    """Fill a new table for a stretch and drop the old one; the texts are those of a log that had come to ``seen``."""
+    number = first // STRETCH
+    _insert(connection, _replaced(connection, generation, index, number), texts)
+    connection.execute(
+        "UPDATE stretch SET stale = 0, seen = ? WHERE generation = ? AND text_index = ? AND number = ?",
+        (seen, generation, index, number),
+    )
+
+
+def empty(connection: sqlite3.Connection, generation: int, index: str, first: int) -> None:
+    """Take all texts out of a stretch."""
+    _replaced(connection, generation, index, first // STRETCH)
+
+
+def _replaced(connection: sqlite3.Connection, generation: int, index: str, number: int) -> str:
+    """A new table for a stretch, in the place of the one that it had."""
+    key = (generation, index, number)
+    (made,) = connection.execute(
+        "SELECT made FROM stretch WHERE generation = ? AND text_index = ? AND number = ?", key
+    ).fetchone()
+    name = _name(generation, index, number, made + 1)
+    connection.execute(_table(name))
+    connection.execute(f"DROP TABLE {_name(generation, index, number, made)}")
+    connection.execute("UPDATE stretch SET made = made + 1 WHERE generation = ? AND text_index = ? AND number = ?", key)
+    return name
+
+
+def find(
+    connection: sqlite3.Connection, generation: int, index: str, words: Words, *, before: int | None, limit: int
+) -> list[int]:
+    """The positions of texts that have the words, newest first."""
+    wanted = _match(words)
+    found: list[int] = []
+    if wanted is None:
+        return found
+    for number, name in _stretches(connection, generation, index):
+        if before is not None and number * STRETCH >= before:
+            continue
+        sql = f"SELECT rowid FROM {name} WHERE {name} MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"  # noqa: S608 - checked names
+        end = (number + 1) * STRETCH if before is None else before
+        found += [position for (position,) in connection.execute(sql, (wanted, end, limit - len(found)))]
+        if len(found) >= limit:
+            break
+    return found
+
+
+def drop(connection: sqlite3.Connection, generation: int) -> None:
+    """Drop all indexes of a generation."""
+    for index, number, made in connection.execute(
+        "SELECT text_index, number, made FROM stretch WHERE generation = ?", (generation,)
+    ).fetchall():
+        connection.execute(f"DROP TABLE {_name(generation, index, number, made)}")
+    connection.execute("DELETE FROM stretch WHERE generation = ?", (generation,))
+
+
+def _there(connection: sqlite3.Connection, generation: int, index: str, number: int, seen: int) -> str:
+    """The table of a stretch, made if it is not there; the one before it will not grow any more and is made compact."""
+    key = (generation, index, number)
+    row = connection.execute(
+        "SELECT made FROM stretch WHERE generation = ? AND text_index = ? AND number = ?", key
+    ).fetchone()
+    if row is not None:
+        return _name(generation, index, number, row[0])
+    name = _name(generation, index, number, 1)
+    connection.execute(_table(name))
+    connection.execute(
+        "INSERT INTO stretch (generation, text_index, number, made, seen) VALUES (?, ?, ?, 1, ?)", (*key, seen)
+    )
+    for before, other in _stretches(connection, generation, index):
+        if before == number - 1:
+            connection.execute(f"INSERT INTO {other} ({other}) VALUES ('optimize')")  # noqa: S608 - checked names
+    return name
+
+
+def _stretches(connection: sqlite3.Connection, generation: int, index: str) -> Iterator[tuple[int, str]]:
+    """The numbers and tables of an index's stretches, newest first."""
+    for number, made in connection.execute(
+        "SELECT number, made FROM stretch WHERE generation = ? AND text_index = ? ORDER BY number DESC",
+        (generation, index),
+    ).fetchall():
+        yield number, _name(generation, index, number, made)
+
+
+def _insert(connection: sqlite3.Connection, name: str, texts: Iterable[IndexText]) -> None:
+    connection.executemany(
+        f"INSERT INTO {name} (rowid, words, scopes) VALUES (?, ?, ?)",  # noqa: S608 - checked names
+        ((each.position, each.text, " ".join(map(_scope, each.scopes))) for each in texts),
+    )
+
+
+def _table(name: str) -> str:
+    # Without sizes of texts: they would only serve to rank them.
+    return f"CREATE VIRTUAL TABLE {name} USING fts5(words, scopes, content = '', columnsize = 0)"
+
+
+def _name(generation: int, index: str, number: int, made: int) -> str:
+    return f"t{generation}_{index}_{number}_{made}"
+
+
+@lru_cache(maxsize=4_096)
+def _scope(scope: str) -> str:
+    """A scope as one word, whatever characters it has."""
+    return "s" + sha256(scope.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _match(words: Words) -> str | None:
+    """The words in the language of FTS5, every one quoted; None where nothing is asked for."""
+    wanted = [f"words : {_quoted(phrase)}" for phrase in words.phrases]
+    wanted += [f"words : {_quoted(beginning)} *" for beginning in words.beginnings]
+    if not wanted:
+        return None
+    wanted += [f"scopes : {_quoted(_scope(scope))}" for scope in words.scopes]
+    found = " AND ".join(wanted)
+    without = " OR ".join(f"words : {_quoted(each)}" for each in words.without)
+    return f"({found}) NOT ({without})" if without else found
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""').replace("\0", " ") + '"'

@@ -1,0 +1,52 @@
+"""The audit trail: which event is whose, of what type and when; what it says is read from the event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
+
+
+class Audit:
+    """A row an event, to be found by thread, actor, type and time; ``recorded_at`` is microseconds since 1970."""
+
+    name = "audit"
+    version = 1
+    tables = (
+        Table(
+            "entry",
+            (
+                Column("position", "integer"),
+                Column("tenant"),
+                Column("thread_id"),
+                Column("actor"),
+                Column("type"),
+                Column("recorded_at", "integer"),
+            ),
+            key=("position",),
+            indexes=(
+                ("tenant", "type", "position"),
+                ("tenant", "actor", "position"),
+                ("tenant", "thread_id", "position"),  # after them: of two that fit as well SQLite takes the later one
+                ("tenant", "position", "recorded_at"),  # the order of the store, in which the time is looked at
+            ),
+        ),
+    )
+    texts = ()
+    types = None
+
+    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        """Every event is an entry."""
+        del rows
+        if event.kind == "thread":
+            yield Upsert(
+                "entry",
+                {
+                    "position": event.position,
+                    "tenant": event.tenant,
+                    "thread_id": event.thread_id,
+                    "actor": event.actor,
+                    "type": event.type,
+                    "recorded_at": event.recorded_at,
+                },
+            )

@@ -1,0 +1,179 @@
+"""The directory of threads: what a list says of each, with labels, checkpoints and the tree of forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
+
+_THREAD = (Column("tenant"), Column("thread_id"))
+
+
+class Directory:
+    """A row a thread, forks too; ``begun`` is the position of its first event, times are microseconds since 1970.
+
+    ``tree`` is where the thread began that has no parent, and that this one comes from by forks.
+    """
+
+    name = "directory"
+    version = 1
+    tables = (
+        Table(
+            "thread",
+            (
+                *_THREAD,
+                Column("begun", "integer"),
+                Column("title"),
+                Column("status"),
+                Column("version", "integer"),
+                Column("messages", "integer"),
+                Column("parent_id"),
+                Column("forked_at", "integer"),
+                Column("tree", "integer"),
+                Column("head"),
+                Column("created_at", "integer"),
+                Column("updated_at", "integer"),
+                Column("metadata", "json"),
+                Column("labels", "json"),
+                Column("imported", "integer"),
+                Column("source_id", "json"),
+            ),
+            key=("tenant", "thread_id"),
+            indexes=(
+                ("tenant", "begun"),
+                ("tenant", "updated_at", "begun"),
+                ("tenant", "status", "begun"),
+                ("tenant", "status", "updated_at", "begun"),
+                ("tenant", "parent_id", "begun"),
+                ("tenant", "tree", "begun"),
+            ),
+        ),
+        # At the version of its event; a fork has copies of those that it inherits.
+        Table(
+            "checkpoint",
+            (*_THREAD, Column("name"), Column("at", "integer"), Column("version", "integer")),
+            key=("tenant", "thread_id", "name"),
+        ),
+        # Every value that a label ever had, so that a fork inherits that of the cut; newest is 1 for what it is now.
+        # begun is that of the thread, so that threads with a label are found in that order.
+        Table(
+            "label",
+            (
+                *_THREAD,
+                Column("name"),
+                Column("version", "integer"),
+                Column("value", "json"),
+                Column("newest", "integer"),
+                Column("begun", "integer"),
+            ),
+            key=("tenant", "thread_id", "name", "version"),
+            indexes=(("tenant", "name", "value", "newest", "begun"),),
+        ),
+    )
+    texts = ()
+    types = None
+
+    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        """Every event moves the thread's version and head; some change what it is."""
+        if event.kind != "thread":
+            return
+        row: dict[str, Any] = {
+            "tenant": event.tenant,
+            "thread_id": event.thread_id,
+            "version": event.version,
+            "head": event.hash.hex(),
+        }
+        if event.messages >= 0:
+            row["messages"] = event.messages
+        if event.recorded_at:
+            row["updated_at"] = event.recorded_at
+        if event.type != "message-appended":
+            if event.data is not None:
+                yield from self._change(event, event.data, row, rows)
+            elif rows.get("thread", event.tenant, event.thread_id) is None:  # it begins with what is not known here
+                row |= {**_begun(event), "created_at": 0, "metadata": {}, "imported": 0}
+        yield Upsert("thread", row)
+
+    def _change(self, event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:
+        match event.type:
+            case "thread-started":
+                source = data.get("source")
+                row |= _begun(event)
+                row |= {
+                    "title": data.get("title"),
+                    "metadata": data.get("metadata", {}),
+                    "imported": int(source is not None),
+                    "source_id": None if source is None else source.get("id"),
+                }
+                yield from self._label(event, data.get("labels", {}), row, {}, event.position)
+            case "thread-forked":
+                row |= _begun(event)
+                yield from self._fork(event, data, row, rows)
+            case "thread-labelled":
+                there = rows.get("thread", event.tenant, event.thread_id) or {}
+                of_thread = (Where("tenant", "=", event.tenant), Where("thread_id", "=", event.thread_id))
+                newest = rows.select(Query("label", (*of_thread, Where("newest", "=", 1))))
+                now = {each["name"]: each for each in newest}
+                yield from self._label(event, data["labels"], row, now, there.get("begun"))
+            case "checkpoint-made":
+                yield _mark(event, data["name"], data["at"], event.version)
+            case "thread-suspended":
+                row["status"] = "suspended"
+            case "thread-resumed":
+                row["status"] = "active"
+            case "thread-ended":
+                row["status"] = "ended"
+            case "thread-deleted":
+                row["status"] = "deleted"
+            case _:
+                pass
+
+    def _fork(self, event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:
+        """What the thread has from its parent at the cut."""
+        parent, cut = data["parent_id"], data["parent_version"]
+        there = rows.get("thread", event.tenant, parent) or {}
+        title = data.get("title")
+        row |= {
+            "title": there.get("title") if title is None else title,
+            "metadata": there.get("metadata") or {},
+            "imported": 0,
+            "source_id": None,
+            "parent_id": parent,
+            "forked_at": cut,
+            "tree": there.get("tree", event.position),
+        }
+        of_parent = (Where("tenant", "=", event.tenant), Where("thread_id", "=", parent), Where("version", "<=", cut))
+        for mark in rows.select(Query("checkpoint", of_parent)):
+            yield _mark(event, mark["name"], mark["at"], mark["version"])
+        labels: dict[str, Any] = {}
+        for each in rows.select(Query("label", of_parent, order=("name", "version"))):
+            labels[each["name"]] = each["value"]
+        yield from self._label(event, labels, row, {}, event.position)
+
+    def _label(
+        self, event: Recorded, labels: dict[str, Any], row: dict[str, Any], now: dict[str, Any], begun: int | None
+    ) -> Iterator[Change]:
+        """Set labels beside those that are there ``now``, which are rows by their names."""
+        for name, value in labels.items():
+            if name in now:
+                yield Upsert("label", {**now[name], "newest": 0})
+            now[name] = {"tenant": event.tenant, "thread_id": event.thread_id, "name": name, "version": event.version}
+            now[name] |= {"value": value, "newest": 1, "begun": begun}
+            yield Upsert("label", now[name])
+        row["labels"] = {name: each["value"] for name, each in now.items() if each["value"] is not None}
+
+
+def _begun(event: Recorded) -> dict[str, Any]:
+    return {
+        "begun": event.position,
+        "tree": event.position,
+        "status": "active",
+        "created_at": event.recorded_at,
+        "labels": {},
+    }
+
+
+def _mark(event: Recorded, name: str, at: int, version: int) -> Upsert:
+    values = {"tenant": event.tenant, "thread_id": event.thread_id, "name": name, "at": at, "version": version}
+    return Upsert("checkpoint", values)

@@ -1,0 +1,79 @@
+"""Full-text search: which messages have which words, in their text, their tool calls and the results of tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from clew.domain.projection import Change, ForgetText, IndexText, Recorded, Rows
+from clew.domain.searching import only_words
+
+
+class Search:
+    """An index of the words of messages, and no text: what is shown of a hit is read from its event."""
+
+    name = "search"
+    version = 1
+    tables = ()
+    texts = ("words",)
+    types = frozenset({"message-appended", "message-redacted"})
+
+    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        """A message can be found until it is redacted."""
+        del rows
+        if event.data is None or event.kind != "thread":
+            return
+        if event.type == "message-redacted":
+            yield ForgetText("words", event.tenant, event.kind, event.thread_id, event.data["version"])
+            return
+        scopes = (tenant_scope(event.tenant), thread_scope(event.tenant, event.thread_id))
+        yield IndexText("words", event.position, only_words(searchable(event.data["message"])), scopes)
+
+
+def tenant_scope(tenant: str) -> str:
+    """What narrows a search to a tenant."""
+    return f"tenant {tenant}"
+
+
+def thread_scope(tenant: str, thread_id: str) -> str:
+    """What narrows a search to the messages that are recorded in a thread."""
+    return f"thread {tenant}/{thread_id}"
+
+
+def searchable(message: Any) -> str:
+    """The text of a message, from its JSON: the words in it are what it is found by."""
+    return "\n".join(_texts(message))
+
+
+def _texts(message: Any) -> Iterator[str]:
+    if message.get("author"):
+        yield message["author"]
+    for content in message.get("contents", ()):
+        match content.get("type"):
+            case "text" | "reasoning":
+                yield content["text"]
+            case "function-call":
+                yield content["name"]
+                yield _plain(content.get("arguments"))
+            case "function-result":
+                yield _plain(content.get("result"))
+            case _:
+                yield from _strings(content)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else "\n".join(_strings(value))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """The strings and numbers in JSON, and the names of its fields."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif value is not None:
+        yield value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,90 @@
+"""How much there is: threads, events, messages, bytes and tokens, all in all, by thread and by day."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import date
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from clew.domain.errors import InvalidContentError
+from clew.domain.projection import Query, RowValues, Where
+from clew.service.core import Core
+from clew.service.listing import DIRECTORY
+from clew.service.operations import Operation
+from clew.service.reading import existing
+
+By: TypeAlias = Literal["total", "thread", "day"]
+
+USAGE = "usage"
+
+_COUNTED = ("events", "messages", "bytes", "input_tokens", "output_tokens")
+
+
+class Usage(NamedTuple):
+    """What was recorded: of a thread, on a day, or all in all; the other of the two is None.
+
+    ``forks`` are those of the threads that have a parent. What a fork inherited is counted where it was recorded.
+    ``bytes`` are those of the events as they are stored; tokens are those that messages tell of.
+    """
+
+    thread_id: str | None
+    day: date | None
+    threads: int
+    forks: int
+    events: int
+    messages: int
+    bytes: int
+    input_tokens: int
+    output_tokens: int
+
+
+def usage(core: Core, *, thread: str | None, since: date | None, until: date | None, by: By) -> Operation[list[Usage]]:
+    """What was recorded on the days (UTC) from ``since`` to ``until``, both included.
+
+    By thread, the biggest first; by day, in their order; in total, one. Raises UnknownThreadError.
+    """
+    if by not in get_args(By):
+        raise InvalidContentError(f"by: {by!r} is none. There are: {', '.join(get_args(By))}.")
+    where = [Where("tenant", "=", core.tenant)]
+    if thread is not None:
+        yield from existing(core, thread)
+        where.append(Where("thread_id", "=", thread))
+    if since is not None:
+        where.append(Where("day", ">=", since.isoformat()))
+    if until is not None:
+        where.append(Where("day", "<=", until.isoformat()))
+    rows = yield from core.models.select(USAGE, Query("usage", where))
+    forks = yield from _forks(core)
+    groups: dict[str, list[RowValues]] = defaultdict(list)
+    if by == "total":
+        groups[""] = rows
+    else:
+        for row in rows:
+            groups[row["thread_id" if by == "thread" else "day"]].append(row)
+    found = [_usage(group, forks, by, key) for key, group in groups.items()]
+    if by == "thread":
+        return sorted(found, key=lambda each: (-each.bytes, each.thread_id))
+    return sorted(found, key=lambda each: each.day or date.min)
+
+
+def _forks(core: Core) -> Operation[frozenset[str]]:
+    where = (Where("tenant", "=", core.tenant), Where("parent_id", ">=", ""))
+    rows = yield from core.models.select(DIRECTORY, Query("thread", where, columns=["thread_id"]))
+    return frozenset(row["thread_id"] for row in rows)
+
+
+def _usage(rows: Iterable[RowValues], forks: frozenset[str], by: By, key: str) -> Usage:
+    counted = dict.fromkeys(_COUNTED, 0)
+    threads: set[str] = set()
+    for row in rows:
+        threads.add(row["thread_id"])
+        for name in _COUNTED:
+            counted[name] += row[name]
+    return Usage(
+        thread_id=key if by == "thread" else None,
+        day=date.fromisoformat(key) if by == "day" else None,
+        threads=len(threads),
+        forks=len(threads & forks),
+        **counted,
+    )

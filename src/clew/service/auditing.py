@@ -1,0 +1,113 @@
+"""The audit trail: who did what and when, found by the read model and told from the events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from clew.domain.auditing import what, why
+from clew.domain.errors import InvalidTimeError
+from clew.domain.events import to_microseconds, to_time
+from clew.domain.names import parse_stream_name
+from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
+from clew.service.core import Core
+from clew.service.operations import Operation, read
+from clew.service.paging import Page, Pages
+
+AUDIT = "audit"
+
+
+class AuditEntry(NamedTuple):
+    """One event as the audit trail tells it.
+
+    ``what`` is a sentence that holds nothing of what messages say; ``why`` is the reason that was given. ``cause``,
+    ``run_id`` and ``subject`` are those of the event. ``actor`` is None where nobody was named.
+    """
+
+    position: int
+    time: datetime
+    actor: str | None
+    type: str
+    what: str
+    why: str | None
+    thread_id: str
+    version: int
+    run_id: str | None
+    cause: str | None
+    subject: str | None
+    event_id: str
+    hash: str
+
+
+def audit(  # noqa: PLR0913 - what the faces take, and the core
+    core: Core,
+    *,
+    thread: str | None = None,
+    actor: str | None = None,
+    type: str | None = None,  # noqa: A002 - what it is called in the event
+    since: datetime | None = None,
+    until: datetime | None = None,
+    after: int | None = None,
+    newest_first: bool = False,
+    limit: int | None = None,
+) -> Pages[AuditEntry]:
+    """The entries that are asked for, a page at a time. Raises InvalidTimeError for a time without an offset."""
+    where = [Where("tenant", "=", core.tenant)]
+    for column, value in (("thread_id", thread), ("actor", actor), ("type", type)):
+        if value is not None:
+            where.append(Where(column, "=", value))
+    if since is not None:
+        where.append(Where("recorded_at", ">=", _microseconds(since, "since")))
+    if until is not None:
+        where.append(Where("recorded_at", "<", _microseconds(until, "until")))
+    return Pages(partial(_page, core, tuple(where), newest_first), after, limit)
+
+
+def _microseconds(time: datetime, name: str) -> int:
+    if time.utcoffset() is None:
+        raise InvalidTimeError(
+            f"{name}={time.isoformat()} has no offset, so it names no moment. Add one, as in +00:00."
+        )
+    return to_microseconds(time)
+
+
+def _page(
+    core: Core,
+    wanted: Sequence[Where],
+    newest_first: bool,  # noqa: FBT001 - bound above
+    after: int | None,
+    limit: int,
+) -> Operation[Page[AuditEntry, int]]:
+    place = [] if after is None else [Where("position", "<" if newest_first else ">", after)]
+    query = Query("entry", [*wanted, *place], ["-position" if newest_first else "position"], limit)
+    rows = yield from core.models.select(AUDIT, query)
+    if not rows:
+        return [], None
+    events = yield from read(partial(core.log.recorded_at, [row["position"] for row in rows]))
+    there = {event.position: event for event in events}
+    found = [_entry(row, there[row["position"]]) for row in rows if row["position"] in there]
+    return found, rows[-1]["position"] if len(rows) == limit else None
+
+
+def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
+    told: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
+    if isinstance(event, Recorded):
+        told = {name: getattr(event, name) for name in told}
+        actor, thread_id = event.actor, event.thread_id
+    else:
+        name = parse_stream_name(event.stream)
+        actor, thread_id = row["actor"], event.stream if name is None else name.id
+    return AuditEntry(
+        position=event.position,
+        time=to_time(row["recorded_at"]),
+        actor=actor,
+        type=event.type,
+        what=what(event),
+        why=why(event),
+        thread_id=thread_id,
+        version=event.version,
+        hash=event.hash.hex(),
+        **told,
+    )

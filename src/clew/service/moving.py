@@ -1,0 +1,315 @@
+"""Moving events from store to store, byte for byte: threads as lines, and lines that become threads again."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from clew.domain.clew_jsonl import End, Entry, Header, read_line, write_line
+from clew.domain.control import SNAPSHOT_EVERY, Control
+from clew.domain.errors import ConflictError, ImportFormatError, UnknownThreadError
+from clew.domain.events import Event
+from clew.domain.moving import AGAIN, Batch, EventsReport, RefusedLine, check_stream, with_batch
+from clew.domain.ports import EventLog, Fork, Restore, Row
+from clew.infrastructure.envelope import decode
+from clew.infrastructure.event_files import EventFile, FileLine, Redactions
+from clew.service.core import ATTEMPTS, Core
+from clew.service.operations import Operation, read, wait
+
+PAGE = 100
+"""Rows that are read at once: any of them may be as large as an event can be."""
+
+ROWS_IN_HAND = 5_000
+"""Rows that an export of several streams holds of all of them together."""
+
+MOST_EVENTS = 500
+MOST_BYTES = 1 << 20
+"""Events, and stored bytes, with which a commit is full."""
+
+MOST_HELD = 32 << 20
+"""Stored bytes of one commit that waits for the redaction of what was redacted in it, so that the copy verifies."""
+
+
+def export_events(core: Core, thread_ids: Iterable[str] | None) -> Operation[Iterator[bytes]]:
+    """The lines of threads with all their ancestors, or of the whole tenant, in position order.
+
+    The lines read the log as they are asked for: see next_lines(). Raises UnknownThreadError.
+    """
+    rows = _all_rows(core)
+    if thread_ids is not None:
+        streams = yield from read(lambda: _with_ancestors(core, thread_ids))
+        page = max(ROWS_IN_HAND // max(len(streams), 1), 1)
+        rows = heapq.merge(
+            *(_own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position")
+        )
+    return _lines(core.log, rows)
+
+
+def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
+    """The next page of lines, none at the end."""
+    return (yield from read(lambda: list(islice(lines, PAGE))))
+
+
+def import_events(
+    core: Core, source: str | Path | BinaryIO, progress: Callable[[EventsReport], None] | None = None
+) -> Operation[EventsReport]:
+    """Write the events of a file in Clew's own JSONL, commit by commit, each as whole as the file is.
+
+    Raises ImportFormatError for what is no such file, and StoreError; what was imported until then stays.
+    """
+    file = yield from read(lambda: EventFile.open(source))
+    with file:
+        since = yield from read(core.log.last_position)
+        report = EventsReport(0, 0, 0, 0, torn=False, line=1, failed=[])
+        reader = _Reader(core, file)
+        while not reader.ended:
+            gathered = yield from read(reader.gather)
+            batch = yield from _write(core, reader, gathered)
+            report = with_batch(report, batch, since=since, line=reader.line)
+            report = report._replace(torn=reader.torn, failed=report.failed + reader.failed)
+            if progress is not None:
+                progress(report)
+        yield from _write(core, reader, reader.empty())  # the last snapshots
+    return report
+
+
+def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
+    """Commit a batch; if somebody else wrote to one of its threads meanwhile, it is checked again on what is there."""
+    conflict = ConflictError("import", 0, 0)
+    for _ in range(ATTEMPTS):
+        controls = yield from read(reader.controls)
+        if not batch.rows and not controls:
+            return reader.written(batch)
+        restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
+        try:
+            yield from wait(core.log.restore(restore))
+        except ConflictError as found:
+            conflict = found
+            batch = yield from read(reader.gather_again)
+        else:
+            for name in batch.previous:
+                core.known.tips.drop(name)
+            for (name, version), by in batch.redacted_by.items():
+                yield from read(partial(core.models.forget, name, version, by))
+            return reader.written(batch)
+    raise conflict
+
+
+class _Read(NamedTuple):
+    """An event of the file, and the line that it is on."""
+
+    line: int
+    entry: Entry
+
+
+class _Reader:
+    """Reads a file batch by batch, and knows what of it was refused. It holds the events of one batch only."""
+
+    def __init__(self, core: Core, file: EventFile) -> None:
+        self._core = core
+        self._file = file
+        self._held: list[_Read] = []
+        self._refused: dict[str, int] = {}
+        self._due: list[tuple[str, int]] = []
+        self._ahead: Redactions | None = None
+        self._threads = self._events = 0
+        self.line = 1
+        self.ended = self.torn = False
+        self.failed: list[RefusedLine] = []
+
+    def empty(self) -> Batch:
+        """A batch of nothing yet."""
+        return Batch(_There(self._core.log), _decoded, self._refused)
+
+    def gather(self) -> Batch:
+        """The next batch, up to the end of the file or to what is wrong with it."""
+        self._held.clear()
+        batch, size = self.empty(), 0
+        while not self.ended and not (self._is_full(size) and not self._waits(batch, size)):
+            size += self._take(batch)
+        while self.ended and batch.open:
+            # Without their redactions they would not verify: they come with the rest of the file, if at all. With them
+            # go redactions of messages before them, so it is looked again.
+            del self._held[min(batch.open.values()) :]
+            batch = self.gather_again()
+        return batch
+
+    def gather_again(self) -> Batch:
+        """The same events on what is there now."""
+        batch = self.empty()
+        for line, entry in self._held:
+            batch.add(line, entry)
+        return batch
+
+    def controls(self) -> list[tuple[str, Control]]:
+        """The snapshots that are due of what was written last, of the versions of which an append makes them."""
+        return [(name, self._core.log.control(name, version)) for name, version in self._due]
+
+    def written(self, batch: Batch) -> Batch:
+        """The batch, once it is written."""
+        self._refused.update(batch.diverged)
+        self._due = [(row.stream, row.version) for row in batch.rows if row.version % SNAPSHOT_EVERY == 0]
+        if self._held:
+            self.line = self._held[-1].line
+        return batch
+
+    def _is_full(self, size: int) -> bool:
+        return len(self._held) >= MOST_EVENTS or size >= MOST_BYTES
+
+    def _waits(self, batch: Batch, size: int) -> bool:
+        """Whether more is to come into the batch for what was redacted; past a size only if it must come at all."""
+        if not batch.open or size < MOST_HELD:
+            return bool(batch.open)
+        try:
+            self._ahead = self._ahead or self._file.redactions()
+        except ImportFormatError as error:
+            self._fail(self._file.number, error)
+            return False
+        missing = batch.open.keys() - self._ahead.rows
+        if missing:
+            self._stop(batch, torn=not self._ahead.ended)
+        return bool(missing)
+
+    def _take(self, batch: Batch) -> int:
+        """Read one line into the batch; the bytes that came with it."""
+        try:
+            line = self._file.next()
+            said = None if line is None else self._said(line)
+            match said:
+                case Entry() as entry:
+                    self._add(batch, entry)
+                    return len(entry.row.state)
+                case End() as end:
+                    self._finish(batch, end)
+                case None:
+                    self._stop(batch, torn=True)
+        except ImportFormatError as error:
+            self._fail(self._file.number, error)
+        return 0
+
+    def _said(self, line: FileLine) -> Entry | End | None:
+        """What a line says, None for the half of one."""
+        try:
+            said = read_line(line.text)
+        except ImportFormatError:
+            if line.whole:
+                raise
+            return None
+        if isinstance(said, Header):
+            raise ImportFormatError(f"A second file begins here. Import each on its own. {AGAIN}")
+        return said
+
+    def _add(self, batch: Batch, entry: Entry) -> None:
+        line = self._file.number
+        check_stream(entry, self._core.tenant)
+        batch.add(line, entry)
+        self._held.append(_Read(line, entry))
+        self._events += 1
+        self._threads += entry.begins
+
+    def _finish(self, batch: Batch, end: End) -> None:
+        self._stop(batch, torn=False)
+        if (end.threads, end.events) != (self._threads, self._events):
+            raise ImportFormatError(
+                f"The file says that it holds {end.events} events of {end.threads} threads, and {self._events} of "
+                f"{self._threads} were found. Lines are missing. {AGAIN}"
+            )
+        if self._file.next() is not None:
+            raise ImportFormatError("The file goes on after its end. Import each file on its own.")
+
+    def _stop(self, batch: Batch, *, torn: bool) -> None:
+        """The end of what can be imported; what was redacted, without the event that says so, is left out."""
+        self.ended, self.torn = True, torn
+        if batch.open and not torn:
+            line, entry = self._held[min(batch.open.values())]
+            error = ImportFormatError(
+                f"Version {entry.row.version} of {entry.row.stream!r} was redacted, and the file does not hold the "
+                f"event that says so. {AGAIN}"
+            )
+            self._fail(line, error)
+
+    def _fail(self, line: int, error: ImportFormatError) -> None:
+        self.ended = True
+        self.failed = [RefusedLine(line, error)]
+
+
+class _There:
+    """What the store has, read a few rows at a time: the events of a thread in a file mostly follow on each other."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._rows: dict[str, dict[int, Row]] = {}
+        self._heads: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
+
+    def row(self, stream: str, version: int) -> Row | None:
+        """A row of the stream's own."""
+        known = self._rows.setdefault(stream, {})
+        if version not in known and version <= self._heads.get(stream, version):
+            limit = self._limits[stream] = min(2 * self._limits.get(stream, 1), PAGE)
+            found = self._log.own_rows(stream, after=version - 1, limit=limit)
+            known.update((row.version, row) for row in found)
+            if len(found) < limit:
+                self._heads[stream] = found[-1].version if found else version - 1
+        return known.get(version)
+
+    def first(self, stream: str) -> Row | None:
+        """The first row of the stream's own."""
+        found = self._log.own_rows(stream, after=-1, limit=1)
+        return found[0] if found else None
+
+
+def _decoded(row: Row) -> Event:
+    return decode(row.stream, row.version, row.type, row.state)
+
+
+def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
+    """The streams of threads and of all that they were forked from, each once."""
+    found: dict[str, None] = {}
+    for thread_id in thread_ids:
+        stream = core.log.stream(core.stream(thread_id))
+        if stream is None:
+            raise UnknownThreadError(thread_id)
+        while stream is not None and stream.name not in found:
+            found[stream.name] = None
+            stream = None if stream.parent is None else core.log.stream(stream.parent)
+    return list(found)
+
+
+def _lines(log: EventLog, rows: Iterator[Row]) -> Iterator[bytes]:
+    threads = events = 0
+    yield write_line(Header())
+    for row in rows:
+        entry = Entry(row, _forked_from(log, row))
+        threads += entry.begins
+        events += 1
+        yield write_line(entry)
+    yield write_line(End(threads, events))
+
+
+def _forked_from(log: EventLog, row: Row) -> Fork | None:
+    """What a fork's first event is a fork of: the store knows it also where the event cannot be read."""
+    stream = log.stream(row.stream) if row.type == "thread-forked" else None
+    if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
+        return None
+    return Fork(stream.parent, stream.cut)
+
+
+def _all_rows(core: Core) -> Iterator[Row]:
+    """Every row of the tenant's threads, up to an empty page: so the event that redacted what is shredded is there."""
+    position = 0
+    while page := core.log.rows_after(position, PAGE, core.prefix()):
+        yield from page
+        position = page[-1].position
+
+
+def _own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
+    after = -1
+    while page := log.own_rows(stream, after=after, limit=limit):
+        yield from page
+        after = page[-1].version

@@ -1,0 +1,40 @@
+"""Reading what is long a page at a time: what comes next, and when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from clew.service.operations import Operation
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+PAGE = 100
+
+Page: TypeAlias = tuple[list[T], C | None]
+"""What was found, which may be nothing, and the place after which the next page begins, None after the last."""
+
+
+class Pages(Generic[T]):
+    """The pages of a reading, up to ``limit`` of what it reads; ``page`` reads one that begins after a place."""
+
+    def __init__(
+        self, page: Callable[[Any, int], Operation[Page[T, Any]]], after: object = None, limit: int | None = None
+    ) -> None:
+        self._page = page
+        self._after = after
+        self._left = limit
+        self._done = limit is not None and limit <= 0
+
+    def next(self) -> Operation[list[T]]:
+        """The next page, empty after the last."""
+        while not self._done:
+            size = PAGE if self._left is None else min(PAGE, self._left)
+            found, self._after = yield from self._page(self._after, size)
+            if self._left is not None:
+                self._left -= len(found)
+            self._done = self._after is None or self._left == 0
+            if found:
+                return found
+        return []

@@ -1,0 +1,364 @@
+"""Filling the tables of projections from the log: a batch of events and the position reached in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+
+from clew.domain.errors import InvalidProjectionError, ProjectionBehindError, StoreError, UnknownProjectionError
+from clew.domain.names import stream_name
+from clew.domain.ports import EventLog
+from clew.domain.projection import (
+    Built,
+    Delete,
+    ForgetText,
+    Parked,
+    Projection,
+    Recorded,
+    Recount,
+    Unreadable,
+    Upsert,
+    check_projection,
+)
+from clew.domain.projection_store import ProjectionSession, ProjectionStore
+from clew.service.parking import why
+from clew.service.reindexing import Filled, is_wanted, reindex
+
+BATCH = 1_000
+"""Events of one transaction."""
+
+PATIENCE_SECONDS = 2.0
+"""How long a reader waits for the process that fills tables which this one cannot fill."""
+
+POLL_SECONDS = 0.02
+
+_log = logging.getLogger(__name__)
+
+
+class Projector:
+    """Fills the tables of projections, a batch at a time; many processes may do so, and take turns.
+
+    ``code`` gives the digest of a projection's code. A projection whose code is other than that which built its live
+    tables is built anew beside them, once; if another process puts other code in its place, this one does not begin
+    again. ``shape`` is the digest of its tables: what is live is filled by whoever declares it alike, unless a newer
+    version of the projection has built it.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        store: ProjectionStore,
+        projections: Sequence[Projection],
+        code: Callable[[Projection], str],
+        shape: Callable[[Projection], str],
+    ) -> None:
+        for projection in projections:
+            check_projection(projection)
+        self.log = log
+        self.store = store
+        self.projections = {projection.name: projection for projection in projections}
+        if len(self.projections) < len(projections):
+            raise InvalidProjectionError("Two projections have the same name.")
+        self._code = code
+        self._codes: dict[str, str] = {}
+        self._shapes = {projection.name: shape(projection) for projection in projections}
+        self._checked = False
+        self._taken: set[str] = set()
+
+    def projection(self, name: str) -> Projection:
+        """The projection of that name. Raises UnknownProjectionError."""
+        if name not in self.projections:
+            raise UnknownProjectionError(name, sorted(self.projections))
+        return self.projections[name]
+
+    def code(self, projection: Projection) -> str:
+        """The digest of a projection's code, which is looked at once."""
+        if projection.name not in self._codes:
+            self._codes[projection.name] = self._code(projection)
+        return self._codes[projection.name]
+
+    def fills(self, built: Built) -> bool:
+        """Whether a generation is filled here: what is built beside by its own code, what is live by its like."""
+        projection = self.projections.get(built.name)
+        if projection is None:
+            return False
+        if built.live:
+            return built.version <= projection.version and built.shape == self._shapes[built.name]
+        return built.code == self.code(projection)
+
+    # One batch
+
+    def advance(self, names: Iterable[str] | None = None) -> bool:
+        """Do one batch of what there is to do, of these projections or of all; False when there is nothing."""
+        chosen = [self.projection(name) for name in (self.projections if names is None else names)]
+        try:
+            return self._attempt(chosen, careful=False)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - whose fault it is shows when each event is alone
+            return self._attempt(chosen, careful=True)
+
+    def _attempt(self, chosen: Sequence[Projection], *, careful: bool) -> bool:
+        checked, taken = self._checked, set(self._taken)
+        try:
+            with self.store.session(self.log.last_position()) as session:
+                return self._step(session, chosen, careful=careful)
+        except BaseException:
+            self._checked, self._taken = checked, taken  # nothing of it was done
+            raise
+
+    def _step(self, session: ProjectionSession, chosen: Sequence[Projection], *, careful: bool) -> bool:
+        last = self.log.last_position()
+        filled = self._filled(session, chosen)
+        # In the same step, so that neither waits for ever for the other while more and more is appended.
+        live = self._batch(session, [each for each in filled if each.built.live], last, careful=careful)
+        beside = self._batch(session, [each for each in filled if not each.built.live], last, careful=careful)
+        done = {each.built for each in filled} != {each.built for each in (*live, *beside)}
+        done |= any([reindex(self.log, session, each) for each in (*live, *beside)])  # noqa: C419 - each of them
+        for each in beside:  # what is at the end of what can be read takes the place of what was read so far
+            if not done or each.built.position >= last:
+                session.switch(each.built)
+                done = True
+        return done
+
+    def _batch(
+        self, session: ProjectionSession, group: Sequence[Filled], last: int, *, careful: bool
+    ) -> Sequence[Filled]:
+        """Let those that are furthest behind take in a batch; all of them, with the positions that they have then."""
+        behind = [each.built.position for each in group if each.built.position < last]
+        if not behind:
+            return group
+        low = min(behind)
+        events = self.log.recorded_after(low, BATCH)
+        further = [position for position in behind if position > low]
+        if further:  # they join in from there
+            events = [event for event in events if event.position <= min(further)]
+        if not events:
+            return group
+        end = events[-1]
+        moved: list[Filled] = []
+        for each in group:
+            if each.built.position != low:
+                moved.append(each)
+                continue
+            self._take(session, each, events, careful=careful)
+            session.move(each.built, end.position, end.hash)
+            moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
+        return moved
+
+    def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:
+        """The generations that are to be filled here; those that are missing are begun."""
+        there = session.built()
+        if not self._checked:
+            for built in there:
+                if not self._is_of_this_log(built):
+                    _log.warning("Projection %s was filled from another log and is built anew", built.name)
+                    session.drop(built)
+            there = session.built()
+            self._checked = True
+        filled: list[Filled] = []
+        for projection in chosen:
+            name, code = projection.name, self.code(projection)
+            own = [built for built in there if built.name == name]
+            live = next((built for built in own if built.live), None)
+            if live is None:
+                filled.append(Filled(session.begin(projection, code, live=True), projection))
+                continue
+            if live.version > projection.version:
+                continue  # a newer Clew's: the status says so
+            if live.code != code and name not in self._taken and not any(built.code == code for built in own):
+                for built in own:
+                    if not built.live:
+                        session.drop(built)
+                own = [live, session.begin(projection, code, live=False)]
+            # Once only: if another process puts other code in the place of this one, it is left there.
+            self._taken.add(name)
+            filled += [Filled(built, projection) for built in own if self.fills(built)]
+        return filled
+
+    def _is_of_this_log(self, built: Built) -> bool:
+        """Whether a generation was filled from this log; not so when an older copy of the log was put back."""
+        if not built.position:
+            return True
+        found = self.log.recorded_after(built.position - 1, 1)
+        return bool(found) and found[0].position == built.position and found[0].hash == built.hash
+
+    def _take(
+        self, session: ProjectionSession, filled: Filled, events: Sequence[Recorded | Unreadable], *, careful: bool
+    ) -> None:
+        built, projection = filled
+        types = projection.types
+        rows = session.rows(built, projection)
+        for event in events:
+            if types is not None and event.type not in types:
+                continue
+            if isinstance(event, Unreadable):
+                session.park(built, Parked(event.position, event.stream, event.version, event.type, event.error))
+            elif careful:
+                self._try(session, filled, event)
+            else:
+                left = session.apply(built, projection, projection.project(event, rows))
+                self._look(session, filled, event, left, careful=False)
+
+    def _try(self, session: ProjectionSession, filled: Filled, event: Recorded) -> None:
+        """Take in one event, or park it and say so."""
+        built, projection = filled
+        try:
+            with session.attempt():
+                changes = projection.project(event, session.rows(built, projection))
+                self._look(session, filled, event, session.apply(built, projection, changes), careful=True)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
+            stream = f"{event.tenant}/{event.kind}/{event.thread_id}"
+            _log.warning("Projection %s goes on without the event at position %d", projection.name, event.position)
+            session.park(built, Parked(event.position, stream, event.version, event.type, why(error, projection)))
+
+    def _look(
+        self,
+        session: ProjectionSession,
+        filled: Filled,
+        event: Recorded,
+        left: Sequence[ForgetText | Recount],
+        *,
+        careful: bool,
+    ) -> None:
+        """Carry out the changes that take a look at the log."""
+        for each in left:
+            stream = stream_name(each.tenant, each.kind, each.thread_id)
+            if isinstance(each, Recount):
+                self._recount(session, filled, each, stream, event.position, careful=careful)
+                continue
+            position = self.log.position_of(stream, each.version)
+            if position is not None:
+                session.forget(filled.built, each.text_index, position, event.position)
+
+    def _recount(
+        self, session: ProjectionSession, filled: Filled, what: Recount, stream: str, upto: int, *, careful: bool
+    ) -> None:
+        built, projection = filled
+        session.apply(built, projection, [Delete(what.table, (what.tenant, what.thread_id))])
+        after = 0
+        while events := self.log.recorded_of(stream, after, BATCH):
+            for event in events:
+                if isinstance(event, Unreadable) or event.position > upto or not is_wanted(event, projection):
+                    continue
+                try:
+                    with session.attempt() if careful else nullcontext():
+                        changes = projection.project(event, session.rows(built, projection))
+                        counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
+                        session.apply(built, projection, counted)
+                except StoreError:
+                    raise
+                except Exception:
+                    if not careful:
+                        raise  # else it is parked already, or will be when it is met itself
+            after = events[-1].version
+
+    # What others ask for
+
+    def catch_up(self, name: str) -> None:
+        """Bring a projection as far as the log was at the call, so that what was written before is read.
+
+        What is built anew is not waited for, unless its tables were declared otherwise. Raises ProjectionBehindError
+        when a newer version of it has built the tables, and nobody fills them.
+        """
+        projection = self.projection(name)
+        last = self.log.last_position()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not self._is_ready(projection, last):
+            if self.advance((name,)):
+                continue
+            live = self._live(name)
+            if live is not None and self.fills(live):
+                return  # what is missing cannot be read
+            if time.monotonic() >= until:
+                raise ProjectionBehindError(
+                    f"Projection {name!r} was built by other code than this process has, and is not filled any more. "
+                    "Read it with the code that built it, or let `clew project run` of that code fill it."
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _is_ready(self, projection: Projection, last: int) -> bool:
+        there = self.store.built()
+        if not self._checked:
+            self._checked = all(map(self._is_of_this_log, there))
+        live = next((built for built in there if built.live and built.name == projection.name), None)
+        ready = live is not None and live.position >= last and live.shape == self._shapes[projection.name]
+        return ready and self._checked
+
+    def _live(self, name: str) -> Built | None:
+        return next((built for built in self.store.built() if built.live and built.name == name), None)
+
+    def is_changed(self, name: str) -> bool:
+        """Whether a projection is to be built anew, or is being built anew, by the code that is here."""
+        projection, live = self.projection(name), self._live(name)
+        if live is None or live.version > projection.version or live.code == self.code(projection):
+            return False
+        return name not in self._taken or any(
+            not built.live and built.name == name and self.fills(built) for built in self.store.built()
+        )
+
+    def settle(self) -> None:
+        """Do everything that there is to do."""
+        while self.advance():
+            pass
+
+    def rebuild(self, name: str, progress: Callable[[int, int], None] | None = None) -> None:
+        """Build the tables of a projection anew beside the old ones, which are read and filled until the switch.
+
+        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
+        ProjectionBehindError when a newer version of it, or other code in the middle of it, is in the way.
+        """
+        projection = self.projection(name)
+        goal, begun = self.log.last_position(), self._begin_anew(projection)
+        while True:
+            # Another process may have begun again meanwhile: then its work is waited for, and shared.
+            there = [built for built in self.store.built() if built.name == name and built.generation >= begun]
+            now = there[-1] if there else None
+            if progress is not None and now is not None:
+                progress(now.position, self.log.last_position())
+            if now is not None and now.live and now.position >= goal:
+                return
+            if now is not None and not self.fills(now):
+                raise ProjectionBehindError(
+                    f"Projection {name!r}: another process builds it with other code. End that process, then try again."
+                )
+            if not self.advance((name,)) and now is not None and now.live:
+                return  # what is missing cannot be read
+
+    def _begin_anew(self, projection: Projection) -> int:
+        with self.store.session(self.log.last_position()) as session:
+            own = [built for built in session.built() if built.name == projection.name]
+            newer = next((built for built in own if built.live and built.version > projection.version), None)
+            if newer is not None:
+                raise ProjectionBehindError(
+                    f"Projection {projection.name!r} was built by its version {newer.version}, and this is version "
+                    f"{projection.version}. Rebuild it with the Clew that built it."
+                )
+            for built in own:
+                if not built.live:
+                    session.drop(built)
+            live = any(built.live for built in own)
+            return session.begin(projection, self.code(projection), live=not live).generation
+
+    def forget(self, stream: str, version: int, by: int) -> None:
+        """Let the words of a text that was shredded by the event at version ``by`` leave all indexes at once.
+
+        Where this process does not know what else is in that part of an index, the part is emptied until somebody comes
+        who does.
+        """
+        position, shredded = self.log.position_of(stream, version), self.log.position_of(stream, by)
+        if position is None or shredded is None or not any(built.position >= position for built in self.store.built()):
+            return
+        with self.store.session(self.log.last_position()) as session:
+            for built in session.built():
+                if built.position < position:
+                    continue
+                session.forget(built, None, position, shredded)
+                if self.fills(built):
+                    reindex(self.log, session, Filled(built, self.projections[built.name]))
+                else:
+                    session.empty(built)

@@ -1,0 +1,174 @@
+"""Searching messages: found by the index of words, and shown from their events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from clew.domain import searching
+from clew.domain.messages import Role
+from clew.domain.projection import Query, Recorded, RowValues, Where, Words
+from clew.domain.searching import Snippet
+from clew.domain.tree import containing
+from clew.projections.search import searchable, tenant_scope, thread_scope
+from clew.service.core import Core
+from clew.service.listing import DIRECTORY
+from clew.service.operations import Operation, read
+from clew.service.reading import readable
+
+SEARCH = "search"
+INDEX = "words"
+
+POSITIONS = 50
+"""Messages that are looked at together, at the least: some may not be there to be shown."""
+
+FORKS = 10
+"""Forks that a hit names at the most."""
+
+_Trees: TypeAlias = "dict[str, Sequence[_Fork]]"
+"""By thread, the tree that it belongs to; each is read once in a search."""
+
+
+class Hit(NamedTuple):
+    """A message that was found.
+
+    ``thread_id`` is the thread that it is recorded in or, when that one is deleted, the thread that was searched,
+    else the first of its forks that has the message. ``number`` counts the messages on the path up to it;
+    ``position`` is its place in the store. ``forks`` are the first of the other threads that have the message, and
+    ``fork_count`` says how many there are; deleted ones are not counted.
+    """
+
+    thread_id: str
+    version: int
+    number: int
+    position: int
+    role: Role
+    author: str | None
+    time: datetime
+    actor: str | None
+    snippet: Snippet
+    forks: tuple[str, ...]
+    fork_count: int
+
+
+class _Scope(NamedTuple):
+    """Where is searched: by the scopes of the index, below a position, up to a version."""
+
+    words: Words
+    before: int | None
+    upto: int | None
+
+
+class _Fork(NamedTuple):
+    """A thread of a tree, as far as it matters who has which message."""
+
+    thread_id: str
+    parent_id: str | None
+    forked_at: int | None
+    deleted: bool
+
+
+def search(core: Core, text: str, *, thread: str | None, before: int | None, limit: int) -> Operation[list[Hit]]:
+    """The newest messages that have what the text asks for, all of a tenant or those of a thread's lineage.
+
+    Raises InvalidSearchError, UnknownThreadError or ThreadDeletedError.
+    """
+    words = searching.parse(text)
+    scopes = yield from _scopes(core, words, thread, before)
+    trees: _Trees = {}
+    hits: list[Hit] = []
+    for scope in scopes:
+        below = scope.before
+        while len(hits) < limit:
+            wanted = max(POSITIONS, limit - len(hits))
+            positions = yield from core.models.find(SEARCH, INDEX, scope.words, before=below, limit=wanted)
+            for event in (yield from _events(core, positions)):
+                if len(hits) < limit and (scope.upto is None or event.version <= scope.upto):
+                    hits += yield from _hit(core, event, words, trees, thread)
+            if len(positions) < wanted:
+                break
+            below = positions[-1]
+    return hits
+
+
+def _scopes(core: Core, words: Words, thread: str | None, before: int | None) -> Operation[list[_Scope]]:
+    """What is searched in turn, newest first: everything, or a thread's own messages, then its parent's up to the cut.
+
+    What a thread has from its parent is older than all of its own.
+    """
+    tenant = tenant_scope(core.tenant)
+    if thread is None:
+        return [_Scope(words._replace(scopes=(tenant,)), before, None)]
+    yield from readable(core, thread, "search")
+    found: list[_Scope] = []
+    upto: int | None = None
+    id_: str | None = thread
+    while id_ is not None:
+        found.append(_Scope(words._replace(scopes=(tenant, thread_scope(core.tenant, id_))), before, upto))
+        rows = yield from _select(core, [Where("thread_id", "=", id_)], ["begun", "parent_id", "forked_at"])
+        if not rows:
+            break
+        begun, id_, cut = rows[0]["begun"], rows[0]["parent_id"], rows[0]["forked_at"]
+        upto = cut if upto is None or cut is None else min(upto, cut)
+        before = begun if before is None or begun is None else min(before, begun)
+    return found
+
+
+def _events(core: Core, positions: Sequence[int]) -> Operation[list[Recorded]]:
+    """The events at these positions that can be read, newest first."""
+    found = yield from read(partial(core.log.recorded_at, positions))
+    return [event for event in reversed(found) if isinstance(event, Recorded) and event.tenant == core.tenant]
+
+
+def _hit(core: Core, event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Operation[list[Hit]]:
+    """The hit that an event is: none where its content is gone, or nobody may read it any more."""
+    if event.type != "message-appended" or event.data is None:
+        return []
+    if event.thread_id not in trees:
+        tree = yield from _tree(core, event.thread_id)
+        trees.update({each.thread_id: tree for each in tree})
+    tree = trees.get(event.thread_id, ())
+    having = [each for each in tree if each.thread_id == event.thread_id]
+    having += containing(tree, event.thread_id, event.version)
+    readers = [each.thread_id for each in having if not each.deleted]
+    if asked in readers and readers[0] != event.thread_id:  # deleted, but what was asked for has it
+        readers = [asked, *(id_ for id_ in readers if id_ != asked)]
+    if not readers:
+        return []
+    message = event.data["message"]
+    return [
+        Hit(
+            thread_id=readers[0],
+            version=event.version,
+            number=event.messages,
+            position=event.position,
+            role=message["role"],
+            author=message.get("author"),
+            time=event.time,
+            actor=event.actor,
+            snippet=searching.snippet(searchable(message), words),
+            forks=tuple(readers[1 : FORKS + 1]),
+            fork_count=len(readers) - 1,
+        )
+    ]
+
+
+def _tree(core: Core, thread_id: str) -> Operation[Sequence[_Fork]]:
+    """The threads of the tree that a thread belongs to, each after its parent."""
+    begun = yield from _select(core, [Where("thread_id", "=", thread_id)], ["tree"])
+    if not begun:
+        return []
+    columns = ["thread_id", "parent_id", "forked_at", "status", "begun"]
+    rows = yield from _select(core, [Where("tree", "=", begun[0]["tree"])], columns)
+    rows.sort(key=itemgetter("begun"))
+    return [
+        _Fork(row["thread_id"], row["parent_id"], row["forked_at"], deleted=row["status"] == "deleted") for row in rows
+    ]
+
+
+def _select(core: Core, where: Iterable[Where], columns: Sequence[str]) -> Operation[list[RowValues]]:
+    query = Query("thread", [Where("tenant", "=", core.tenant), *where], columns=columns)
+    return (yield from core.models.select(DIRECTORY, query))

@@ -1,0 +1,60 @@
+"""Stepping through a thread: any version at once, read from near it and not from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from clew.domain.control import detached
+from clew.domain.events import Event, HistoryRewound
+from clew.domain.history import HistoryMessage
+from clew.domain.stepping import Step, Walk, taken
+from clew.service.core import Core
+from clew.service.operations import Operation, read
+from clew.service.reading import At, event, readable, resolve
+
+PAGE = 64
+"""Events that are read at once on the way back: more than a screen shows, and soon decoded."""
+
+LAST = 12
+"""Messages that a step comes with when nobody says how many."""
+
+
+def step(core: Core, thread_id: str, at: At = None, at_message: int | None = None, last: int = LAST) -> Operation[Step]:
+    """A version of a thread, the newest by default, with the last messages on its path.
+
+    The control is folded from the snapshot before the version; the messages are read backwards along the path until
+    there are enough. Only a rewind to a version that lies ahead on another branch is read back to where they part.
+    """
+    head = yield from readable(core, thread_id, "replay")
+    version = yield from resolve(core, thread_id, head, at, at_message)
+    stream = core.stream(thread_id)
+    happened = yield from event(core, thread_id, version)
+    then = head
+    if version != head.version:
+        then = yield from read(lambda: core.log.control(stream, version))
+    path = Walk(version)
+    yield from _back(core, stream, path, lambda: len(path.messages) >= last)
+    messages = path.last(last)
+    gone = yield from _taken(core, stream, happened, path, last)
+    return Step(happened, detached(then), detached(head), messages, gone)
+
+
+def _taken(core: Core, stream: str, happened: Event, path: Walk, last: int) -> Operation[tuple[HistoryMessage, ...]]:
+    """The messages that a rewind took away, of the last before it."""
+    if not isinstance(happened.data, HistoryRewound):
+        return ()
+    before = Walk(happened.version - 1)
+    yield from _back(core, stream, before, lambda: len(before.messages) >= last)
+    messages = before.last(last)
+    if messages:
+        yield from _back(core, stream, path, lambda: path.reached(messages[0].version))
+    return taken(messages, path)
+
+
+def _back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool]) -> Operation[None]:
+    """Walk back until it is enough, or nothing is left."""
+    while walk.at and not enough():
+        after = max(0, walk.at - PAGE)
+        page = yield from read(partial(core.log.lineage, stream, after=after, upto=walk.at))
+        walk.back(page, after)

@@ -1,0 +1,238 @@
+"""checkpoint, fork, rewind and edit: what they do, what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clew import Conversations, Message
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+THREAD = ["thread_id", "title", "status", "version", "messages", "parent_id", "forked_at", "head", "created_at"]
+THREAD += ["updated_at", "metadata"]
+
+
+def said(clew: Clew, thread: str, *at: str) -> list[str]:
+    """The texts of a thread's messages."""
+    messages = clew.object("show", thread, *at, "--json")["messages"]
+    return ["".join(content.get("text", "") for content in message["contents"]) for message in messages]
+
+
+def actor(clew: Clew, thread: str) -> str | None:
+    """Who did what was done last."""
+    found: str | None = clew.lines("log", thread, "--json")[-1]["actor"]
+    return found
+
+
+def test_a_checkpoint_has_the_documented_shape_and_is_found_by_its_name(filled: Clew) -> None:
+    first = filled.ids()[0]
+    found = filled.object("checkpoint", first[:5], "before refund", "--at", "message:2", "--json")
+    assert found == {"thread_id": first, "name": "before refund", "version": 3}
+    assert len(said(filled, first, "--at", "before refund")) == 2
+    assert filled.object("checkpoint", first, "now", "--json")["version"] == 7
+    assert filled.text("checkpoint", first, "then", "--at", "now") == (
+        f"Version 7 of {first} is now the checkpoint 'then'.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "why"),
+    [
+        ("taken", 1, "already has a checkpoint 'taken'"),
+        ("12", 2, "reads as a version"),
+        ("message:1", 2, "reads as a version, a message or a time"),
+        ("2026-01-31", 2, "reads as a version, a message or a time"),
+        ("", 2, "must have 1 to 200"),
+        ("x\x1b[2J", 2, "control character"),
+        ("x" * 201, 2, "201 characters"),
+    ],
+)
+def test_refuses_a_checkpoint_of_such_a_name(filled: Clew, name: str, code: int, why: str) -> None:
+    first = filled.ids()[0]
+    filled.text("checkpoint", first, "taken")
+    assert why in filled.refused(code, "checkpoint", first, name)
+
+
+def test_a_rewind_goes_on_from_the_version_and_says_how_to_undo_it(filled: Clew) -> None:
+    first = filled.ids()[0]
+    before = said(filled, first)
+    found = filled.object("rewind", first, "--to", "message:2", "--json")
+    assert found == {"thread_id": first, "version": 7, "to": 3, "messages": 2}
+    assert said(filled, first) == before[:2]
+    told = filled.text("rewind", first, "--to", "message:1")
+    assert told.startswith(f"{first} is back at version 2 and its 1 message. Nothing was deleted.\n")
+    *_, undo = told.split("clew ")
+    filled.text(*undo.split())
+    assert said(filled, first) == before[:2]
+    filled.text("rewind", first, "--to", "6")
+    assert said(filled, first) == before
+
+
+def test_a_rewind_takes_a_time_and_a_checkpoint(filled: Clew) -> None:
+    first = filled.ids()[0]
+    filled.text("checkpoint", first, "before refund", "--at", "3")
+    assert filled.object("rewind", first, "--to", "before refund", "--json")["to"] == 3
+    time = filled.lines("log", first, "--json")[6]["time"]
+    assert filled.object("rewind", first, "--to", time, "--json")["to"] == 7
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "why"),
+    [
+        ("2026-01-31", 2, "--to '2026-01-31' has no offset"),
+        ("0", 1, "no version 0"),
+        ("9" * 50, 1, "--to: no thread has a version of 50 digits"),
+        ("message:9", 1, "no message 9"),
+        ("nowhere", 1, "no checkpoint 'nowhere'"),
+    ],
+)
+def test_refuses_to_rewind_to_what_names_no_version(filled: Clew, to: str, code: int, why: str) -> None:
+    assert why in filled.refused(code, "rewind", filled.ids()[0], "--to", to)
+
+
+def test_a_rewind_needs_to(filled: Clew) -> None:
+    assert "Missing option '--to'" in filled.refused(2, "rewind", filled.ids()[0])
+
+
+@pytest.mark.parametrize("message", ["message:2", "3", "003"])
+def test_an_edit_is_a_fork_in_which_the_message_says_something_else(filled: Clew, message: str) -> None:
+    first = filled.ids()[0]
+    before = said(filled, first)
+    fork = filled.object("edit", first, message, "My cup broke.", "--title", "Cup", "--json")
+    assert list(fork)[: len(THREAD)] == THREAD
+    assert (fork["parent_id"], fork["forked_at"], fork["messages"], fork["title"]) == (first, 2, 2, "Cup")
+    assert said(filled, fork["thread_id"]) == [before[0], "My cup broke."]
+    assert said(filled, first) == before
+    told = filled.text("edit", first, message, "My cup broke.")
+    assert told.startswith(f"Forked {first} at version 2: the new thread is ")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (b"One\nTwo\n", "One\nTwo"),
+        ("Grüße".encode(), "Grüße"),
+        (b"One\r\n", "One"),
+        (b"One\n\n", "One\n"),
+    ],
+)
+def test_the_text_of_an_edit_can_come_from_stdin(
+    filled: Clew, written: bytes, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written), encoding="ascii"))
+    fork = filled.object("edit", filled.ids()[0], "message:2", "-", "--json")
+    assert said(filled, fork["thread_id"])[-1] == read
+
+
+def test_refuses_a_text_that_is_no_utf_8(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    assert "byte 2 is no UTF-8" in filled.refused(1, "edit", filled.ids()[0], "message:2", "-")
+    assert len(filled.ids()) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "why"),
+    [
+        ("first", 2, "give message:N"),
+        ("message:x", 2, "give message:N"),
+        ("2026-01-31T12:00:00Z", 2, "give message:N"),
+        ("", 2, "give message:N"),
+        ("²", 2, "give message:N"),
+        ("message:0", 1, "not a message"),
+        ("message:9", 1, "no message 9"),
+        ("1", 1, "version 1 of thread"),
+        ("99", 1, "no version 99"),
+        ("0", 1, "no version 0"),
+        ("9" * 30, 1, "MESSAGE: no thread has a version of 30 digits"),
+    ],
+)
+def test_edit_and_redact_refuse_what_names_no_message(filled: Clew, message: str, code: int, why: str) -> None:
+    first = filled.ids()[0]
+    filled.text("checkpoint", first, "first")
+    before = filled.lines("threads", "--json")
+    assert why in filled.refused(code, "edit", first, message, "text")
+    assert why in filled.refused(code, "redact", first, message, "--yes")
+    assert filled.lines("threads", "--json") == before
+
+
+def test_whoever_writes_is_named_by_the_option_else_by_the_environment(filled: Clew) -> None:
+    first = filled.ids()[0]
+    commands = [
+        ["checkpoint", first, "a name"],
+        ["rewind", first, "--to", "2"],
+        ["label", first, "topic=refund"],
+        ["redact", first, "3", "--yes"],
+        ["end", first],
+        ["delete", first],
+    ]
+    for number, command in enumerate(commands):
+        filled.text(*command, "--actor", f"user:{number}")
+        assert actor(filled, first) == f"user:{number}"
+    second = filled.ids()[1]
+    here = {"CLEW_ACTOR": "user:env"}
+    filled.text("fork", second, env=here)
+    filled.text("edit", second, "message:1", "Hello", env=here)
+    filled.text("fork", second, "--actor", "user:7", env=here)
+    assert [actor(filled, id_) for id_ in filled.ids()[2:]] == ["user:env", "user:env", "user:7"]
+
+
+def test_whoever_imports_is_named_and_a_name_that_is_none_leaves_no_database(clew: Clew) -> None:
+    file = clew.file("one.jsonl", {"messages": [{"role": "user", "content": "Hello"}]})
+    assert "actor" in clew.refused(2, "import", file, "--actor", "")
+    assert [each.name for each in clew.folder.iterdir()] == [file]
+    clew.text("import", file, "--actor", "user:7")
+    assert {event["actor"] for event in clew.lines("log", clew.ids()[0], "--json")} == {"user:7"}
+
+
+def test_what_a_status_does_not_allow_is_refused_in_one_line(filled: Clew) -> None:
+    ended, deleted = filled.ids()
+    filled.text("end", ended)
+    filled.text("delete", deleted)
+    assert "is ended: rewind is refused. Fork it to go on." in filled.refused(1, "rewind", ended, "--to", "2")
+    assert "is ended: end is refused" in filled.refused(1, "end", ended)
+    filled.text("checkpoint", ended, "the end")
+    filled.text("edit", ended, "message:2", "On it goes.")
+    for command in (
+        ["checkpoint", deleted, "late"],
+        ["rewind", deleted, "--to", "2"],
+        ["edit", deleted, "2", "text"],
+        ["fork", deleted],
+        ["label", deleted, "a=1"],
+        ["end", deleted],
+        ["delete", deleted],
+        ["show", deleted],
+        ["redact", deleted, "message:1", "--yes"],
+    ):
+        assert "is deleted" in filled.refused(1, *command)
+    filled.text("redact", deleted, "2", "--yes")
+
+
+def test_titles_reasons_labels_and_ids_cannot_steer_the_terminal(clew: Clew) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ex"
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        thread = conversations.start_thread(evil, thread_id=evil, messages=[Message.user(evil)])
+    outputs = [
+        clew.text("checkpoint", thread.id, "a name"),
+        clew.text("label", thread.id, f"{evil}={evil}", "--actor", evil),
+        clew.text("fork", thread.id, "--title", evil),
+        clew.text("edit", thread.id, "message:1", evil, "--title", evil),
+        clew.text("rewind", thread.id, "--to", "2"),
+        clew.text("redact", thread.id, "2", "--yes", "--reason", evil),
+        clew.text("end", thread.id, "--reason", evil),
+        clew.text("log", thread.id),
+        clew.text("threads"),
+        clew.text("log", thread.id, "--json"),
+        clew.refused(1, "rewind", thread.id, "--to", evil),
+        clew.refused(2, "redact", thread.id, evil, "--yes"),
+        clew.refused(2, "label", thread.id, evil),
+        clew.refused(2, "checkpoint", thread.id, evil),
+        clew.text("delete", thread.id, "--reason", evil),
+        clew.refused(1, "rewind", thread.id, "--to", "1"),
+    ]
+    for output in outputs:
+        assert not set(output) & set("\x1b\x07\x9b\r\u202e"), ascii(output)

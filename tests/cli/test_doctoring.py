@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import CalledClew
+
+from clew.conversations import Conversations
+from clew.domain.errors import StoreUrlError
+from clew.domain.findings import Finding
+from clew.domain.ports import Fault, Verdict
+from clew.domain.projection import Parked
+from clew.infrastructure import sqlite_doctor
+from clew.infrastructure.sqlite_doctor import of_disk, of_library, of_write_ahead_log
+from clew.service.doctoring import examine, of_projection, of_verdict
+from clew.service.read_models import ProjectionStatus
+
+ALWAYS = ["sqlite", "fts5", "json"]
+OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database"]
+PROJECTIONS = ["projection directory", "projection search", "projection audit", "projection usage"]
+
+
+def findings(clew: CalledClew, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    done = clew.run("doctor", "--json", *arguments)
+    assert (done.returncode, done.stderr) == (code, "")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(list(each) == ["name", "state", "found", "advice"] for each in found)
+    assert all((each["advice"] is None) == (each["state"] == "ok") for each in found)
+    return {each["name"]: each for each in found}
+
+
+def test_looks_at_everything(filled: CalledClew) -> None:
+    found = findings(filled)
+    assert list(found) == [*ALWAYS, *OF_A_FILE, *PROJECTIONS, "verified"]
+    assert found["schema"] == {
+        "name": "schema",
+        "state": "ok",
+        "found": "clew.db has schema 1, which is this Clew's.",
+        "advice": None,
+    }
+    assert found["verified"]["found"].endswith("those of the newest events; the others were not looked at.")
+
+
+def test_reads_all_of_it_when_it_is_asked_to(filled: CalledClew) -> None:
+    filled.text("project", "run", "--once")
+    found = findings(filled, "--verify")
+    assert list(found)[-3:] == ["verified", "pages", "projections-pages"]
+    assert found["verified"]["found"].endswith("that is everything.")
+
+
+def test_says_it_to_people_too(filled: CalledClew) -> None:
+    lines = filled.text("doctor").splitlines()
+    assert "ok       schema: clew.db has schema 1, which is this Clew's." in lines
+
+
+def test_finds_a_thread_that_was_changed(filled: CalledClew, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("UPDATE event SET type = 'message-redacted' WHERE position = 3")
+    connection.close()
+    for more in ((), ("--verify",)):
+        found = findings(filled, *more, code=1)["verified"]
+        assert found["state"] == "failed"
+        assert "version 3: its hash does not follow" in found["found"]
+
+
+def test_finds_damaged_pages(filled: CalledClew, tmp_path: Path) -> None:
+    filled.text("project", "run", "--once")
+    path = tmp_path / "clew.db.projections"
+    content = bytearray(path.read_bytes())
+    content[8192:] = b"\x7f" * (len(content) - 8192)
+    path.write_bytes(content)
+    assert findings(filled, "--verify", code=1)["projections-pages"]["advice"].startswith("Delete it")
+
+
+def test_finds_events_that_were_parked(filled: CalledClew, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("UPDATE event SET state = x'0001' WHERE position = 2")
+    connection.close()
+    filled.text("project", "run", "--once")
+    found = findings(filled, code=1)["projection audit"]
+    assert found["state"] == "warning"
+    assert "without 1 events, the first at position 2: " in found["found"]
+    assert found["advice"].endswith("then `clew rebuild audit`.")
+
+
+def test_says_that_there_is_no_database(clew: CalledClew, tmp_path: Path) -> None:
+    assert list(findings(clew, code=1)) == [*ALWAYS, "database"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_says_that_the_database_is_anothers(clew: CalledClew, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("CREATE TABLE accounts (name)")
+    connection.close()
+    assert "another program's" in findings(clew, code=1)["schema"]["found"]
+
+
+def test_says_that_the_projections_are_anothers(filled: CalledClew, tmp_path: Path) -> None:
+    (tmp_path / "clew.db.projections").write_bytes(b"")
+    assert findings(filled)["projection search"]["found"].startswith("Waiting")
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    assert findings(filled, code=1)["schema"]["state"] == "failed"
+
+
+def test_refuses_a_url_that_names_no_store(clew: CalledClew) -> None:
+    assert clew.run("--db", "gopher://x", "doctor").returncode == 2
+    with pytest.raises(StoreUrlError):
+        list(examine("gopher://x", tenant="default"))
+
+
+def test_has_nothing_to_say_of_a_store_in_memory() -> None:
+    assert [each.name for each in examine("memory:", tenant="default")] == [*ALWAYS, "database"]
+
+
+# Findings by themselves
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [((3, 6, 23), "ok"), ((3, 7, 0), "warning"), ((3, 51, 2), "warning"), ((3, 51, 3), "ok"), ((4, 0, 0), "ok")],
+)
+def test_knows_the_versions_of_sqlite_that_can_damage_a_database(version: tuple[int, ...], state: str) -> None:
+    assert next(of_library(version)).state == state
+
+
+def test_names_what_sqlite_was_built_without() -> None:
+    connection = sqlite3.connect(":memory:")
+    found = sqlite_doctor._has(connection, "fts9", "CREATE VIRTUAL TABLE t USING fts9(words)", "search cannot be")
+    assert (found.state, found.advice is None) == ("failed", False)
+    assert "no such module: fts9" in found.found
+    connection.close()
+
+
+@pytest.mark.parametrize(("free", "state"), [(2**34, "ok"), (2**27, "warning"), (2**20, "failed")])
+def test_says_how_much_room_there_is(free: int, state: str) -> None:
+    assert of_disk(".", free).state == state
+
+
+def test_says_that_a_write_ahead_log_is_long() -> None:
+    assert of_write_ahead_log("wal", "clew.db", 2**20).state == "ok"
+    assert of_write_ahead_log("wal", "clew.db", 2**30).state == "warning"
+
+
+def test_says_what_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Conversations.open(f"sqlite:///{tmp_path}/clew.db").close()
+    monkeypatch.setattr("os.access", lambda path, _: not str(path).endswith(".lock"))
+    found = sqlite_doctor._permissions(str(tmp_path / "clew.db"))
+    assert (found.state, found.found.endswith("clew.db.lock.")) == ("failed", True)
+
+
+def status(**given: Any) -> ProjectionStatus:
+    values = {"state": "live", "lag": 0, "parked": 0, "parked_events": (), **given}
+    return ProjectionStatus(
+        "search", 1, values["state"], 5, 5, values["lag"], 0.0, None, values["parked"], values["parked_events"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ({}, "ok"),
+        ({"state": "building"}, "ok"),
+        ({"state": "waiting"}, "ok"),
+        ({"state": "other"}, "ok"),
+        ({"state": "changed"}, "warning"),
+        ({"state": "newer"}, "warning"),
+        ({"lag": 99}, "ok"),
+        ({"lag": 1_000_000}, "warning"),
+        ({"parked": 1, "parked_events": (Parked(1, "s", 1, "t", "ValueError"),)}, "warning"),
+    ],
+    ids=str,
+)
+def test_knows_what_the_status_of_a_projection_means(given: dict[str, Any], state: str) -> None:
+    found = of_projection(status(**given))
+    assert (found.state, found.advice is None) == (state, state == "ok")
+
+
+def test_knows_what_a_verification_comes_to() -> None:
+    expected = Finding("verified", "ok", "1 threads, 2 events verified: all.")
+    assert of_verdict(Verdict(1, 2, None), "all") == expected
+    assert of_verdict(Verdict(1, 2, Fault("t", 2, "it is missing")), "all").state == "failed"

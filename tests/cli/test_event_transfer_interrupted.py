@@ -1,0 +1,117 @@
+"""Real processes that are interrupted or killed while they move events: nothing is half there, and it goes on."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
+from tests.infrastructure.recording import PATIENCE, wait_until
+
+from clew import Conversations, Message
+
+THREADS, MESSAGES = 30, 98
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[bytes]:
+    """An export of some thousand events, in which messages are redacted that lie far apart."""
+    with Conversations.open("memory:") as store:
+        threads = [store.start_thread(thread_id=str(number)) for number in range(THREADS)]
+        for number in range(MESSAGES):
+            said = [each.append(Message.user(f"{number} {'x' * 60}")) for each in threads[: 1 + number % THREADS]]
+            if number % 7 == 0:
+                kept = said[0]
+            if number % 7 == number // 14 % 7:  # from one to seven rounds later
+                threads[0].redact(kept)
+        return list(store.export_events())
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*COMMAND, *arguments], cwd=folder, env=ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def events(folder: Path) -> int:
+    """How many events the database holds, none where it is not there yet."""
+    try:
+        database = sqlite3.connect(f"file:{folder}/clew.db?mode=ro", uri=True)
+        try:
+            return int(database.execute("SELECT count(*) FROM event").fetchone()[0])
+        finally:
+            database.close()
+    except sqlite3.Error:
+        return 0
+
+
+def goes_on(folder: Path, lines: list[bytes]) -> None:
+    """What there is verifies, and importing again completes it."""
+    with Conversations.open(f"sqlite:///{folder}/clew.db") as copy:
+        before = copy.verify()
+        assert before.first_bad is None
+        (folder / "copy.jsonl").write_bytes(b"".join(lines))
+        found = copy.import_events(folder / "copy.jsonl")
+        assert (found.skipped, found.failed, found.torn) == (before.events, [], False)
+        assert list(copy.export_events()) == lines
+        assert copy.verify().first_bad is None
+
+
+def test_ctrl_c_in_a_long_import_leaves_whole_commits(
+    lines: list[bytes], tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    process = start(tmp_path, "import", "-")
+    started.append(process)
+    assert process.stdin is not None
+    process.stdin.write(b"".join(lines[: len(lines) * 3 // 4]))
+    process.stdin.flush()
+    wait_until(lambda: events(tmp_path) > 0)  # it waits for the rest then, or is about to
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, said) == (130, b"clew: interrupted.\n")
+    assert 0 < events(tmp_path) < len(lines) * 3 // 4
+    goes_on(tmp_path, lines)
+
+
+def test_an_import_that_is_killed_anywhere_goes_on(
+    lines: list[bytes], tmp_path: Path, scale: float, started: list[subprocess.Popen[bytes]]
+) -> None:
+    chance = random.Random(11)
+    for number in range(max(3, round(20 * scale))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "copy.jsonl").write_bytes(b"".join(lines))
+        reached = chance.randrange(len(lines) - 2)
+        process = start(folder, "import", "copy.jsonl")
+        started.append(process)
+        wait_until(lambda: events(folder) >= reached or process.poll() is not None)  # noqa: B023 - called at once
+        process.kill()
+        process.communicate()
+        goes_on(folder, lines)
+
+
+def test_a_reader_who_has_read_enough_ends_an_export(
+    lines: list[bytes], tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    goes_on(tmp_path, lines)
+    process = start(tmp_path, "export", "--format", "clew")
+    started.append(process)
+    assert process.stdout is not None
+    assert process.stdout.readline() == lines[0]
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(PATIENCE) == 1

@@ -1,0 +1,251 @@
+"""Every command that there is refuses what is wrong: in one line, with the right code, and never with a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.acceptance.clew_command import ENVIRONMENT, GLAZE
+from typer.main import get_command
+
+from clew import Conversations, Message
+from clew.cli.app import app
+from clew.cli.headings import HEADINGS, OTHERS, under_headings
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+COMMANDS: dict[str, Any] = dict(getattr(get_command(app), "commands"))  # noqa: B009  # the class of groups is Typer's own
+
+THREAD = "THREAD"
+ARGUMENTS = {
+    THREAD: "order-1",
+    "NAME": "a name",
+    "MESSAGE": "2",
+    "TEXT": "text",
+    "NAME=VALUE": "topic=refund",
+    "FILE": "two.jsonl",
+    "OTHER": "order-2",
+    "WORDS…": "hello",
+    "run|status": "status",
+    "bash|zsh|fish": "bash",
+}
+"""What is given for an argument of this metavar; a new one needs a line here."""
+
+OPTIONS: dict[str, list[str]] = {
+    "diff": ["--at", "2"],
+    "rebuild": ["--all"],
+    "redact": ["--yes"],
+    "rewind": ["--to", "2"],
+}
+"""What a command needs beside its arguments."""
+
+WITHOUT_STORE = {"import", "demo", "completion", "doctor"}
+"""Commands that need no database, make one, or list what is wrong with it."""
+
+
+def arguments(name: str) -> list[tuple[str, bool]]:
+    """The metavars of a command's arguments, and whether they must be given."""
+    given = [each for each in COMMANDS[name].params if each.param_type_name == "argument"]
+    return [(each.metavar.strip("[]"), each.required) for each in given]
+
+
+def options(name: str) -> set[str]:
+    return {option for each in COMMANDS[name].params if each.param_type_name == "option" for option in each.opts}
+
+
+def called(name: str, thread: str | None = None, *, optional: bool = False) -> list[str]:
+    """A command line that nothing is wrong with: what it needs, or all that it takes."""
+    given = []
+    for metavar, required in arguments(name):
+        if thread is not None and metavar == THREAD:
+            given.append(thread)
+        elif required or optional:
+            given.append(ARGUMENTS[metavar])
+    named = ["--thread", thread] if thread is not None and "--thread" in options(name) else []
+    return [name, *given, *OPTIONS.get(name, []), *named]
+
+
+OF_A_THREAD = sorted(name for name in COMMANDS if THREAD in dict(arguments(name)) or "--thread" in options(name))
+OF_A_VERSION = sorted((name, option) for name in COMMANDS for option in ("--at", "--to") if option in options(name))
+WITH_STORE = sorted(set(COMMANDS) - WITHOUT_STORE)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two threads whose ids begin alike."""
+    path = tmp_path_factory.mktemp("two") / "clew.db"
+    with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
+        for id_ in ("order-1", "order-2"):
+            conversations.start_thread(thread_id=id_, messages=[Message.user(f"Hello {id_} {n}") for n in range(40)])
+    return path
+
+
+@pytest.fixture
+def two(clew: Clew, database: Path) -> Clew:
+    """With two threads whose ids begin alike."""
+    shutil.copyfile(database, clew.folder / "clew.db")
+    return clew
+
+
+def error(clew: Clew, code: int, *command: str) -> dict[str, str]:
+    """What a command that fails says in JSON."""
+    done = clew.run(*command, "--json")
+    assert (done.returncode, done.stdout) == (code, ""), done
+    (line,) = done.stderr.splitlines()
+    found: dict[str, dict[str, str]] = json.loads(line)
+    assert list(found) == ["error"]
+    assert list(found["error"]) == ["type", "message"]
+    assert "mistake" not in found["error"]["message"]
+    return found["error"]
+
+
+def test_there_are_commands_of_each_kind() -> None:
+    assert {"show", "fork", "rewind", "redact", "verify", "export"} <= set(OF_A_THREAD)
+    assert {("show", "--at"), ("fork", "--at"), ("rewind", "--to")} <= set(OF_A_VERSION)
+    assert {"migrate", "threads"} <= set(WITH_STORE)
+
+
+def test_every_command_stands_under_one_heading_of_the_help(clew: Clew) -> None:
+    named = [name for names in HEADINGS.values() for name in names]
+    assert len(named) == len(set(named))
+    assert set(COMMANDS) <= set(named)
+    listed = clew.text("--help")
+    shown = re.findall(r"^(\w[\w ]+):$", listed, re.MULTILINE)
+    assert shown == ["Options", *(heading for heading, _ in under_headings(COMMANDS))]
+
+
+def test_a_command_without_a_heading_stands_last() -> None:
+    assert under_headings(["new", "show", "import"]) == [
+        ("Begin", ["import"]),
+        ("Read", ["show"]),
+        (OTHERS, ["new"]),
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_takes_json(name: str) -> None:
+    assert "--json" in options(name)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_refuses_an_unknown_option(clew: Clew, name: str) -> None:
+    assert f"Try 'clew {name} --help'" in clew.refused(2, *called(name), "--no-such-option")
+    assert error(clew, 2, *called(name), "--no-such-option")["type"] == "UsageError"
+    assert list(clew.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_refuses_too_few_and_too_many_arguments(clew: Clew, name: str) -> None:
+    needed = [metavar for metavar, required in arguments(name) if required]
+    if needed:
+        assert needed[0] in clew.refused(2, name)
+    if not any(each.nargs == -1 for each in COMMANDS[name].params):
+        assert "unexpected extra argument" in clew.refused(2, *called(name, optional=True), "more", "and more")
+    assert list(clew.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", OF_A_THREAD)
+def test_refuses_a_thread_that_is_not_there(two: Clew, name: str) -> None:
+    assert two.refused(1, *called(name, "zz")).startswith("There is no thread 'zz'.")
+    assert error(two, 1, *called(name, "zz"))["type"] == "UnknownThreadError"
+    assert "\\x1b" in two.refused(1, *called(name, "\x1b[2J"))
+
+
+@pytest.mark.parametrize("name", OF_A_THREAD)
+def test_refuses_a_beginning_that_several_threads_have(two: Clew, name: str) -> None:
+    said = two.refused(1, *called(name, "order"))
+    assert "order-1" in said
+    assert "order-2" in said
+    assert error(two, 1, *called(name, "order"))["type"] == "AmbiguousThreadError"
+
+
+@pytest.mark.parametrize("name", OF_A_THREAD)
+def test_refuses_a_name_that_no_thread_can_have(two: Clew, name: str) -> None:
+    assert error(two, 2, *called(name, "x" * 201))["type"] == "InvalidNameError"
+    assert error(two, 2, *called(name, "\udcff"))["type"] == "InvalidNameError"
+
+
+@pytest.mark.parametrize(("name", "option"), OF_A_VERSION)
+@pytest.mark.parametrize(
+    ("given", "code", "kind"),
+    [
+        ("99", 1, "UnknownVersionError"),
+        ("message:99", 1, "UnknownVersionError"),
+        ("nowhere", 1, "UnknownCheckpointError"),
+        ("2001-01-01T00:00:00Z", 1, "UnknownVersionError"),
+        ("2026-01-31T12:00:00", 2, "InvalidTimeError"),
+    ],
+)
+def test_refuses_what_names_no_version(two: Clew, name: str, option: str, given: str, code: int, kind: str) -> None:
+    command = called(name, "order-1")
+    if option in command:
+        del command[command.index(option) :][:2]
+    assert error(two, code, *command, option, given)["type"] == kind
+
+
+@pytest.mark.parametrize("name", WITH_STORE)
+def test_refuses_a_database_that_is_not_there_or_is_none_and_makes_nothing(clew: Clew, name: str) -> None:
+    command = called(name, "order-1")
+    assert "there is no database" in clew.refused(1, *command)
+    assert list(clew.folder.iterdir()) == []
+    (clew.folder / "clew.db").write_text("This is no database.")
+    assert "not an SQLite database" in clew.refused(1, *command)
+    assert error(clew, 1, *command)["type"] == "StoreSchemaError"
+    assert [each.name for each in clew.folder.iterdir()] == ["clew.db"]
+    assert "Clew can open" in clew.refused(2, "--db", "nonsense", *command) or name == "migrate"
+
+
+PIPES = """
+import json, os, sys
+import clew.conversations, clew.cli.rendering, clew.cli.shapes
+from clew.cli import main
+
+for command in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        code = main(command)
+        sys.stdout.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_ends_quietly_when_nobody_reads_what_it_writes(two: Clew) -> None:
+    names = sorted(COMMANDS)
+    commands = []
+    for name in names:  # each on a database of its own, because some change it
+        shutil.copyfile(two.folder / "clew.db", two.folder / f"{name}.db")
+        commands.append(["--db", f"sqlite:///{name}.db", *called(name, "order-1")])
+    two.file("two.jsonl", GLAZE)
+    done = subprocess.run(
+        [sys.executable, "-c", PIPES, json.dumps(commands)],
+        cwd=two.folder,
+        env={**ENVIRONMENT, "SHELL": "/bin/bash"},
+        check=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert dict(zip(names, done.stdout.split(), strict=True)) == dict.fromkeys(names, "1")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", WITH_STORE)
+def test_says_in_one_line_that_the_file_is_damaged(two: Clew, name: str) -> None:
+    path = two.folder / "clew.db"
+    path.write_bytes(path.read_bytes()[:4096].ljust(path.stat().st_size, b"\xa5"))
+    done = two.run(*called(name, "order-1"))
+    assert "mistake" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
+    if done.returncode == 0:  # who only asks for the schema sees a page that is whole
+        assert name == "migrate"

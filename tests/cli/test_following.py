@@ -1,0 +1,117 @@
+"""``clew log -f``: in a pipe and on a terminal, while others write."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
+from tests.cli.terminal_session import Session
+
+from clew import Conversations, Message
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+
+@pytest.fixture
+def conversations(tmp_path: Path) -> Iterator[Conversations]:
+    with Conversations.open(f"sqlite:///{tmp_path}/clew.db?synchronous=OFF") as opened:
+        thread = opened.start_thread("Refund", thread_id="first", messages=[Message.user("one")], actor="user:1")
+        thread.append(Message.user("two"))
+        yield opened
+
+
+@contextmanager
+def following(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*COMMAND, "log", "-f", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_gives_what_is_there_and_then_what_comes_line_by_line(tmp_path: Path, conversations: Conversations) -> None:
+    thread = conversations.thread("first")
+    with following(tmp_path, "fir", "--json") as process:
+        there: list[Any] = [json.loads(line(process)) for _ in range(3)]
+        assert [each["version"] for each in there] == [1, 2, 3]
+        conversations.start_thread("another")
+        for number in range(3):
+            thread.append(Message.user(f"later {number}"))
+            came = json.loads(line(process))
+            assert (came["thread_id"], came["version"]) == ("first", 4 + number)
+            assert came["data"]["message"]["contents"][0]["text"] == f"later {number}"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, output, errors) == (130, "", "")
+
+
+def test_without_a_thread_follows_them_all_after_a_position(tmp_path: Path, conversations: Conversations) -> None:
+    with following(tmp_path, "--after", "2") as process:
+        assert line(process).split()[2:] == ["first", "3", "message-appended", "user:", "two"]
+        conversations.start_thread("Another", thread_id="second", actor="user:2")
+        assert line(process).split()[2:] == ["second", "1", "thread-started", "Another", "by", "user:2"]
+        conversations.thread("first").fork(thread_id="third").append(Message.user("three\n\x1b[2Jfour"))
+        assert line(process).split()[2:5] == ["third", "4", "thread-forked"]
+        assert line(process).endswith(" user: three \\x1b[2Jfour\n")
+
+
+def test_ends_when_nobody_reads_any_more_though_nothing_comes(tmp_path: Path, conversations: Conversations) -> None:
+    with following(tmp_path, "first") as process:
+        assert "thread-started" in line(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == 1
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert conversations.thread("first").version == 3
+
+
+def test_follows_on_a_terminal_and_ends_quietly_with_ctrl_c(tmp_path: Path, conversations: Conversations) -> None:
+    with Session(tmp_path, "log", "first", "--follow", "--after", "2") as session:
+        session.until_said("two")
+        conversations.thread("first").append(Message.user("漢字 " * 200))
+        session.until_said("…")
+        session.interrupt()
+        assert session.end() == 130
+        lines = session.output.replace("^C", "").splitlines()
+    assert len(lines) == 2
+    assert "message-appended" in lines[1]
+    assert "interrupted" not in session.output
+    assert len(lines[1]) < 200
+
+
+@pytest.mark.usefixtures("conversations")
+def test_after_leaves_out_what_came_before(clew: Clew) -> None:
+    assert [each["version"] for each in clew.lines("log", "first", "--json", "--after", "1")] == [2, 3]
+    assert "thread-started" not in clew.text("log", "first", "--after", "1")
+    assert clew.lines("log", "first", "--json", "--after", "3") == []
+
+
+@pytest.mark.usefixtures("conversations")
+def test_refuses_what_it_cannot_follow(clew: Clew) -> None:
+    assert "no thread 'zz'" in clew.refused(1, "log", "-f", "zz")
+    assert "Missing argument 'THREAD'" in clew.refused(2, "log")
+    assert "Missing argument 'THREAD'" in clew.refused(2, "log", "--after", "1")
+    assert "--after" in clew.refused(2, "log", "first", "--after", "-1")
+    assert "there is no database" in clew.refused(1, "--db", "sqlite:///none.db", "log", "-f")

@@ -1,0 +1,93 @@
+"""migrate: what it says, asks, copies and refuses. How it migrates is tested where it does."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from clew.infrastructure import sqlite_schema
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+
+class Terminal(io.StringIO):
+    """A stdin with somebody at it, who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def old(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> Clew:
+    """A database with the first schema, and a Clew that knows the second."""
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {1: ("CREATE TABLE extra (a INTEGER)",)})
+    return filled
+
+
+def test_a_present_database_has_nothing_to_migrate(filled: Clew) -> None:
+    assert filled.text("migrate", "--backup", "copy.db") == (
+        "clew.db has schema 1, which is this Clew's. There is nothing to migrate.\n"
+    )
+    found = filled.object("migrate", "--backup", "copy.db", "--json")
+    assert found == {"database": "clew.db", "from": 1, "to": 1, "backup": None}
+    assert not (filled.folder / "copy.db").exists()
+
+
+def test_a_migration_has_the_documented_shape_and_the_copy_is_there(old: Clew) -> None:
+    found = old.object("migrate", "--yes", "--backup", "copy.db", "--json")
+    assert found == {"database": "clew.db", "from": 1, "to": 2, "backup": "copy.db"}
+    assert len(old.ids()) == 2
+    assert old.object("--db", "sqlite:///copy.db", "migrate", "-y", "--json") == {
+        "database": "copy.db",
+        "from": 1,
+        "to": 2,
+        "backup": None,
+    }
+
+
+def test_says_what_it_did(old: Clew) -> None:
+    assert old.text("migrate", "--yes", "--backup", "copy.db") == (
+        "Migrated clew.db from schema 1 to 2. A copy of what it was is copy.db.\n"
+    )
+    assert "nothing to migrate" in old.text("migrate")
+
+
+def test_other_commands_say_that_it_is_to_be_migrated(old: Clew) -> None:
+    for command in (["threads"], ["import", "two.jsonl"], ["verify"], ["label", "x", "a=1"]):
+        assert "bring it up to date with `clew migrate`" in old.refused(1, *command)
+
+
+def test_without_a_terminal_it_needs_yes(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert "Say --yes" in old.refused(2, "migrate")
+    assert "has schema 1" in old.refused(1, "threads")
+
+
+def test_on_a_terminal_it_asks_with_a_hint_at_a_copy(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    done = old.run("migrate")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "clew.db has schema 1, and this Clew knows schema 2. Copy clew.db and clew.db-wal first, "
+        "or say no and give --backup PATH. Migrate it now? [y/N] Nothing was changed.\n"
+    )
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    done = old.run("migrate", "--backup", "copy.db")
+    assert done.returncode == 0
+    assert "Copy" not in done.stderr
+    assert len(old.ids()) == 2
+
+
+def test_a_copy_does_not_replace_a_file(old: Clew) -> None:
+    assert "there is a file already" in old.refused(1, "migrate", "--yes", "--backup", "two.jsonl")
+    assert "there is a file already" in old.refused(1, "migrate", "--yes", "--backup", "clew.db")
+    assert "has schema 1" in old.refused(1, "threads")
+
+
+def test_what_is_no_file_is_wrong_usage(clew: Clew) -> None:
+    assert "names no SQLite file" in clew.refused(2, "--db", "memory:", "migrate")

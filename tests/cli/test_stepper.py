@@ -1,0 +1,174 @@
+"""The stepper without a terminal: what keys there are in what was sent, and where they lead."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.cli.stepper import HELP, MOVES, Stepper, decode, found, grown, left_over, press
+
+SENT = {
+    b"\x1b[C": "right",
+    b"\x1bOC": "right",
+    b"\x1b[D": "left",
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1b[1;5C": "right",
+    b"\x1b[5~": "page up",
+    b"\x1b[6~": "page down",
+    b"\x1b[H": "home",
+    b"\x1bOH": "home",
+    b"\x1b[1~": "home",
+    b"\x1b[F": "end",
+    b"\x1b[4~": "end",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\x7f": "backspace",
+    b"q": "q",
+    b" ": " ",
+    "ü".encode(): "ü",
+    "漢".encode(): "漢",
+    "😀".encode(): "😀",
+}
+KEYS = [
+    *MOVES,
+    "home",
+    "end",
+    "g",
+    "G",
+    "[",
+    "]",
+    "c",
+    ":",
+    "?",
+    "enter",
+    "escape",
+    "backspace",
+    "resize",
+    "z",
+    *"0123",
+]
+
+
+@pytest.mark.parametrize(("sent", "key"), SENT.items())
+def test_knows_the_keys_that_terminals_send(sent: bytes, key: str) -> None:
+    assert decode(sent) == ([key], b"")
+
+
+@given(st.lists(st.sampled_from([*SENT])), st.integers(0, 40))
+def test_keys_come_out_the_same_wherever_what_was_sent_is_torn(sent: list[bytes], cut: int) -> None:
+    whole = b"".join(sent)
+    first, rest = decode(whole[:cut])
+    second, end = decode(rest + whole[cut:])
+    assert first + second == [SENT[each] for each in sent]
+    assert end == b""
+
+
+@given(st.binary())
+def test_whatever_is_sent_is_taken_in(sent: bytes) -> None:
+    keys, rest = decode(sent)
+    assert all(keys)
+    assert len(rest) < 4 or rest.startswith(b"\x1b")
+    assert left_over(rest) in ([], ["escape"])
+
+
+def test_escape_alone_is_a_key_when_nothing_comes_after_it() -> None:
+    assert decode(b"\x1b") == ([], b"\x1b")
+    assert left_over(b"\x1b") == ["escape"]
+    assert left_over(b"") == left_over("漢".encode()[:2]) == []
+    assert decode(b"\x1bq") == (["escape", "q"], b"")
+
+
+def test_keys_without_a_meaning_are_none() -> None:
+    assert decode(b"\x1b[99~\x1b[Z\xff\xfeq") == (["q"], b"")
+
+
+def pressed(stepper: Stepper, *keys: str) -> Stepper:
+    for key in keys:
+        stepper = press(stepper, key)
+    return stepper
+
+
+@given(st.integers(1, 50).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n))), st.lists(st.sampled_from(KEYS)))
+def test_versions_stay_within_the_thread(where: tuple[int, int], keys: list[str]) -> None:
+    stepper = Stepper(*where, stops=(1, where[1]))
+    for key in keys:
+        stepper = press(stepper, key)
+        assert 1 <= stepper.version <= stepper.newest == where[1]
+        assert stepper.seeking in {-1, 0, 1}
+        assert not stepper.ended
+    assert press(pressed(stepper, "escape", "escape"), "q").ended
+
+
+@pytest.mark.parametrize(
+    ("keys", "version"),
+    [
+        (["right"], 41),
+        (["l", "n", " ", "down"], 44),
+        (["left", "h", "p", "up"], 36),
+        (["page down"], 50),
+        (["page up"], 30),
+        (["home"], 1),
+        (["g"], 1),
+        (["end"], 95),
+        (["G"], 95),
+        (["c"], 60),
+        (["c", "c"], 80),
+        (["c", "c", "c"], 80),
+        (["7", "enter"], 7),
+        ([":", "1", "2", "backspace", "3", "enter"], 13),
+        (["7", "escape"], 40),
+        (["7", "backspace", "backspace", "right"], 41),
+        ([":", "enter", "right"], 41),
+        (["9", "9", "9", "enter"], 40),
+        (["0", "enter"], 40),
+        (["?", "right", "right"], 41),
+        (["x", "enter", "escape"], 40),
+    ],
+)
+def test_keys_lead_to_versions(keys: list[str], version: int) -> None:
+    assert pressed(Stepper(40, 95, (10, 60, 80)), *keys).version == version
+
+
+def test_says_why_a_key_led_nowhere() -> None:
+    stepper = Stepper(1, 2)
+    assert pressed(stepper, "left").told == "This is the first version."
+    assert pressed(stepper, "right").told == ""
+    assert pressed(stepper, "right", "right").told == "This is the newest version."
+    assert pressed(stepper, "c").told == "There is no checkpoint after this version."
+    assert pressed(stepper, "3", "enter").told == "There is no version 3: they go from 1 to 2."
+    assert pressed(stepper, "left", "x").told == ""
+
+
+def test_a_message_is_sought_and_found_or_not() -> None:
+    stepper = Stepper(4, 9)
+    assert (press(stepper, "]").seeking, press(stepper, "[").seeking) == (1, -1)
+    assert found(press(stepper, "]"), 7) == stepper._replace(version=7)
+    assert found(press(stepper, "]"), None).told == "There is no message after this version."
+    assert found(press(stepper, "["), None).told == "There is no message before this version."
+
+
+def test_a_thread_that_grows_has_a_new_end() -> None:
+    stepper = grown(Stepper(4, 4), 9, (8,))
+    assert stepper.version == 4
+    assert press(stepper, "end").version == 9
+    assert press(stepper, "c").version == 8
+
+
+def test_any_key_leaves_the_help_and_the_end_of_the_input_ends() -> None:
+    helping = press(Stepper(1, 2), "?")
+    assert helping.helping
+    assert press(helping, "resize").helping
+    assert press(helping, "q") == Stepper(1, 2)
+    assert press(helping, "closed").ended
+
+
+def test_no_number_is_too_long_to_be_typed() -> None:
+    assert pressed(Stepper(1, 2), *"9" * 5_000, "enter").version == 1
+
+
+def test_the_help_names_every_key() -> None:
+    told = " ".join(keys for keys, _ in HELP)
+    for key in ("l", "n", "space", "h", "p", "PgUp", "PgDn", "Home", "g", "End", "G", "]", "[", "c", ":", "?", "q"):
+        assert key in told.split() or key in told

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from tests.infrastructure.recording import PATIENCE, in_child, wait_until
+
+from clew.infrastructure import background
+from clew.infrastructure.background import Background
+
+
+class Work:
+    """Counts how often it is done, and can be held."""
+
+    def __init__(self, rounds: int = 1) -> None:
+        self.done = 0
+        self.rounds = rounds
+        self.fails = False
+        self.go = threading.Event()
+        self.go.set()
+
+    def __call__(self) -> bool:
+        assert self.go.wait(PATIENCE)
+        self.done += 1
+        if self.fails:
+            raise RuntimeError("failed, says the test")
+        return self.done % self.rounds != 0
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "QUIET_SECONDS", 0.02)
+
+
+def test_begins_no_thread_until_it_is_asked() -> None:
+    before = threading.active_count()
+    work = Background(Work())
+    assert threading.active_count() == before
+    work.close()
+
+
+def test_does_once_what_is_asked_for_often() -> None:
+    work = Work()
+    asked = Background(work)
+    for _ in range(1_000):
+        asked.nudge()
+    wait_until(lambda: work.done > 0)
+    asked.close()
+    assert work.done <= 2
+
+
+def test_goes_on_until_there_is_nothing_to_do() -> None:
+    work = Work(rounds=5)
+    asked = Background(work)
+    asked.nudge()
+    wait_until(lambda: work.done == 5)
+    asked.close()
+    assert work.done == 5
+
+
+def test_does_not_wait_for_ever_for_it_to_be_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "QUIET_SECONDS", 1_000.0)
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.05)
+    work = Work()
+    asked = Background(work)
+    asked.nudge()
+    wait_until(lambda: work.done == 1)
+    asked.close()
+
+
+def test_ends_in_the_middle_of_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "QUIET_SECONDS", 1_000.0)
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 1_000.0)
+    work = Work()
+    asked = Background(work)
+    asked.nudge()
+    asked.close()
+    asked.close()
+    asked.nudge()
+    assert work.done == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "clew-projector"]
+
+
+def test_waits_for_what_it_is_doing_when_it_is_closed() -> None:
+    work = Work(rounds=1_000)
+    work.go.clear()
+    asked = Background(work)
+    asked.nudge()
+    closing = threading.Thread(target=asked.close)
+    closing.start()
+    work.go.set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert work.done < 1_000
+
+
+def test_tries_again_what_failed_when_it_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work()
+    work.fails = True
+    asked = Background(work)
+    with caplog.at_level(logging.ERROR):
+        asked.nudge()
+        wait_until(lambda: bool(caplog.records))
+    assert "failed" in caplog.text
+    work.fails = False
+    asked.nudge()
+    wait_until(lambda: work.done == 2)
+    asked.close()
+
+
+def test_begins_afresh_in_the_child_of_a_fork() -> None:
+    work = Work()
+    asked = Background(work)
+    asked.nudge()
+    wait_until(lambda: work.done == 1)
+
+    def in_the_child() -> None:
+        asked.nudge()
+        wait_until(lambda: work.done == 2)
+        asked.close()
+
+    assert in_child(in_the_child) == 0
+    asked.nudge()
+    wait_until(lambda: work.done == 2)
+    asked.close()

@@ -1,0 +1,196 @@
+"""Migrations: all the way or not at all, under the lock, with a copy. They are made up: there is one schema yet."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from clew import Conversations, Message
+from clew.domain.errors import StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.infrastructure import sqlite_migrations, sqlite_schema, urls
+
+STEPS = {
+    1: ("ALTER TABLE stream ADD COLUMN note TEXT", "UPDATE stream SET note = 'old'"),
+    2: ("CREATE TABLE extra (a INTEGER)", "INSERT INTO extra VALUES (7)"),
+}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A database with the first schema."""
+    path = tmp_path / "clew.db"
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        conversations.start_thread("Old", thread_id="old", messages=[Message.user("Hello")])
+    return path
+
+
+@pytest.fixture
+def newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Clew that knows the third schema."""
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", STEPS)
+
+
+def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def dump(path: Path) -> list[str]:
+    """All that is in a database."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [*connection.iterdump(), *map(str, connection.execute("PRAGMA user_version").fetchone())]
+
+
+def test_there_is_nothing_to_migrate_in_a_present_database(old: Path, tmp_path: Path) -> None:
+    before = dump(old)
+    assert sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy")) == (1, 1)
+    assert dump(old) == before
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.usefixtures("newer")
+def test_leads_from_schema_to_schema_and_the_store_is_as_it_was(old: Path) -> None:
+    url = f"sqlite:///{old}"
+    assert urls.schemas(url) == (1, 3)
+    assert urls.migrate(url) == (1, 3)
+    assert urls.schemas(url) == (3, 3)
+    assert rows(old, "SELECT note FROM stream UNION ALL SELECT a FROM extra") == [("old",), (7,)]
+    with Conversations.open(url) as conversations:
+        thread = conversations.thread("old")
+        thread.append(Message.user("And on"))
+        assert [said.text for said in thread.history()] == ["Hello", "And on"]
+        assert conversations.verify().first_bad is None
+
+
+@pytest.mark.usefixtures("newer")
+def test_an_older_database_is_not_opened_and_the_error_says_what_to_do(old: Path) -> None:
+    before = dump(old)
+    for create in (True, False):
+        with pytest.raises(StoreSchemaError, match=r"has schema 1, and this Clew knows schema 3.*`clew migrate`"):
+            Conversations.open(f"sqlite:///{old}", create=create)
+    assert dump(old) == before
+
+
+def test_a_newer_database_is_neither_opened_nor_migrated(old: Path) -> None:
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    for refused in (Conversations.open, urls.schemas, urls.migrate):
+        with pytest.raises(StoreSchemaError, match=r"has schema 7, and this Clew knows schema 1.*a newer one"):
+            refused(f"sqlite:///{old}")
+
+
+def test_a_schema_that_no_migration_begins_with_is_refused(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {2: STEPS[2]})
+    with pytest.raises(StoreSchemaError, match=r"Open it with the Clew that made it\.$"):
+        urls.migrate(f"sqlite:///{old}")
+
+
+@pytest.mark.parametrize("backup", [False, True])
+def test_a_migration_that_fails_leaves_everything_as_it_was(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backup: bool
+) -> None:
+    before = dump(old)
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {**STEPS, 2: (*STEPS[2], "INSERT INTO nowhere VALUES (1)")})
+    with pytest.raises(StoreUnavailableError, match="nowhere"):
+        sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy") if backup else None)
+    assert dump(old) == before
+    monkeypatch.undo()
+    with Conversations.open(f"sqlite:///{old}") as conversations:
+        assert conversations.verify().first_bad is None
+        conversations.thread("old").append(Message.user("Hello"))
+
+
+@pytest.mark.usefixtures("newer")
+def test_the_copy_is_the_database_as_it_was_its_log_included(old: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(old)) as left:  # what is only in the log is part of it
+        left.execute("PRAGMA journal_mode = WAL")
+        left.execute("PRAGMA wal_autocheckpoint = 0")
+        with left:
+            left.execute("INSERT INTO counter VALUES ('late', 5)")
+        log = (tmp_path / "clew.db-wal").read_bytes()
+    (tmp_path / "clew.db-wal").write_bytes(log)
+    before = dump(old)
+    copy = tmp_path / "copy.db"
+    sqlite_migrations.migrate(str(old), backup=str(copy))
+    assert dump(copy) == before
+    assert any("late" in line for line in before)
+
+
+@pytest.mark.usefixtures("newer")
+def test_a_copy_that_cannot_be_made_stops_the_migration(old: Path, tmp_path: Path) -> None:
+    before = dump(old)
+    (tmp_path / "there").write_text("mine")
+    for backup, why in (("there", "there is a file already"), ("clew.db", "there is a file"), ("no/x", "folder")):
+        with pytest.raises(StoreUnavailableError, match=why):
+            sqlite_migrations.migrate(str(old), backup=str(tmp_path / backup))
+    assert dump(old) == before
+    assert (tmp_path / "there").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("newer")
+def test_half_a_copy_does_not_stay(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(sqlite3.Connection):
+        def backup(self, *_: object, **__: object) -> None:
+            raise sqlite3.OperationalError("disk is full")
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Failing))
+    with pytest.raises(StoreUnavailableError, match="disk is full"):
+        sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy"))
+    monkeypatch.undo()
+    assert not (tmp_path / "copy").exists()
+    assert urls.schemas(f"sqlite:///{old}").found == 1
+
+
+@pytest.mark.usefixtures("newer")
+def test_waits_for_the_lock_of_the_store_and_gives_up_in_time(old: Path) -> None:
+    before = dump(old)
+    with Path(f"{old}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StoreUnavailableError, match="another process has held the lock"):
+            sqlite_migrations.migrate(str(old), lock_timeout=0.05)
+        assert dump(old) == before
+    assert sqlite_migrations.migrate(str(old), lock_timeout=0.05) == (1, 3)
+
+
+def test_refuses_while_another_program_has_the_store_open(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open(f"sqlite:///{old}") as conversations:
+        before = dump(old)
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
+            patch.setattr(sqlite_schema, "MIGRATIONS", STEPS)
+            with pytest.raises(StoreUnavailableError, match="another program has it open"):
+                sqlite_migrations.migrate(str(old))
+        assert dump(old) == before
+        conversations.thread("old").append(Message.user("And on"))
+
+
+def test_refuses_what_is_no_database_of_clews_and_makes_nothing(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE t (a)")
+    (tmp_path / "text").write_text("This is no database.")
+    (tmp_path / "empty.db").touch()
+    there = sorted(tmp_path.iterdir())
+    for name, error, why in (
+        ("other.db", StoreSchemaError, "another program's"),
+        ("text", StoreSchemaError, "not an SQLite database"),
+        ("empty.db", StoreUnavailableError, "the file is empty"),
+        ("missing.db", StoreUnavailableError, "there is no database"),
+    ):
+        with pytest.raises(error, match=why):
+            sqlite_migrations.migrate(str(tmp_path / name))
+    assert sorted(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("url", ["memory:", "postgresql://me:secret@host/db", "http://[", "clew.db"])
+def test_a_url_of_no_file_is_refused_and_keeps_its_secrets(url: str) -> None:
+    with pytest.raises(StoreUrlError, match="names no SQLite file") as found:
+        urls.migrate(url)
+    assert "secret" not in str(found.value)

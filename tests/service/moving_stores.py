@@ -1,0 +1,97 @@
+"""Stores to move: a small one with everything in it, and files that no store wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from eventsourcing.persistence import StoredEvent
+
+from clew.conversations import Conversations
+from clew.domain.chain import ROOT, digest, link
+from clew.domain.clew_jsonl import End, Entry, Header, write_line
+from clew.domain.messages import Message
+from clew.domain.moving import EventsReport
+from clew.domain.ports import Fork, Row
+from clew.infrastructure.recorder import Append
+
+CANARY = "four-nine-two"
+
+
+def fill(store: Conversations) -> None:
+    """Forks, rewinds, redactions (one of an inherited message), a deletion, labels, and what this Clew cannot read."""
+    root = store.start_thread("Größe\u2028\x1b[31m", thread_id="root/ä", actor="user:1", labels={"a": 1})
+    root.append([Message.user("One"), Message.assistant("Two"), Message.user(CANARY)], idempotency_key="k")
+    root.checkpoint("here")
+    branch = root.fork(title="Branch", thread_id="branch")
+    branch.append([Message.user("Three"), Message.assistant(CANARY)])
+    branch.redact(8, reason="private", actor="user:2")
+    other = store.start_thread(thread_id="other", messages=[Message.user("Hello")])
+    branch.redact(4)
+    branch.rewind(2)
+    leaf = branch.fork(at=7, thread_id="leaf")
+    leaf.label(topic="refund")
+    leaf.delete(reason="over")
+    root.append(Message.user("Four"))
+    unknown(store, "other", "run-paused", b'\0sixteen bytes...{"i":"x","t":7,"n":1,"d":{}}')
+    unknown(store, "other", "message-appended", b"\1key\xff\xfe")
+    other.append(Message.user("Five"))
+    store.start_thread(thread_id="last")
+
+
+def unknown(store: Conversations, thread_id: str, type_: str, state: bytes) -> None:
+    """Append an event as another version of Clew's would."""
+    stream, version = store._core.stream(thread_id), store.thread(thread_id).version + 1
+    recorder = store._core.log._recorder  # type: ignore[attr-defined]  # the log is an application
+    recorder.submit(Append([StoredEvent(stream, version, type_, state)])).result()
+
+
+def copied(store: Conversations, lines: Iterable[bytes], **more: Any) -> EventsReport:
+    """Import lines."""
+    return store.import_events(io.BytesIO(b"".join(lines)), **more)
+
+
+def heads(store: Conversations) -> dict[str, str]:
+    """The hash of every thread's newest event."""
+    return {summary.thread_id: summary.head for summary in store.threads()}
+
+
+def state(**data: Any) -> bytes:
+    """The stored bytes of an event that holds these data."""
+    return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, "d": data}).encode()
+
+
+STUB = b'\2{"i":"e","t":1,"n":1,"o":"user"}'
+STARTED = state(title="T")
+SAID = state(message={"role": "user", "contents": [{"type": "text", "text": "Hello"}]})
+
+
+def redaction(version: int, gone: bytes = SAID, stub: str = STUB.decode()) -> bytes:
+    """The stored bytes of an event that says that a message was redacted."""
+    return state(version=version, digest=digest(gone).hex(), stub=stub)
+
+
+Written = tuple[str, bytes] | tuple[str, bytes, bytes | None]
+
+
+def forged(*rows: Written, name: str = "default/thread/f", after: Sequence[Entry] = (), cut: int = 0) -> list[Entry]:
+    """Entries of one stream with the right hashes, each of a type, bytes and perhaps the digest of shredded ones.
+
+    With ``cut`` it is a fork of the stream of ``after``, at that version of it.
+    """
+    found: list[Entry] = []
+    previous = after[cut - 1].row.hash if cut else ROOT
+    for version, (type_, stored, *gone) in enumerate(rows, start=cut + 1):
+        shredded = gone[0] if gone else None
+        previous = link(previous, name, version, type_, shredded or digest(stored))
+        fork = Fork(after[0].row.stream, cut) if cut and not found else None
+        found.append(Entry(Row(0, name, version, type_, stored, previous, shredded), fork))
+    return found
+
+
+def file_of(*entries: Entry) -> list[bytes]:
+    """The lines of a whole file with these entries."""
+    end = End(sum(entry.begins for entry in entries), len(entries))
+    return [write_line(Header()), *map(write_line, entries), write_line(end)]

@@ -1,0 +1,179 @@
+"""Histories of every kind of event, and what the projections of a log come to: the tests of the runner share them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eventsourcing.persistence import StoredEvent
+
+from clew.conversations import Conversations
+from clew.domain.errors import ClewError
+from clew.domain.json_values import Json
+from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
+from clew.domain.ports import EventLog
+from clew.domain.projection import Projection, Query, Recorded, Words
+from clew.domain.projection_store import ProjectionStore
+from clew.infrastructure import code_digest
+from clew.infrastructure.recorder import Append
+from clew.projections import SHIPPED
+from clew.projections.search import searchable
+from clew.service.projecting import Projector
+
+TENANTS = ("default", "other")
+CANARY = "Canarybird"
+
+OPERATIONS = (
+    *("start", "start", "start", "append", "append", "append", "append", "append", "append", "fork", "fork"),
+    *("rewind", "label", "label", "checkpoint"),
+    *("redact", "redact", "suspend", "resume", "end", "delete", "opaque", "edit"),
+)
+
+
+class History:
+    """Threads of two tenants in one log, to which steps are done; a step that is refused does nothing."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        core = conversations._core
+        self.log: Any = core.log
+        self.tenants = [Conversations(replace(core, tenant=tenant)) for tenant in TENANTS]
+        self.threads: list[tuple[int, str]] = []
+        self.texts = 0
+
+    def step(self, operation: str, which: int, version: int) -> None:
+        with suppress(ClewError):
+            if operation == "start" or not self.threads:
+                self._start(which)
+                return
+            tenant, thread_id = self.threads[which % len(self.threads)]
+            self._change(operation, tenant, thread_id, version)
+
+    def _start(self, which: int) -> None:
+        tenant, thread_id = which % len(TENANTS), f"thread-{len(self.threads)}"
+        self.tenants[tenant].start_thread(f"title {which}", thread_id=thread_id, labels={"topic": which % 3})
+        self.threads.append((tenant, thread_id))
+
+    def _change(self, operation: str, tenant: int, thread_id: str, version: int) -> None:
+        thread = self.tenants[tenant].thread(thread_id)
+        at = version % thread.version + 1
+        match operation:
+            case "append":
+                thread.append([self.message(version + each) for each in range(1 + version % 3)])
+            case "fork" | "edit":
+                new_id = f"thread-{len(self.threads)}"
+                if operation == "fork":
+                    thread.fork(at=at, thread_id=new_id, title=None if version % 2 else "what if")
+                else:
+                    thread.edit(at, "another word", thread_id=new_id)
+                self.threads.append((tenant, new_id))
+            case "rewind":
+                thread.rewind(to=at)
+            case "label":
+                values: tuple[Json, ...] = (None, 1, {"deep": ["er"]})
+                thread.label({("topic", "tier")[version % 2]: values[version % 3]})
+            case "checkpoint":
+                thread.checkpoint(f"mark {version % 4}", at=at if version % 2 else None)
+            case "redact":
+                said = [each.version for each in thread.history() if not each.redacted]
+                thread.redact(said[version % len(said)] if said else at)
+            case "opaque":
+                name = f"{TENANTS[tenant]}/{('thread', 'memory')[version % 2]}/opaque-{version % 3}"
+                after = [row.version for row in self.log.recorder.own_rows(name, limit=1_000)]
+                state = bytes(17) + json.dumps({"i": "x", "t": 1_000 * version, "n": -1, "d": {}}).encode()
+                event = StoredEvent(name, max(after, default=0) + 1, "unheard-of", state)
+                self.log.recorder.submit(Append([event])).result()
+            case _:
+                getattr(thread, operation)()
+
+    def message(self, number: int) -> Message:
+        self.texts += 1
+        word = f"word{self.texts}"
+        match number % 4:
+            case 0:
+                return Message.user(f"every {word}")
+            case 1:
+                usage: Json = {"prompt_tokens": number, "completion_tokens": 2}
+                return Message(role="assistant", contents=(Text(text=f"every {word}"),), metadata={"usage": usage})
+            case 2:
+                call = FunctionCall(call_id="1", name="look_up", arguments=json.dumps({"every": word}))
+                return Message(role="assistant", contents=(call,))
+            case _:
+                return Message(role="tool", contents=(FunctionResult(call_id="1", result={"every": [word, number]}),))
+
+
+def made(history: History, seed: int, length: int) -> History:
+    """The history after so many steps by chance."""
+    chance = random.Random(seed)
+    for _ in range(length):
+        history.step(chance.choice(OPERATIONS), chance.randrange(10_000), chance.randrange(10_000))
+    return history
+
+
+def projector(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> Projector:
+    return Projector(log, store, projections, code_digest.code, code_digest.shape)
+
+
+def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> dict[str, Any]:
+    """Every row of every table, and what is found by every word that was ever said and is not redacted."""
+    found: dict[str, Any] = {}
+    for projection in projections:
+        for table in projection.tables:
+            rows = store.select(projection.name, Query(table.name, order=table.key))
+            found[f"{projection.name}.{table.name}"] = rows
+        for index in projection.texts:
+            for word in words(log):
+                wanted = Words((word,))
+                positions = store.find(projection.name, index, wanted, before=None, limit=100_000)
+                found[f"{projection.name}.{index}.{word}"] = positions
+        found[f"{projection.name} words"] = instances(store, projection.name)
+        found[f"{projection.name} position"] = [
+            built.position for built in store.built() if built.name == projection.name and built.live
+        ]
+        found[f"{projection.name} parked"] = store.parked(projection.name, 1_000)
+    return found
+
+
+def instances(store: Any, name: str) -> list[tuple[str, int]]:
+    """Every word of the live indexes of a projection at every position that has it, as often as it is there."""
+    found: list[tuple[str, int]] = []
+    generations = [built.generation for built in store.built() if built.live and built.name == name]
+    with store._exclusive() as connection:
+        stretches = "SELECT text_index, number, made FROM stretch WHERE generation = ? AND NOT stale"
+        for generation in generations:
+            for index, number, made_ in connection.execute(stretches, (generation,)).fetchall():
+                table = f"t{generation}_{index}_{number}_{made_}"
+                connection.execute(f"CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, {table}, instance)")
+                found += connection.execute("SELECT term, doc FROM vocabulary").fetchall()
+                connection.execute("DROP TABLE temp.vocabulary")
+    return sorted(found)
+
+
+def words(log: EventLog) -> set[str]:
+    """All words of the messages that are there, and some that are not."""
+    found = {"never", CANARY}
+    for event in log.recorded_after(0, 1_000_000):
+        if isinstance(event, Recorded) and event.type == "message-appended" and event.data is not None:
+            found.update(searchable(event.data["message"]).replace("\n", " ").replace('"', " ").split())
+    return {word for word in found if word.isalnum()}
+
+
+def is_left(folder: Path) -> bool:
+    """Whether the canary is in any file of a folder: its end, for an index keeps only what differs from other words."""
+    end = CANARY.lower().encode()[-6:]
+    return any(end in file.read_bytes().lower() for file in folder.iterdir() if file.is_file())
+
+
+@contextmanager
+def batches_of(size: int) -> Any:
+    from clew.service import projecting
+
+    before, projecting.BATCH = projecting.BATCH, size
+    try:
+        yield
+    finally:
+        projecting.BATCH = before

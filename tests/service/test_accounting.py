@@ -1,0 +1,79 @@
+"""How much there is."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from tests.service.settable_clock import SettableClock
+
+from clew import Conversations, Message
+from clew.domain.errors import InvalidContentError, UnknownThreadError
+from clew.domain.importing import Item
+from clew.domain.json_values import JsonObject
+from clew.service.accounting import Usage
+
+DAY = 86_400
+
+
+@pytest.fixture
+def used(conversations: Conversations, clock: SettableClock) -> Conversations:
+    told: JsonObject = {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+    thread = conversations.start_thread(thread_id="one", messages=[Message.user("x" * 500)])
+    clock.move(2 * DAY)
+    thread.append(Message.assistant("y", metadata=told))
+    thread.fork(thread_id="fork").append(Message.assistant("z", metadata={"usage": {"input_tokens": 2}}))
+    return conversations
+
+
+def counted(found: list[Usage]) -> list[tuple[object, ...]]:
+    return [
+        (each.thread_id, each.day, each.threads, each.forks, each.events, each.messages, each.input_tokens)
+        for each in found
+    ]
+
+
+def test_counts_all_in_all_by_thread_and_by_day(used: Conversations) -> None:
+    began = next(used.threads()).created_at.date()
+    later = date.fromordinal(began.toordinal() + 2)
+    (total,) = used.usage()
+    assert counted([total]) == [(None, None, 2, 1, 5, 3, 9)]
+    assert total.output_tokens == 3
+    assert counted(used.usage(by="thread")) == [("one", None, 1, 0, 3, 2, 7), ("fork", None, 1, 1, 2, 1, 2)]
+    assert counted(used.usage(by="day")) == [(None, began, 1, 0, 2, 1, 0), (None, later, 2, 1, 3, 2, 9)]
+    assert counted(used.usage(thread="fork")) == [(None, None, 1, 1, 2, 1, 2)]
+    assert counted(used.usage(until=began)) == [(None, None, 1, 0, 2, 1, 0)]
+    assert counted(used.usage(since=later, until=later, by="thread")) == [
+        ("fork", None, 1, 1, 2, 1, 2),
+        ("one", None, 1, 0, 1, 1, 7),
+    ]
+    assert sum(each.bytes for each in used.usage(by="day")) == total.bytes > 500
+
+
+def test_the_tokens_that_imported_messages_tell_are_counted(conversations: Conversations) -> None:
+    told = [
+        {"role": "assistant", "content": "a", "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}},
+        {"role": "assistant", "content": "b", "metadata": {"usage": {"input_tokens": 1, "output_tokens": 1}}},
+        {"role": "assistant", "content": "c", "usage": [5], "other": 1},
+        {"role": "assistant", "content": "d", "usage": {"prompt_tokens": True, "completion_tokens": -2}},
+    ]
+    assert conversations.import_items([Item("here", 1, {"messages": told})]).failed == []
+    (total,) = conversations.usage()
+    assert (total.messages, total.input_tokens, total.output_tokens) == (4, 6, 3)
+
+
+def test_a_redaction_makes_it_less(used: Conversations) -> None:
+    (before,) = used.usage()
+    used.thread("one").redact(3)
+    (after,) = used.usage()
+    assert (after.messages, after.events) == (before.messages, before.events + 1)
+    assert (after.input_tokens, after.output_tokens) == (2, 0)
+
+
+def test_where_nothing_is_there_is_nothing(conversations: Conversations) -> None:
+    assert conversations.usage() == [Usage(None, None, 0, 0, 0, 0, 0, 0, 0)]
+    assert conversations.usage(by="day") == conversations.usage(by="thread") == []
+    with pytest.raises(UnknownThreadError):
+        conversations.usage(thread="nobody")
+    with pytest.raises(InvalidContentError, match="There are: total"):
+        conversations.usage(by="week")  # type: ignore[arg-type]

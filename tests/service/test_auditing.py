@@ -1,0 +1,99 @@
+"""The audit trail, as it is read."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.service.settable_clock import SettableClock
+
+from clew import Conversations, Message
+from clew.domain.errors import InvalidTimeError
+
+
+@pytest.fixture
+def audited(conversations: Conversations, clock: SettableClock) -> Conversations:
+    first = conversations.start_thread("Refund", thread_id="first", actor="user:1")
+    clock.move(10)
+    first.append([Message.user("secret one"), Message.user("secret two")], actor="user:2")
+    clock.move(10)
+    first.fork(thread_id="fork", actor="user:1").end(reason="paid", actor="user:2")
+    first.redact(2, reason="a card", actor="user:3")
+    return conversations
+
+
+def test_tells_who_did_what_when_and_why(audited: Conversations) -> None:
+    entries = list(audited.audit())
+    assert [(each.actor, each.what, each.why, each.thread_id, each.version) for each in entries] == [
+        ("user:1", "started the thread 'Refund'", None, "first", 1),
+        ("user:2", "appended a user message (redacted since)", None, "first", 2),
+        ("user:2", "appended a user message (10 characters)", None, "first", 3),
+        ("user:1", "forked 'first' at version 3", None, "fork", 4),
+        ("user:2", "ended the thread", "paid", "fork", 5),
+        ("user:3", "redacted version 2", "a card", "first", 4),
+    ]
+    events = [*audited.thread("first").events(), *audited.thread("fork").events(after=3)]
+    there = {event.position: event for event in events}
+    for entry in entries:
+        event = there[entry.position]
+        assert (entry.time, entry.type, entry.event_id) == (event.time, event.type, event.event_id)
+        assert (entry.run_id, entry.cause, entry.subject) == (event.run_id, event.cause, event.subject)
+        assert event.hash is not None
+        assert entry.hash == event.hash.hex()
+    assert "secret" not in str(entries)
+
+
+def test_is_found_by_thread_actor_type_and_time(audited: Conversations, clock: SettableClock) -> None:
+    del clock
+    everything = list(audited.audit())
+    assert list(audited.audit(thread="fork")) == everything[3:5]
+    assert list(audited.audit(actor="user:1")) == [everything[0], everything[3]]
+    assert list(audited.audit(type="message-appended")) == everything[1:3]
+    assert list(audited.audit(actor="user:2", thread="fork", type="thread-ended")) == [everything[4]]
+    middle, last = everything[1].time, everything[-1].time
+    assert list(audited.audit(since=middle)) == everything[1:]
+    assert list(audited.audit(until=middle)) == everything[:1]
+    assert list(audited.audit(since=middle, until=last)) == everything[1:3]
+    assert list(audited.audit(since=datetime(2200, 1, 1, tzinfo=UTC))) == []
+    assert list(audited.audit(thread="nobody")) == []
+
+
+@pytest.mark.parametrize("page", [1, 2, 100])
+def test_is_read_a_page_at_a_time_in_either_direction(
+    audited: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = list(audited.audit())
+    monkeypatch.setattr("clew.service.paging.PAGE", page)
+    assert list(audited.audit()) == everything
+    assert list(audited.audit(newest_first=True)) == everything[::-1]
+    assert list(audited.audit(limit=3)) == everything[:3]
+    assert list(audited.audit(limit=2, after=everything[2].position)) == everything[3:5]
+    assert list(audited.audit(newest_first=True, after=everything[2].position)) == everything[1::-1]
+
+
+def test_refuses_a_time_that_names_no_moment(audited: Conversations) -> None:
+    naive = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what is refused
+    with pytest.raises(InvalidTimeError, match="since="):
+        audited.audit(since=naive)
+    with pytest.raises(InvalidTimeError, match="until="):
+        audited.audit(until=naive)
+
+
+def test_tells_of_events_that_cannot_be_read_or_are_not_known(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("one"), Message.user("two")])
+        assert len(list(conversations.audit())) == 3
+    with sqlite3.connect(tmp_path / "clew.db") as database:
+        database.execute("UPDATE event SET state = x'00ff' WHERE version = 2")
+        database.execute("UPDATE event SET type = 'os:system' WHERE version = 3")
+    database.close()
+    with Conversations.open(url) as conversations:
+        said = [(entry.thread_id, entry.what) for entry in conversations.audit()]
+    assert said == [
+        (thread.id, "started the thread"),
+        (thread.id, "recorded 'message-appended', which cannot be read: verify says what is wrong with it"),
+        (thread.id, "recorded 'os:system', which this Clew does not know"),
+    ]

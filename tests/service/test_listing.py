@@ -1,0 +1,208 @@
+"""Listing threads and trees, from the directory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.settable_clock import SettableClock
+
+from clew import Conversations, Engine, Message
+from clew.domain.errors import InvalidContentError, UnknownThreadError
+from clew.domain.importing import Item
+from clew.domain.json_values import Json
+from clew.service.reading import ThreadSummary
+from clew.threads import LocalThread
+
+KINDS: list[Json] = [0, 1, "x"]
+
+
+def ids(found: Any) -> list[str]:
+    return [each.thread_id for each in found]
+
+
+@pytest.fixture
+def many(conversations: Conversations, clock: SettableClock) -> Conversations:
+    """Some forty threads: forks, labels that changed, every status, and many of one moment."""
+    chance = random.Random(5)
+    made: list[LocalThread] = []
+    for number in range(40):
+        if number % 5 == 4:
+            parent = chance.choice(made)
+            made.append(parent.fork(thread_id=f"t{number:02}", at=chance.randint(1, parent.version)))
+        else:
+            made.append(
+                conversations.start_thread(f"T{number}", thread_id=f"t{number:02}", labels={"kind": number % 2})
+            )
+        for _ in range(chance.randint(0, 3)):
+            clock.move(chance.choice([0, 0, 1, 7]))
+            thread = chance.choice(made)
+            kind = chance.choice(["append", "label", "unlabel", "mark"])
+            if kind == "append":
+                thread.append(Message.user("Hello"))
+            elif kind == "mark":
+                thread.checkpoint(f"c{number}{thread.version}", at=chance.randint(1, thread.version))
+            else:
+                thread.label(kind=None if kind == "unlabel" else chance.choice(KINDS), more=[number % 3])
+    for thread, change in zip(chance.sample(made, 9), ["suspend", "end", "delete"] * 3, strict=True):
+        getattr(thread, change)()
+    return conversations
+
+
+def expected(found: list[ThreadSummary], which: dict[str, Any]) -> list[ThreadSummary]:
+    """What is asked for, by looking at every thread."""
+    listed = [
+        each
+        for each in found
+        if which.get("status") in {None, each.status}
+        and which.get("parent") in {None, each.parent_id}
+        and all(each.labels.get(name) == value for name, value in (which.get("labels") or {}).items())
+    ]
+    if which.get("order") == "updated":
+        listed.sort(key=lambda each: each.updated_at)
+    return listed[::-1] if which.get("newest_first") else listed
+
+
+WHICH = [
+    {"status": status, "labels": labels, "parent": parent}
+    for status in (None, "active", "deleted")
+    for labels in (None, {"kind": 1}, {"kind": "x", "more": [1]}, {"none": 1})
+    for parent in (None, "t00", "t03")
+]
+
+
+@pytest.mark.parametrize("few", [0, 3, 1_000])
+def test_lists_what_is_asked_for_in_the_order_asked_for_a_page_at_a_time(
+    many: Conversations, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.service.listing.FEW", few)
+    everything = [many.thread(f"t{number:02}").summary() for number in range(40)]
+    assert list(many.threads()) == everything
+    for which, order, newest_first in itertools.product(WHICH, ("begun", "updated"), (False, True)):
+        asked: dict[str, Any] = {**which, "order": order, "newest_first": newest_first}
+        wanted = expected(everything, asked)
+        with monkeypatch.context() as patch:
+            patch.setattr("clew.service.paging.PAGE", 3)
+            assert list(many.threads(**asked)) == wanted, asked
+        assert list(many.threads(**asked, limit=4)) == wanted[:4]
+        if len(wanted) > 2:
+            assert list(many.threads(**asked, limit=3, after=wanted[1])) == wanted[2:5]
+            assert list(many.threads(**asked, after=wanted[1].thread_id)) == wanted[2:]
+
+
+def test_a_page_goes_on_where_it_was_though_the_last_thread_has_changed(
+    conversations: Conversations, clock: SettableClock
+) -> None:
+    for each in ("a", "b", "c"):
+        clock.move(1)
+        conversations.start_thread(thread_id=each)
+    (last,) = conversations.threads(order="updated", newest_first=True, limit=1)
+    clock.move(1)
+    conversations.thread("c").label(x=1)
+    assert ids(conversations.threads(order="updated", newest_first=True, after=last)) == ["b", "a"]
+
+
+def test_refuses_what_no_list_can_be(conversations: Conversations) -> None:
+    with pytest.raises(InvalidContentError, match="There are: active"):
+        conversations.threads(status="gone")  # type: ignore[arg-type]
+    with pytest.raises(InvalidContentError, match="There are: begun"):
+        conversations.threads(order="size")  # type: ignore[arg-type]
+    with pytest.raises(InvalidContentError, match="'topic' is None"):
+        conversations.threads(labels={"topic": None})
+    with pytest.raises(InvalidContentError, match="object is not JSON"):
+        conversations.threads(labels={"topic": object()})  # type: ignore[dict-item]
+    with pytest.raises(UnknownThreadError):
+        list(conversations.threads(after="nobody"))
+    assert list(conversations.threads(limit=0)) == []
+
+
+def test_lists_threads_with_events_that_this_clew_does_not_know(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url, embedded=False) as conversations:
+        conversations.start_thread("First", thread_id="first", labels={"a": 1}, metadata={"m": 1})
+        known = conversations.start_thread("Known", thread_id="known", labels={"gone": None, "a": [1.5]})
+        known.fork(thread_id="fork", at=1)
+        known.append(Message.user("Hello"))
+        known.label(b=2)
+        known.checkpoint("c")
+    with sqlite3.connect(tmp_path / "clew.db") as database:
+        database.execute("UPDATE event SET type = 'newer-start' WHERE position = 1")
+        database.execute("UPDATE event SET type = 'newer-label' WHERE type = 'thread-labelled'")
+        database.execute("UPDATE event SET type = 'newer-message' WHERE type = 'message-appended'")
+        database.execute("DELETE FROM snapshot")
+    database.close()
+    with Conversations.open(url) as conversations:
+        listed = list(conversations.threads())
+        assert ids(listed) == ["first", "known", "fork"]
+        assert listed == [conversations.thread(each).summary() for each in ids(listed)]
+        assert listed[1].labels == listed[2].labels == {"a": [1.5]}
+        assert [branch.thread for branch in conversations.tree("fork")] == listed[1:]
+
+
+def test_a_thread_says_what_its_summary_says_when_it_was_imported(conversations: Conversations) -> None:
+    source = {
+        "id": 10**40,
+        "title": "T",
+        "metadata": {"m": [1.5, None]},
+        "messages": [{"role": "user", "content": "x"}],
+    }
+    report = conversations.import_items([Item("here", 1, source)])
+    assert report.failed == []
+    (listed,) = conversations.threads()
+    assert listed == conversations.thread(listed.thread_id).summary()
+    assert listed.metadata == {"m": [1.5, None], "source_id": 10**40}
+    assert listed.imported
+
+
+def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -> None:
+    root = conversations.start_thread(thread_id="root", messages=[Message.user(str(each)) for each in range(5)])
+    conversations.start_thread(thread_id="other")
+    root.checkpoint("four", at=4)
+    late = root.fork(thread_id="late")
+    early = root.fork(thread_id="early", at=2)
+    late.checkpoint("also four", at=4)
+    late.fork(thread_id="deep").delete()
+    root.checkpoint("early", at=2)
+    for asked in ("root", "deep", "early"):
+        found = [
+            (each.thread.thread_id, each.depth, each.forks, each.checkpoints) for each in conversations.tree(asked)
+        ]
+        assert found == [
+            ("root", 0, 2, (("early", 2), ("four", 4))),
+            ("early", 1, 0, ()),
+            ("late", 1, 1, (("also four", 4),)),
+            ("deep", 2, 0, ()),
+        ]
+    assert [each.thread for each in conversations.tree("late")][1] == early.summary()
+    assert [each.thread.thread_id for each in conversations.tree()] == ["root", "early", "late", "deep", "other"]
+    with pytest.raises(UnknownThreadError):
+        list(conversations.tree("nobody"))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 500])
+def test_draws_all_trees_whatever_the_page(many: Conversations, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.service.listing.ROWS", rows)
+    roots = [each.thread_id for each in many.threads() if each.parent_id is None]
+    trees = [list(many.tree(root)) for root in roots]
+    assert list(many.tree()) == [branch for tree in trees for branch in tree]
+    assert list(many.tree(newest_first=True)) == [branch for tree in reversed(trees) for branch in tree]
+
+
+async def awaited(url: str) -> None:
+    async with Engine.open(url) as engine:
+        thread = await engine.start_thread("Refund", thread_id="a", messages=[Message.user("A teapot")])
+        await thread.fork(thread_id="b")
+        assert [each.thread_id async for each in engine.threads(newest_first=True)] == ["b", "a"]
+        assert [each.depth async for each in engine.tree("b")] == [0, 1]
+        assert [hit.forks for hit in await engine.search("teapot")] == [("b",)]
+        assert [entry.type async for entry in engine.audit(newest_first=True, limit=1)] == ["thread-forked"]
+        assert [each.events for each in await engine.usage()] == [3]
+
+
+def test_all_of_it_can_be_awaited(url: str) -> None:
+    asyncio.run(awaited(url))

@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.infrastructure.recording import wait_until
+from tests.service.projected import History, batches_of, contents, made, projector
+
+from clew.conversations import Conversations
+from clew.domain.errors import (
+    InvalidProjectionError,
+    ProjectionBehindError,
+    StoreUnavailableError,
+    UnknownProjectionError,
+)
+from clew.domain.messages import Message
+from clew.domain.ports import EventLog
+from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert
+from clew.infrastructure import code_digest
+from clew.infrastructure.sqlite_errors import SQLiteUnavailableError
+from clew.infrastructure.sqlite_projection_session import SQLiteSession
+from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.projections import SHIPPED, Directory
+from clew.service.projecting import Projector
+
+
+class Lengths:
+    """The version of each event, and how many there were of each type."""
+
+    name = "lengths"
+    tables: tuple[Table, ...] = (
+        Table("event", (Column("position", "integer"), Column("type"), Column("length", "integer")), ("position",)),
+        Table("sum", (Column("type"), Column("events", "integer", adds=True)), ("type",)),
+    )
+    texts: tuple[str, ...] = ()
+    types: frozenset[str] | None = None
+
+    def __init__(self, version: int = 1, fails: Iterable[str] = (), length: int | None = None) -> None:
+        self.version = version
+        self.fails = fails
+        self.length = length
+
+    def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+        length = event.version if self.length is None else self.length
+        yield Upsert("event", {"position": event.position, "type": event.type, "length": length})
+        if event.type in self.fails:
+            raise ValueError(f"the secret of {event.data}")
+        yield Upsert("sum", {"type": event.type, "events": 1})
+
+
+class Ten:
+    """A log of ten events: a thread of nine messages."""
+
+    def __init__(self) -> None:
+        self.conversations = Conversations.open("memory:", embedded=False)
+        self.conversations.start_thread(thread_id="t", messages=[Message.user(f"word{number}") for number in range(9)])
+        self.log: EventLog = self.conversations._core.log
+
+
+@pytest.fixture
+def ten() -> Iterator[Ten]:
+    made_ten = Ten()
+    yield made_ten
+    made_ten.conversations.close()
+
+
+@pytest.fixture
+def log(ten: Ten) -> EventLog:
+    return ten.log
+
+
+@pytest.fixture
+def store() -> Iterator[SQLiteProjections]:
+    opened = SQLiteProjections(None)
+    yield opened
+    opened.close()
+
+
+def filling(log: EventLog, store: SQLiteProjections, projection: Any, code: str = "a") -> Projector:
+    """A projector of one projection whose code has that digest."""
+    return Projector(log, store, [projection], lambda _: code, code_digest.shape)
+
+
+def positions(store: SQLiteProjections) -> list[int]:
+    return [row["position"] for row in store.select("lengths", Query("event", order=("position",)))]
+
+
+def live(store: SQLiteProjections) -> list[tuple[str, int, int]]:
+    return [(built.code, built.version, built.position) for built in store.built() if built.live]
+
+
+# Batches
+
+
+def test_saves_the_position_with_the_rows_of_a_batch(log: EventLog, store: SQLiteProjections) -> None:
+    one = filling(log, store, Lengths())
+    with batches_of(4):
+        for reached in (4, 8, 10):
+            assert one.advance()
+            assert positions(store) == list(range(1, reached + 1))
+            assert live(store) == [("a", 1, reached)]
+        assert not one.advance()
+
+
+def test_a_batch_that_is_not_committed_leaves_neither_rows_nor_position(
+    log: EventLog, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = filling(log, store, Lengths())
+    with batches_of(4):
+        one.advance()
+
+        def fail(*_: object) -> None:
+            raise SQLiteUnavailableError("the disk is full, says the test")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(SQLiteSession, "move", fail)
+            with pytest.raises(StoreUnavailableError):
+                one.advance()
+        assert (positions(store), live(store)) == ([1, 2, 3, 4], [("a", 1, 4)])
+        one.settle()
+        assert positions(store) == list(range(1, 11))
+
+
+def test_events_that_a_projection_does_not_want_move_its_position(log: EventLog, store: SQLiteProjections) -> None:
+    projection = Lengths()
+    projection.types = frozenset({"thread-started"})
+    filling(log, store, projection).settle()
+    assert positions(store) == [1]
+    assert live(store) == [("a", 1, 10)]
+
+
+def test_projections_at_different_positions_come_together(ten: Ten, store: SQLiteProjections) -> None:
+    filling(ten.log, store, Lengths()).settle()
+    ten.conversations.thread("t").append(Message.user("more"))
+    both = projector(ten.log, store, [Lengths(), Directory()])
+    with batches_of(7):
+        both.settle()
+    assert {built.position for built in store.built() if built.live} == {11}
+    assert store.select("directory", Query("thread"))[0]["version"] == 11
+
+
+# Events that cannot be taken in
+
+
+def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: SQLiteProjections) -> None:
+    ten.conversations.thread("t").label(topic="secret")
+    ten.conversations.thread("t").append(Message.user("more"))
+    with batches_of(4):
+        projector(ten.log, store, [Lengths(fails=["thread-labelled"]), Directory()]).settle()
+    assert positions(store) == [*range(1, 11), 12], "nothing of the event that failed is there"
+    count, (parked,) = store.parked("lengths", 9)
+    assert (count, parked.position, parked.stream, parked.version) == (1, 11, "default/thread/t", 11)
+    assert parked.type == "thread-labelled"
+    assert parked.error.startswith("ValueError in test_projecting.py, line ")
+    assert store.parked("directory", 9) == (0, [])
+    assert store.select("directory", Query("thread"))[0]["labels"] == {"topic": "secret"}
+
+
+def test_what_is_noted_of_a_parked_event_has_nothing_of_its_content(ten: Ten, store: SQLiteProjections) -> None:
+    filling(ten.log, store, Lengths(fails=["message-appended"])).settle()
+    count, parked = store.parked("lengths", 3)
+    assert count == 9
+    assert len(parked) == 3
+    assert all("secret" not in each.error and "word" not in each.error for each in parked)
+
+
+@pytest.mark.parametrize("value", [2**70, "no number", 1.5], ids=str)
+def test_parks_an_event_whose_values_the_store_cannot_take(log: EventLog, store: SQLiteProjections, value: Any) -> None:
+    class Sums(Lengths):
+        tables = (Table("event", (Column("position", "integer"), Column("sum", "integer", adds=True)), ("position",)),)
+
+        def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+            yield Upsert("event", {"position": event.position, "sum": value if event.version == 5 else 1})
+
+    filling(log, store, Sums()).settle()
+    assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert [each.version for each in store.parked("lengths", 9)[1]] == [5]
+
+
+def test_a_sum_never_becomes_too_large_to_be_exact(log: EventLog, store: SQLiteProjections) -> None:
+    class Sums(Lengths):
+        tables = (Table("event", (Column("position", "integer"), Column("sum", "integer", adds=True)), ("position",)),)
+
+        def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+            yield Upsert("event", {"position": event.position * 0, "sum": 2**62})
+
+    with batches_of(1):
+        filling(log, store, Sums()).settle()
+    assert store.select("lengths", Query("event")) == [{"position": 0, "sum": 2**62}]
+    assert store.parked("lengths", 1)[0] == 9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Upsert("nowhere", {"position": 1}),
+        Upsert("event", {"position": 1, "unheard_of": 1}),
+        Upsert("event", {"length": 1}),
+        Upsert("event", {"position": [1]}),
+        "no change",
+    ],
+    ids=str,
+)
+def test_parks_an_event_whose_changes_do_not_fit_the_declaration(
+    log: EventLog, store: SQLiteProjections, change: Any
+) -> None:
+    class Unfit(Lengths):
+        def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+            yield change if event.version == 5 else Upsert("event", {"position": event.position})
+
+    filling(log, store, Unfit()).settle()
+    assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+
+
+def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQLiteProjections) -> None:
+    with Conversations.open(file_url, embedded=False) as conversations:
+        made(History(conversations), 5, 10)
+    connection = sqlite3.connect(tmp_path / "clew.db")
+    connection.execute("UPDATE event SET state = x'00010203' WHERE position = 3")
+    connection.commit()
+    connection.close()
+    with Conversations.open(file_url, embedded=False) as conversations:
+        one = projector(conversations._core.log, store)
+        one.settle()
+        parked = store.parked("directory", 9)[1]
+        assert [each.position for each in parked] == [3]
+        assert conversations._core.log.last_position() == min(built.position for built in store.built())
+
+
+def test_ends_where_the_last_row_of_the_log_cannot_be_read(
+    file_url: str, tmp_path: Path, store: SQLiteProjections
+) -> None:
+    with Conversations.open(file_url, embedded=False) as conversations:
+        made(History(conversations), 5, 10)
+    connection = sqlite3.connect(tmp_path / "clew.db")
+    connection.execute("UPDATE event SET stream = 77 WHERE position = (SELECT max(position) FROM event)")
+    connection.commit()
+    connection.close()
+    with Conversations.open(file_url, embedded=False) as conversations:
+        log = conversations._core.log
+        one = filling(log, store, Lengths())
+        one.settle()
+        one.catch_up("lengths")
+        assert positions(store) == list(range(1, log.last_position()))
+        one.rebuild("lengths")
+        assert positions(store) == list(range(1, log.last_position()))
+
+
+def test_a_rebuild_with_mended_code_takes_in_what_was_parked(log: EventLog, store: SQLiteProjections) -> None:
+    filling(log, store, Lengths(fails=["thread-started"])).settle()
+    assert store.parked("lengths", 9)[0] == 1
+    filling(log, store, Lengths(), code="mended").settle()
+    assert store.parked("lengths", 9)[0] == 0
+    assert positions(store) == list(range(1, 11))
+
+
+# Changed code
+
+
+def test_changed_code_is_built_beside_what_is_read(log: EventLog, store: SQLiteProjections) -> None:
+    filling(log, store, Lengths()).settle()
+    changed = filling(log, store, Lengths(length=99), code="b")
+    with batches_of(3):
+        while changed.advance():
+            rows = store.select("lengths", Query("event"))
+            assert len(rows) == 10
+            assert len({row["length"] == 99 for row in rows}) == 1, "half of the old rows and half of the new"
+    assert live(store) == [("b", 1, 10)]
+    assert {row["length"] for row in store.select("lengths", Query("event"))} == {99}
+    assert len(store.built()) == 1
+
+
+def test_a_higher_version_is_built_anew_and_read_from_the_old_tables_until_then(
+    ten: Ten, store: SQLiteProjections
+) -> None:
+    filling(ten.log, store, Lengths()).settle()
+    newer = filling(ten.log, store, Lengths(version=2), code="b")
+    ten.conversations.thread("t").append(Message.user("more"))
+    with batches_of(3):
+        newer.catch_up("lengths")
+        assert live(store) == [("a", 1, 11)], "what is read has what was written, though it is built anew"
+        newer.settle()
+    assert live(store) == [("b", 2, 11)]
+
+
+def test_tables_that_are_declared_otherwise_are_waited_for(log: EventLog, store: SQLiteProjections) -> None:
+    filling(log, store, Lengths()).settle()
+
+    class Wider(Lengths):
+        tables = (*Lengths.tables, Table("other", (Column("key"),), ("key",)))
+
+    with batches_of(3):
+        filling(log, store, Wider(), code="b").catch_up("lengths")
+    assert live(store) == [("b", 1, 10)]
+    assert store.select("lengths", Query("other")) == []
+
+
+def test_a_newer_version_is_left_alone(ten: Ten, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
+    filling(ten.log, store, Lengths(version=3), code="b").settle()
+    older = filling(ten.log, store, Lengths(version=2), code="a")
+    older.catch_up("lengths")
+    ten.conversations.thread("t").append(Message.user("more"))
+    assert not older.advance()
+    assert live(store) == [("b", 3, 10)]
+    monkeypatch.setattr("clew.service.projecting.PATIENCE_SECONDS", 0.0)
+    with pytest.raises(ProjectionBehindError, match="built by other code"):
+        older.catch_up("lengths")
+    with pytest.raises(ProjectionBehindError, match="version 3"):
+        older.rebuild("lengths")
+
+
+def test_two_processes_with_different_code_do_not_build_against_each_other(ten: Ten, store: SQLiteProjections) -> None:
+    first, second = filling(ten.log, store, Lengths(), "a"), filling(ten.log, store, Lengths(), "b")
+    generations: set[int] = set()
+    for _ in range(5):
+        ten.conversations.thread("t").append(Message.user("more"))
+        first.settle()
+        second.settle()
+        generations.update(built.generation for built in store.built())
+        first.catch_up("lengths")
+        assert len(positions(store)) == ten.log.last_position()
+    assert generations == {2}, "what came second took the place of the first, once"
+    assert live(store) == [("b", 1, 15)]
+
+
+# Another log
+
+
+def test_tables_of_another_log_are_built_anew(log: EventLog, store: SQLiteProjections) -> None:
+    with Conversations.open("memory:", embedded=False) as other:
+        other.start_thread(messages=[Message.user("word")] * 20)
+        filling(other._core.log, store, Lengths()).settle()
+    assert len(positions(store)) == 21
+    filling(log, store, Lengths()).settle()
+    assert len(positions(store)) == 10
+    assert store.select("lengths", Query("sum"))[0]["events"] == 9
+
+
+# Rebuilding
+
+
+def test_a_rebuild_never_blanks_what_is_read(ten: Ten) -> None:
+    made(History(ten.conversations), 3, 150)
+    store = SQLiteProjections(None)
+    one = projector(ten.log, store)
+    one.settle()
+    before = contents(ten.log, store)
+    seen: list[tuple[int, int]] = []
+
+    def progress(reached: int, last: int) -> None:
+        seen.append((reached, last))
+        assert contents(ten.log, store) == before
+
+    with batches_of(13):
+        for projection in SHIPPED:
+            seen.clear()
+            one.rebuild(projection.name, progress)
+            assert len(seen) > 3
+            assert seen == sorted(seen)
+            assert seen[-1] == (ten.log.last_position(), ten.log.last_position())
+    assert contents(ten.log, store) == before
+    store.close()
+
+
+def test_reads_beside_a_rebuild_have_all_rows(tmp_path: Path, ten: Ten) -> None:
+    store = SQLiteProjections(str(tmp_path / "clew.db.projections"))
+    one = filling(ten.log, store, Lengths())
+    one.settle()
+    counts: list[int] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            counts.append(len(positions(store)))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    with batches_of(2):
+        for _ in range(10):
+            one.rebuild("lengths")
+    wait_until(lambda: len(counts) > 20)
+    done.set()
+    reader.join()
+    assert set(counts) == {10}
+    store.close()
+
+
+def test_a_rebuild_comes_to_its_end_while_more_and_more_is_appended(ten: Ten, store: SQLiteProjections) -> None:
+    one = filling(ten.log, store, Lengths())
+    one.settle()
+    rounds = 0
+
+    def progress(reached: int, last: int) -> None:
+        nonlocal rounds
+        del reached, last
+        rounds += 1
+        assert rounds < 30
+        ten.conversations.thread("t").append(Message.user("more"))
+
+    with batches_of(3):
+        one.rebuild("lengths", progress)
+    assert [built.generation for built in store.built()] == [2]
+
+
+def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, store: SQLiteProjections) -> None:
+    one = filling(log, store, Lengths())
+    one.settle()
+
+    def interrupt(reached: int, last: int) -> None:
+        del last
+        if reached >= 4:
+            raise KeyboardInterrupt
+
+    with batches_of(2), pytest.raises(KeyboardInterrupt):
+        one.rebuild("lengths", interrupt)
+    assert [(built.live, built.position) for built in store.built()] == [(True, 10), (False, 4)]
+    filling(log, store, Lengths()).settle()
+    assert [(built.live, built.position) for built in store.built()] == [(True, 10)]
+    assert store.built()[0].generation == 2
+
+
+def test_a_rebuild_of_what_was_never_built_builds_it_once(log: EventLog, store: SQLiteProjections) -> None:
+    filling(log, store, Lengths()).rebuild("lengths")
+    assert [(built.generation, built.live, built.position) for built in store.built()] == [(1, True, 10)]
+
+
+def test_refuses_names_that_there_are_not_and_names_that_are_there_twice(
+    log: EventLog, store: SQLiteProjections
+) -> None:
+    one = filling(log, store, Lengths())
+    for call in (one.rebuild, one.catch_up):
+        with pytest.raises(UnknownProjectionError, match="lengths"):
+            call("widths")
+    with pytest.raises(InvalidProjectionError, match="same name"):
+        projector(log, store, [Lengths(), Lengths()])

@@ -1,0 +1,152 @@
+"""Projections that several processes fill, and that are killed in between: every event counts once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.infrastructure.recording import in_child
+from tests.service.projected import CANARY, History, batches_of, contents, is_left, made, projector
+
+from clew.conversations import Conversations
+from clew.domain.messages import Message
+from clew.domain.projection import Words
+from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.urls import open_log
+from clew.projections import SHIPPED
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "clew.db")
+
+
+def url(path: str) -> str:
+    return f"sqlite:///{path}?synchronous=OFF"
+
+
+def fill_for_ever(path: str, seed: int) -> None:
+    """Take in what there is, then build one after the other anew, until somebody ends it."""
+    chance = random.Random(seed)
+    log, store = open_log(url(path)), SQLiteProjections(path + ".projections")
+    filling = projector(log, store)
+    with batches_of(chance.choice([5, 40, 300])):
+        while True:
+            filling.settle()
+            filling.rebuild(chance.choice(SHIPPED).name)
+
+
+def killed(path: str, seed: int, delay: float) -> None:
+    """Let a child fill for a while, then kill it wherever it is."""
+    child = os.fork()
+    if child == 0:
+        try:
+            fill_for_ever(path, seed)
+        finally:
+            os._exit(1)
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def assert_equal_to_a_clean_build(path: str) -> None:
+    log, store, clean = open_log(url(path)), SQLiteProjections(path + ".projections"), SQLiteProjections(None)
+    projector(log, store).settle()
+    projector(log, clean).settle()
+    assert contents(log, store) == contents(log, clean)
+    for each in (store, clean, log):
+        each.close()
+
+
+def test_every_event_counts_once_however_often_the_process_is_killed(path: str, scale: float) -> None:
+    chance = random.Random(7)
+    with Conversations.open(url(path), embedded=False) as conversations:
+        history = made(History(conversations), 1, 200)
+        for run in range(max(12, round(200 * scale))):
+            killed(path, run, 0.01 + chance.random() ** 2 * 0.08)
+            made(history, run, 5)
+    assert_equal_to_a_clean_build(path)
+
+
+def test_two_processes_that_fill_one_database_count_every_event_once(path: str) -> None:
+    Conversations.open(url(path)).close()
+
+    def work(number: int) -> None:
+        with Conversations.open(url(path)) as conversations:
+            for count in range(20):
+                thread = conversations.start_thread(thread_id=f"{number}-{count}")
+                thread.append([Message.user(f"every word{number}{count}")] * 5)
+                found = [row.thread_id for row in conversations.threads()]
+                assert f"{number}-{count}" in found
+                assert len(conversations.search(f"word{number}{count}")) == 5
+
+    children = []
+    for number in range(2):
+        child = os.fork()
+        if child == 0:
+            os._exit(in_child(lambda: work(number)) & 0xFF)  # noqa: B023 - called at once
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    with Conversations.open(url(path)) as conversations:
+        assert sum(day.messages for day in conversations.usage()) == 200
+    assert_equal_to_a_clean_build(path)
+
+
+def test_a_redaction_that_was_cut_short_is_carried_on_by_the_next_process(path: str, tmp_path: Path) -> None:
+    def redact_and_die() -> None:
+        conversations = Conversations.open(url(path))
+        thread = conversations.start_thread(thread_id="t")
+        thread.append([Message.user(f"the {CANARY} sings"), Message.user("something else")])
+        assert len(conversations.search(CANARY)) == 1
+        conversations._core.models.projector.forget = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign] # dies there
+        thread.redact(2)
+
+    assert in_child(redact_and_die) == -signal.SIGKILL
+    assert is_left(tmp_path)
+    log, store = open_log(url(path)), SQLiteProjections(path + ".projections")
+    projector(log, store).catch_up("search")
+    assert store.find("search", "words", Words((CANARY,)), before=None, limit=9) == []
+    assert len(store.find("search", "words", Words(("something",)), before=None, limit=9)) == 1
+    store.close()
+    log.close()
+    assert not is_left(tmp_path)
+
+
+def test_text_that_a_killed_process_left_in_the_write_ahead_log_goes_with_the_next_one(
+    path: str, tmp_path: Path
+) -> None:
+    def redact_and_die() -> None:
+        conversations = Conversations.open(url(path))
+        thread = conversations.start_thread(thread_id="t")
+        thread.append(Message.user(f"the {CANARY} sings"))
+        assert len(conversations.search(CANARY)) == 1
+        conversations._core.models._store._keep = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
+        thread.redact(2)
+
+    assert in_child(redact_and_die) == -signal.SIGKILL
+    assert is_left(tmp_path)
+    log, store = open_log(url(path)), SQLiteProjections(path + ".projections")
+    projector(log, store).advance()
+    assert not is_left(tmp_path)
+    store.close()
+    log.close()
+
+
+def test_the_child_of_a_fork_goes_on_filling(path: str) -> None:
+    with Conversations.open(url(path)) as conversations:
+        conversations.start_thread(thread_id="before").append(Message.user("every word"))
+        assert len(conversations.search("word")) == 1
+
+        def work() -> None:
+            conversations.start_thread(thread_id="child").append(Message.user("every word"))
+            assert len(conversations.search("word")) == 2
+            conversations.close()
+
+        assert in_child(work) == 0
+        conversations.thread("before").append(Message.user("every word"))
+        assert len(conversations.search("word")) == 3
+    assert_equal_to_a_clean_build(path)

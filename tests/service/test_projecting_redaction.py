@@ -1,0 +1,190 @@
+"""Redacted text leaves the indexes of words: it is found no more, and no byte of it is in any file of the store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.infrastructure.recording import wait_until
+from tests.service.projected import CANARY, batches_of, contents, is_left, projector
+
+from clew.conversations import Conversations
+from clew.domain.messages import FunctionCall, FunctionResult, Message
+from clew.domain.projection import Words
+from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.projections import SHIPPED, Change, IndexText, Recorded, Rows
+
+MESSAGES = [
+    Message.user(f"the {CANARY} sings"),
+    Message(role="assistant", contents=(FunctionCall(call_id="1", name="f", arguments=json.dumps({"a": CANARY})),)),
+    Message(role="tool", contents=(FunctionResult(call_id="1", result={CANARY: [1, CANARY]}),)),
+    Message(role="user", author=CANARY, contents=()),
+]
+
+
+@pytest.fixture
+def conversations(file_url: str) -> Iterator[Conversations]:
+    with Conversations.open(file_url) as opened:
+        yield opened
+
+
+def found(conversations: Conversations) -> int:
+    store = conversations._core.models._store
+    conversations._core.models.projector.catch_up("search")
+    return len(store.find("search", "words", Words((CANARY,)), before=None, limit=99))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=["text", "arguments", "result", "author"])
+def test_no_byte_of_redacted_text_is_in_any_file(
+    conversations: Conversations, tmp_path: Path, message: Message
+) -> None:
+    thread = conversations.start_thread(thread_id="t", messages=[Message.user(f"word{n}") for n in range(50)])
+    said = thread.append(message)
+    fork = thread.fork()
+    thread.append([Message.user(f"more{number}") for number in range(50)])
+    conversations.wait()
+    assert found(conversations) == 1
+    assert is_left(tmp_path)
+    fork.redact(said.version)
+    assert not is_left(tmp_path), "it is gone when the redaction is answered"
+    assert found(conversations) == 0
+    conversations.wait()
+    conversations.rebuild("search")
+    assert not is_left(tmp_path)
+    assert len(conversations.search("word7")) == 1
+
+
+def test_text_goes_while_it_is_indexed_in_many_small_batches(conversations: Conversations, tmp_path: Path) -> None:
+    threads = [conversations.start_thread() for _ in range(3)]
+    with batches_of(2):
+        for number in range(12):
+            said = threads[number % 3].append(Message.user(f"the {CANARY} sings {number}"))
+            assert found(conversations) == 1
+            threads[number % 3].redact(said.version)
+            assert found(conversations) == 0
+    assert not is_left(tmp_path)
+
+
+def test_text_goes_though_somebody_reads_for_long(conversations: Conversations, tmp_path: Path) -> None:
+    thread = conversations.start_thread()
+    said = thread.append(Message.user(f"the {CANARY} sings"))
+    assert found(conversations) == 1
+    reader = sqlite3.connect(tmp_path / "clew.db.projections", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM generation").fetchall()
+    thread.redact(said.version)
+    assert found(conversations) == 0
+    assert is_left(tmp_path)
+    reader.execute("ROLLBACK")
+    reader.close()
+    thread.append(Message.user("more"))
+    conversations.wait()
+    assert not is_left(tmp_path)
+
+
+def test_text_goes_from_what_is_being_built_anew(conversations: Conversations, tmp_path: Path) -> None:
+    thread = conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(20)])
+    said = thread.append(Message.user(f"the {CANARY} sings"))
+    conversations.wait()
+    redacted = False
+
+    def redact(reached: int, _: int) -> None:
+        nonlocal redacted
+        if reached >= 22 and not redacted:
+            redacted = True
+            thread.redact(said.version)
+            assert not is_left(tmp_path)
+
+    thread.append([Message.user(f"more{number}") for number in range(20)])
+    with batches_of(5):
+        conversations.rebuild("search", progress=redact)
+    assert redacted
+    assert found(conversations) == 0
+    assert not is_left(tmp_path)
+    assert len(conversations.search("more19")) == 1
+
+
+class Mine:
+    """An index of words that only its own program knows."""
+
+    name = "mine"
+    version = 1
+    tables = ()
+    texts = ("words",)
+    types = frozenset({"message-appended"})
+
+    def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+        if event.message is not None:
+            yield IndexText("words", event.position, event.message.text)
+
+
+def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(file_url: str, tmp_path: Path) -> None:
+    def count(program: Conversations, word: str) -> int:
+        program._core.models.projector.catch_up("mine")
+        return len(program._core.models._store.find("mine", "words", Words((word,)), before=None, limit=9))
+
+    with Conversations.open(file_url, projections=[*SHIPPED, Mine()]) as program:
+        thread = program.start_thread(thread_id="t")
+        thread.append([Message.user(f"the {CANARY} sings"), Message.user("something else")])
+        assert (count(program, CANARY), count(program, "something")) == (1, 1)
+        with Conversations.open(file_url) as other:
+            other.thread("t").redact(2)
+            assert not is_left(tmp_path)
+        assert (count(program, CANARY), count(program, "something")) == (0, 1)
+
+
+def test_text_goes_without_a_projection_that_runs_here(file_url: str, tmp_path: Path) -> None:
+    with Conversations.open(file_url) as runner:
+        thread = runner.start_thread(thread_id="t")
+        thread.append(Message.user(f"the {CANARY} sings"))
+        assert found(runner) == 1
+        with Conversations.open(file_url, embedded=False) as other:
+            other.thread("t").redact(2)
+        assert not is_left(tmp_path)
+        assert found(runner) == 0
+
+
+def test_text_goes_when_it_is_redacted_while_it_is_being_indexed(conversations: Conversations, tmp_path: Path) -> None:
+    thread = conversations.start_thread()
+    models = conversations._core.models
+    done = threading.Event()
+
+    def index() -> None:
+        while not done.is_set():
+            models.projector.advance()
+
+    filling = threading.Thread(target=index)
+    filling.start()
+    for number in range(25):
+        said = thread.append(Message.user(f"the {CANARY} sings {number}"))
+        thread.redact(said.version)
+    done.set()
+    filling.join()
+    assert found(conversations) == 0
+    wait_until(lambda: not is_left(tmp_path))
+    clean = SQLiteProjections(None)
+    log = conversations._core.log
+    projector(log, clean).settle()
+    models.projector.settle()
+    assert contents(log, models._store) == contents(log, clean)
+    clean.close()
+
+
+def test_rebuilding_a_log_with_many_redactions_makes_no_part_of_an_index_twice(
+    conversations: Conversations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = conversations.start_thread()
+    for number in range(10):
+        thread.redact(thread.append(Message.user(f"word{number}")).version)
+    conversations.wait()
+
+    def reindex(*_: object) -> None:
+        pytest.fail("what was shredded before the rebuild is not in it")
+
+    monkeypatch.setattr("clew.infrastructure.sqlite_projection_session.SQLiteSession.reindex", reindex)
+    with batches_of(3):
+        conversations.rebuild("search")

@@ -1,0 +1,187 @@
+"""The read models of a service: what is read has what was written, wherever the projections are filled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.infrastructure.recording import wait_until
+from tests.service.projected import batches_of
+
+from clew.conversations import Conversations
+from clew.domain.errors import InvalidProjectionError, ProjectionBehindError, UnknownProjectionError
+from clew.domain.messages import Message
+from clew.engine import Engine
+from clew.projections import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
+from clew.service.running import Runner
+
+
+class Events:
+    """A row an event; one of a certain type cannot be taken in."""
+
+    name = "events"
+    version = 1
+    tables = (Table("event", (Column("position", "integer"), Column("type")), ("position",)),)
+    texts = ()
+    types = None
+
+    def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+        if event.type == "thread-labelled":
+            raise ValueError("no labels, says the test")
+        yield Upsert("event", {"position": event.position, "type": event.type})
+
+
+ALL = Query("event", order=("position",))
+
+
+@pytest.fixture
+def conversations(url: str) -> Iterator[Conversations]:
+    with Conversations.open(url, projections=[Events()]) as opened:
+        yield opened
+
+
+def test_reads_what_was_written_before_the_call(conversations: Conversations) -> None:
+    for count in range(1, 30):
+        conversations.start_thread()
+        assert len(conversations.rows("events", ALL)) == count
+
+
+def test_reads_the_rows_that_a_query_names(conversations: Conversations) -> None:
+    conversations.start_thread().append([Message.user("a"), Message.user("b")])
+    found = conversations.rows("events", Query("event", [Where("type", "=", "message-appended")], ["-position"], 1))
+    assert found == [{"position": 3, "type": "message-appended"}]
+
+
+def test_refuses_projections_tables_and_columns_that_there_are_not(conversations: Conversations) -> None:
+    with pytest.raises(UnknownProjectionError, match="events"):
+        conversations.rows("directory", ALL)
+    with pytest.raises(UnknownProjectionError, match="events"):
+        conversations.rebuild("directory")
+    for query in (Query("nothing"), Query("event", columns=["nothing"])):
+        with pytest.raises(InvalidProjectionError, match="nothing"):
+            conversations.rows("events", query)
+
+
+def test_says_how_far_projections_are_and_what_they_went_on_without(conversations: Conversations) -> None:
+    assert [each.state for each in conversations.projections()] == ["waiting"]
+    thread = conversations.start_thread(thread_id="t")
+    (status,) = conversations.projections()
+    assert (status.lag, status.lag_seconds > 0) == (1, True)
+    thread.label(topic="a")
+    thread.append(Message.user("more"))
+    conversations.wait()
+    (status,) = conversations.projections()
+    assert (status.name, status.version, status.state) == ("events", 1, "live")
+    assert (status.position, status.last_position, status.lag, status.lag_seconds) == (3, 3, 0, 0.0)
+    assert (status.parked, [each.position for each in status.parked_events]) == (1, [2])
+    assert len(conversations.rows("events", ALL)) == 2
+
+
+def test_says_that_a_rebuild_is_under_way(conversations: Conversations) -> None:
+    conversations.start_thread(messages=[Message.user("word")] * 9)
+    conversations.wait()
+    seen: list[tuple[str, int, int | None]] = []
+
+    def progress(*_: int) -> None:
+        (status,) = conversations.projections()
+        seen.append((status.state, status.position, status.built))
+        assert len(conversations.rows("events", ALL)) == 10
+
+    with batches_of(4):
+        conversations.rebuild("events", progress=progress)
+    assert seen == [("building", 10, 0), ("building", 10, 4), ("building", 10, 8), ("live", 10, None)]
+
+
+def test_a_service_that_only_reads_builds_what_was_changed_anew(file_url: str) -> None:
+    class Newer(Events):
+        version = 2
+
+    with Conversations.open(file_url, projections=[Events()]) as conversations:
+        conversations.start_thread()
+        conversations.wait()
+    with Conversations.open(file_url, projections=[Newer()]) as conversations:
+        assert conversations.projections()[0].state == "changed"
+        assert len(conversations.rows("events", ALL)) == 1
+        wait_until(lambda: conversations.projections()[0].state == "live")
+        assert conversations.projections()[0].version == 2
+
+
+def test_fills_by_itself_after_an_append(conversations: Conversations) -> None:
+    conversations.start_thread()
+    wait_until(lambda: conversations.projections()[0].position == 1)
+
+
+def test_waits_until_a_position_is_reached(conversations: Conversations) -> None:
+    conversations.start_thread(messages=[Message.user("word")] * 9)
+    conversations.wait(4)
+    assert conversations.projections()[0].position >= 4
+    with pytest.raises(ProjectionBehindError, match=r"Position 11 was waited for, and after 0\.01 s not .* events"):
+        conversations.wait(11, timeout=0.01)
+    waiting = threading.Thread(target=conversations.wait, args=(12,))
+    waiting.start()
+    conversations.start_thread().append(Message.user("more"))
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
+def test_waits_for_another_process_when_it_does_not_fill_by_itself(file_url: str) -> None:
+    with Conversations.open(file_url, projections=[Events()], embedded=False) as conversations:
+        conversations.start_thread()
+        with pytest.raises(ProjectionBehindError):
+            conversations.wait(timeout=0.01)
+        with pytest.raises(UnknownProjectionError):
+            conversations.rows("events", ALL)
+        with Conversations.open(file_url, projections=[Events()], embedded=False) as other:
+            runner = Runner(other._core, (), lambda *_: None)
+            following = threading.Thread(target=runner.follow)
+            following.start()
+            for count in range(1, 4):
+                conversations.wait(timeout=20)
+                assert len(conversations.rows("events", ALL)) == count
+                conversations.start_thread()
+            runner.stop()
+            following.join(20)
+            assert not following.is_alive()
+
+
+def test_a_runner_that_was_stopped_does_nothing(conversations: Conversations) -> None:
+    conversations.start_thread()
+    told: list[tuple[int, int]] = []
+    runner = Runner(conversations._core, ["events"], lambda *reached: told.append(reached))
+    runner.stop()
+    runner.follow()
+    assert told == []
+    with pytest.raises(UnknownProjectionError):
+        Runner(conversations._core, ["nothing"], lambda *_: None)
+
+
+def test_refuses_a_declaration_that_cannot_be_carried_out_at_once(url: str) -> None:
+    class Unnamed(Events):
+        name = "No Name"
+
+    with pytest.raises(InvalidProjectionError):
+        Conversations.open(url, projections=[Unnamed()])
+
+
+def test_a_projection_that_is_another_programs_is_named(file_url: str) -> None:
+    with Conversations.open(file_url, projections=[Events()]) as conversations:
+        conversations.start_thread()
+        conversations.wait()
+    with Conversations.open(file_url, projections=[]) as conversations:
+        (status,) = conversations.projections()
+        assert (status.name, status.state, status.position) == ("events", "other", 1)
+        conversations.wait()
+
+
+def test_the_engine_offers_the_same(url: str) -> None:
+    async def work() -> None:
+        async with Engine.open(url, projections=[Events()]) as engine:
+            await engine.start_thread()
+            assert await engine.rows("events", ALL) == [{"position": 1, "type": "thread-started"}]
+            await engine.wait(timeout=20)
+            await engine.rebuild("events")
+            assert [each.state for each in await engine.projections()] == ["live"]
+
+    asyncio.run(work())

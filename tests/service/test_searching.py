@@ -1,0 +1,211 @@
+"""Finding messages by their words."""
+
+from __future__ import annotations
+
+import math
+import random
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew import Conversations, Message
+from clew.domain.errors import InvalidSearchError, ThreadDeletedError, UnknownThreadError
+from clew.domain.importing import Item
+from clew.domain.messages import FunctionCall
+from clew.domain.searching import Part, tokens
+from clew.projections.search import searchable
+from clew.service.searching import Hit
+
+WORDS = 400
+RARE = 20
+
+
+def places(found: list[Hit]) -> list[tuple[str, int]]:
+    return [(hit.thread_id, hit.version) for hit in found]
+
+
+def test_finds_messages_newest_first_and_says_where_they_are(conversations: Conversations) -> None:
+    thread = conversations.start_thread(thread_id="a")
+    thread.append(Message.user("My teapot broke.", author="Maeve"), actor="user:1")
+    thread.append(
+        Message.assistant(None, calls=[FunctionCall(call_id="1", name="refund", arguments='{"item": "teapot"}')])
+    )
+    thread.append(Message.tool("1", {"done": "Teapot refunded"}))
+    thread.rewind(to=2)
+    newest = conversations.start_thread(thread_id="b", messages=[Message.user("Any TEAPOTS?"), Message.user("None")])
+    assert places(conversations.search("teapot*")) == [("b", 2), ("a", 4), ("a", 3), ("a", 2)]
+    assert places(conversations.search("teapot")) == [("a", 4), ("a", 3), ("a", 2)]
+    assert places(conversations.search("teapot refund*")) == [("a", 4), ("a", 3)]
+    assert places(conversations.search("teapot -broke")) == [("a", 4), ("a", 3)]
+    assert places(conversations.search('"teapot broke"')) == places(conversations.search("MAEVE")) == [("a", 2)]
+    (hit,) = conversations.search("broke")
+    event = next(thread.events(after=1, at=2))
+    assert hit == Hit(
+        thread_id="a",
+        version=2,
+        number=1,
+        position=event.position or 0,
+        role="user",
+        author="Maeve",
+        time=event.time,
+        actor="user:1",
+        snippet=(Part("Maeve My teapot ", found=False), Part("broke", found=True), Part(".", found=False)),
+        forks=(),
+        fork_count=0,
+    )
+    assert conversations.search("done", thread="a")[0].number == 3
+    assert newest.id == "b"
+
+
+def test_a_sign_of_a_newer_unicode_is_no_part_of_a_word(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[Message.user("great\N{THINKING FACE}tea, Gro\u0308sse")])
+    for word in ("great", "tea", "grosse"):
+        assert places(conversations.search(word)) == [(thread.id, 2)]
+
+
+def test_names_the_forks_that_have_a_message(conversations: Conversations) -> None:
+    thread = conversations.start_thread(thread_id="root", messages=[Message.user("apple"), Message.user("pear")])
+    with_both = thread.fork(thread_id="both")
+    thread.fork(thread_id="first", at=2)
+    deep = with_both.fork(thread_id="deep")
+    deep.append(Message.user("plum"))
+    assert [(hit.thread_id, hit.forks) for hit in conversations.search("apple")] == [
+        ("root", ("both", "first", "deep"))
+    ]
+    assert [(hit.thread_id, hit.forks) for hit in conversations.search("pear")] == [("root", ("both", "deep"))]
+    assert [(hit.thread_id, hit.forks) for hit in conversations.search("plum")] == [("deep", ())]
+    for number in range(20):
+        thread.fork(thread_id=f"more-{number}", at=2)
+    (hit,) = conversations.search("apple")
+    assert (len(hit.forks), hit.fork_count) == (10, 23)
+
+
+def test_searches_what_a_thread_has_and_no_more(conversations: Conversations) -> None:
+    root = conversations.start_thread(thread_id="root", messages=[Message.user("tea one"), Message.user("tea two")])
+    early = root.fork(thread_id="early", at=2)
+    root.append(Message.user("tea three"))
+    early.append(Message.user("tea four"))
+    late = early.fork(thread_id="late")
+    early.append(Message.user("tea five"))
+    late.append(Message.user("tea six"))
+    conversations.start_thread(thread_id="other", messages=[Message.user("tea seven")])
+    assert places(conversations.search("tea", thread="late")) == [("late", 6), ("early", 4), ("root", 2)]
+    assert places(conversations.search("tea", thread="root")) == [("root", 4), ("root", 3), ("root", 2)]
+    assert places(conversations.search("tea", thread="late", limit=2)) == [("late", 6), ("early", 4)]
+    last = conversations.search("tea", thread="late", limit=2)[-1]
+    assert places(conversations.search("tea", thread="late", before=last.position)) == [("root", 2)]
+    with pytest.raises(UnknownThreadError):
+        conversations.search("tea", thread="nobody")
+
+
+def test_shows_nothing_of_deleted_threads_but_what_living_forks_have(conversations: Conversations) -> None:
+    root = conversations.start_thread(thread_id="root", messages=[Message.user("apple"), Message.user("pear")])
+    for each in ("one", "two"):
+        root.fork(thread_id=each, at=2)
+    root.delete()
+    assert [(hit.thread_id, hit.version, hit.forks) for hit in conversations.search("apple")] == [("one", 2, ("two",))]
+    assert [(hit.thread_id, hit.forks) for hit in conversations.search("apple", thread="two")] == [("two", ("one",))]
+    assert conversations.search("pear") == []
+    with pytest.raises(ThreadDeletedError):
+        conversations.search("apple", thread="root")
+
+
+def test_pages_through_all_that_is_found(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.service.searching.POSITIONS", 2)
+    for number in range(12):
+        thread = conversations.start_thread(thread_id=f"t{number:02}", messages=[Message.user("tea")])
+        if number % 3:
+            thread.delete()
+    everything = [("t09", 2), ("t06", 2), ("t03", 2), ("t00", 2)]
+    assert places(conversations.search("tea")) == everything
+    assert places(conversations.search("tea", limit=3)) == everything[:3]
+    last = conversations.search("tea", limit=3)[-1]
+    assert places(conversations.search("tea", before=last.position)) == everything[3:]
+
+
+def test_another_tenant_s_messages_are_never_found(file_url: str) -> None:
+    with Conversations.open(file_url, tenant="ours") as ours, Conversations.open(file_url, tenant="theirs") as theirs:
+        ours.start_thread(thread_id="same", messages=[Message.user("apple ours")])
+        theirs.start_thread(thread_id="same", messages=[Message.user("apple theirs")])
+        for service, name in ((ours, "ours"), (theirs, "theirs")):
+            (hit,) = service.search("apple")
+            assert hit.snippet == (("apple", True), (f" {name}", False))
+            assert len(service.search("apple", thread="same")) == 1
+            assert [entry.thread_id for entry in service.audit()] == ["same"] * 2
+            assert [each.events for each in service.usage()] == [2]
+
+
+def test_what_is_redacted_is_not_shown_though_the_index_has_it_still(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("canary apple"), Message.user("apple")])
+        assert len(conversations.search("apple")) == 2
+    with Conversations.open(url, embedded=False) as conversations:
+        conversations.thread(thread.id).redact(2)
+        assert places(conversations.search("apple")) == [(thread.id, 3)]
+        assert conversations.search("canary") == []
+
+
+def test_a_row_that_was_changed_is_not_shown(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("apple one"), Message.user("apple two")])
+        assert len(conversations.search("apple")) == 2
+    with sqlite3.connect(tmp_path / "clew.db") as database:
+        database.execute("UPDATE event SET state = x'00ff' WHERE version = 2")
+    database.close()
+    with Conversations.open(url) as conversations:
+        assert places(conversations.search("apple")) == [(thread.id, 3)]
+
+
+@pytest.fixture(scope="module")
+def indexed() -> Iterator[Conversations]:
+    with Conversations.open("memory:") as conversations:
+        conversations.start_thread(messages=[Message.user('She said "apple" (or: NOT) e-mail, 漢字, Größe * ^ - +')])
+        yield conversations
+
+
+@given(text=st.text() | st.text(st.sampled_from('ab"*-():^+{}.,AND ORNEAR\\\0ä漢')))
+def test_any_text_is_searched_for_or_refused(indexed: Conversations, text: str) -> None:
+    try:
+        found = indexed.search(text)
+    except InvalidSearchError:
+        return
+    assert len(found) <= 1
+
+
+def test_finds_every_message_by_any_of_its_rarer_words_through_forks_until_it_is_redacted(
+    corpus: list[dict[str, Any]], scale: float
+) -> None:
+    chance = random.Random(3)
+    with Conversations.open("memory:") as conversations:
+        report = conversations.import_items(Item("corpus", line, value) for line, value in enumerate(corpus, start=1))
+        assert report.failed == []
+        having: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        for thread in list(conversations.threads()):
+            for said in conversations.thread(thread.thread_id).history():
+                assert said.message is not None
+                for token in tokens(searchable(said.message.model_dump(mode="json"))):
+                    having[token.folded].add((thread.thread_id, said.version))
+        rare = sorted(word for word, where in having.items() if len(where) <= RARE)
+        for word in chance.sample(rare, min(len(rare), math.ceil(WORDS * scale))):
+            found = conversations.search(word, limit=RARE + 1)
+            assert set(places(found)) == having[word], word
+            assert all(any(part.found for part in hit.snippet) for hit in found), word
+        for _ in range(5):
+            word = chance.choice([each for each in rare if having[each]])
+            thread_id, version = chance.choice(sorted(having[word]))
+            fork = conversations.thread(thread_id).fork(at=version)
+            assert (thread_id, version) in places(conversations.search(word, thread=fork.id, limit=RARE + 1))
+            assert any(fork.id in hit.forks for hit in conversations.search(word, limit=RARE + 1))
+            fork.redact(version)
+            for where in having.values():
+                where.discard((thread_id, version))
+            assert set(places(conversations.search(word, limit=RARE + 1))) == having[word]
+            assert (thread_id, version) not in places(conversations.search(word, thread=fork.id, limit=RARE + 1))
