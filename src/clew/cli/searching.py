@@ -15,8 +15,7 @@ from clew.cli.stores import opened
 from clew.cli.text import one_line, safe, shown_time, write_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
+    from rich.console import Console, RenderableType
 
     from clew.conversations import Conversations
     from clew.service.searching import Hit
@@ -79,7 +78,7 @@ def print_hits(conversations: Conversations, found: Sequence[Hit], console: Cons
                 console.print(line)
 
 
-def _lines(hit: Hit) -> Iterator[Text]:
+def _lines(hit: Hit) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from clew.cli.rendering import ROLE_STYLES
@@ -98,10 +97,11 @@ def _lines(hit: Hit) -> Iterator[Text]:
     yield _indented((f"clew show {shlex.quote(one_line(hit.thread_id))} --at {hit.version}", "dim"))
 
 
-def _indented(*parts: tuple[str, str]) -> Text:
+def _indented(*parts: tuple[str, str]) -> RenderableType:
+    from rich.padding import Padding
     from rich.text import Text
 
-    return Text.assemble("    ", *parts, overflow="fold")
+    return Padding(Text.assemble(*parts, overflow="fold"), (0, 0, 0, 4), expand=False)
 
 
 def _spaced(text: str) -> str:
