@@ -295,12 +295,20 @@ class Conversations:
         """
         return run(self._core.models.select(projection, query))
 
-    def wait(self, position: int | None = None, *, timeout: float | None = None) -> None:
-        """Wait until all projections have come to a position, by default the newest one at the call.
+    def wait(
+        self,
+        position: int | None = None,
+        *,
+        projection: str | None = None,
+        timeout: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Wait until a projection, or every one, has come to a position, by default the newest one at the call.
 
-        ``timeout`` is in seconds. Raises ProjectionBehindError.
+        ``timeout`` is in seconds. ``progress`` is told the position reached and the one that is waited for. Raises
+        ProjectionBehindError or UnknownProjectionError.
         """
-        run(self._core.models.wait(position, timeout))
+        run(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
 
     def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection anew from the log, beside its tables, which are read until it is done.

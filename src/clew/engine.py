@@ -301,12 +301,20 @@ class Engine:
         """
         return await drive(self._core.models.select(projection, query))
 
-    async def wait(self, position: int | None = None, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as in Conversations
-        """Wait until all projections have come to a position, by default the newest one at the call.
+    async def wait(
+        self,
+        position: int | None = None,
+        *,
+        projection: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # as in Conversations
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Wait until a projection, or every one, has come to a position, by default the newest one at the call.
 
-        ``timeout`` is in seconds. Raises ProjectionBehindError.
+        ``timeout`` is in seconds. ``progress`` is told the position reached and the one that is waited for. Raises
+        ProjectionBehindError or UnknownProjectionError.
         """
-        await drive(self._core.models.wait(position, timeout))
+        await drive(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
 
     async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection anew from the log, beside its tables, which are read until it is done.

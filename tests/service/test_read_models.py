@@ -185,3 +185,15 @@ def test_the_engine_offers_the_same(url: str) -> None:
             assert [each.state for each in await engine.projections()] == ["live"]
 
     asyncio.run(work())
+
+
+def test_waiting_tells_how_far_one_projection_has_come_and_leaves_the_others(file_url: str) -> None:
+    told: list[tuple[int, int]] = []
+    with Conversations.open(file_url, embedded=False) as conversations:
+        conversations.start_thread(messages=[Message.user("Hello")] * 2_500)
+    with Conversations.open(file_url) as conversations:
+        conversations.wait(projection="usage", progress=lambda *reached: told.append(reached))
+        assert told == [(-1, 2_501), (1_000, 2_501), (2_000, 2_501)]
+        assert {status.name for status in conversations.projections() if not status.lag} == {"usage"}
+        with pytest.raises(UnknownProjectionError):
+            conversations.wait(projection="nothing")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from clew.cli.bars import catch_up
 from clew.cli.completion import thread_ids
 from clew.cli.failures import WrongUsage
 from clew.cli.listing import SHOWN
@@ -61,6 +62,7 @@ def audit(
     most = limit if as_json or all_ else limit or SHOWN
     with opened(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "audit")
 
         def entries(number: int | None) -> Iterator[AuditEntry]:
             found = conversations.audit(
@@ -104,6 +106,7 @@ def stats(
     begin, end = _day(context, since, "--since"), _day(context, until, "--until")
     with opened(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "usage")
         found = conversations.usage(thread=id_, since=begin, until=end, by=by or "total")
         if as_json:
             from clew.cli import shapes

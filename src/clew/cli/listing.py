@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew.cli.bars import catch_up
 from clew.cli.changing import named_label
 from clew.cli.completion import thread_ids
 from clew.cli.failures import WrongUsage
@@ -50,6 +51,7 @@ def threads(
     which = _which(context, status)
     having = dict(_having(context, each) for each in labels or ())
     with opened(context) as conversations:
+        catch_up(conversations, "directory")
         if as_json:
             from clew.cli import shapes
 
@@ -78,6 +80,7 @@ def tree(
     """Draw threads with their forks, checkpoints and heads."""
     with opened(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "directory")
         if as_json:
             from clew.cli import shapes
 

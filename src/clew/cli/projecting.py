@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from clew.cli.bars import position_bar
 from clew.cli.failures import WrongUsage
 from clew.cli.options import AsJson
 from clew.cli.text import one_line, write_json
@@ -69,7 +70,7 @@ def rebuild(
     with closing(_opened(context, load)) as core:
         chosen = list(dict.fromkeys(names or core.models.projector.projections))
         for name in chosen:
-            with _bar(f"Rebuilding {one_line(name)}") as progress:
+            with position_bar(f"Rebuilding {one_line(name)}") as progress:
                 run(core.models.rebuild(name, progress))
         found = _statuses(core, chosen)
     _write(found, as_json=as_json)
@@ -112,7 +113,7 @@ def _run(core: Core, names: Sequence[str], *, once: bool) -> None:
     """Fill until there is nothing more to do or, unless it is to be once, until SIGINT or SIGTERM come."""
     from clew.service.running import Runner
 
-    with _bar("Filling") as progress:
+    with position_bar("Filling") as progress:
         runner = Runner(core, names, progress)
         with _ended_by_signals(runner):
             if once:
@@ -142,23 +143,6 @@ def _statuses(core: Core, names: Sequence[str] | None) -> list[ProjectionStatus]
         if name not in found:
             raise UnknownProjectionError(name, list(found))
     return [found[name] for name in dict.fromkeys(names or found)]
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Takes the position that is reached and the last one; a bar shows them, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda _, __: None
-        return
-
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from clew.cli import rendering
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=rendering.console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda reached, last: progress.update(task, completed=reached, total=last)
 
 
 def _write(found: Sequence[ProjectionStatus], *, as_json: bool) -> None:

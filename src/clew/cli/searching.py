@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew.cli.bars import catch_up
 from clew.cli.completion import thread_ids
 from clew.cli.options import AsJson
 from clew.cli.stores import opened
@@ -43,6 +44,7 @@ def search(
     """
     with opened(context) as conversations:
         within = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "search")
         found = conversations.search(" ".join(words), thread=within, limit=limit)
         if as_json:
             from clew.cli import shapes

@@ -86,29 +86,41 @@ class ReadModels:
             if (yield from read(lambda: self.projector.is_changed(name))):
                 self._background.nudge()
 
-    def wait(self, position: int | None, timeout: float | None) -> Operation[None]:
-        """Wait until every projection has come to a position, by default the newest.
+    def wait(
+        self,
+        position: int | None,
+        *,
+        projection: str | None = None,
+        timeout: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Operation[None]:
+        """Wait until a projection, or every one, has come to a position, by default the newest.
 
-        ``timeout`` is in seconds. Raises ProjectionBehindError.
+        ``timeout`` is in seconds. ``progress`` is told the position reached and the last one. Raises
+        ProjectionBehindError or UnknownProjectionError.
         """
-        yield from read(lambda: self._wait(position, timeout))
+        names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
+        yield from read(lambda: self._wait(position, names, timeout, progress or (lambda _reached, _last: None)))
 
-    def _wait(self, position: int | None, timeout: float | None) -> None:
+    def _wait(
+        self, position: int | None, names: Sequence[str], timeout: float | None, progress: Callable[[int, int], None]
+    ) -> None:
         target = self.projector.log.last_position() if position is None else position
         until = None if timeout is None else time.monotonic() + timeout
-        while behind := self._behind(target):
+        while behind := self._behind(target, names):
+            progress(min(behind.values()), target)
             if until is not None and time.monotonic() >= until:
                 raise ProjectionBehindError(
                     f"Position {target} was waited for, and after {timeout:g} s not reached by: {', '.join(behind)}. "
                     "Wait longer, or see `clew project status`."
                 )
-            if not (self.embedded and self.projector.advance()):
+            if not (self.embedded and self.projector.advance(names)):
                 time.sleep(POLL_SECONDS)
 
-    def _behind(self, target: int) -> list[str]:
-        """The projections whose tables have not come to a position."""
+    def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
+        """The projections whose tables have not come to a position, and where they are; -1 where there are none."""
         live = {built.name: built.position for built in self._store.built() if built.live}
-        return [name for name in self.projector.projections if live.get(name, -1) < target]
+        return {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
 
     def rebuild(self, name: str, progress: Callable[[int, int], None] | None) -> Operation[None]:
         """Build a projection anew beside what is read. Raises UnknownProjectionError."""

@@ -1,0 +1,30 @@
+"""What is to be read is brought up to date first, with a bar when it is much."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from clew import Conversations, Message
+from clew.cli import bars
+
+
+def lags(url: str) -> dict[str, int]:
+    with Conversations.open(url, embedded=False) as conversations:
+        return {status.name: status.lag for status in conversations.projections()}
+
+
+@pytest.mark.parametrize(("many", "terminal", "left"), [(1, True, 0), (1, False, 5), (100, True, 5)])
+def test_much_is_taken_in_before_it_is_read_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int, terminal: bool, left: int
+) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url, embedded=False) as conversations:
+        conversations.start_thread(messages=[Message.user("Hello")] * 4)
+    monkeypatch.setattr(bars, "MANY", many)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with Conversations.open(url) as conversations:
+        bars.catch_up(conversations, "search")
+    assert lags(url) == {"directory": 5, "search": left, "audit": 5, "usage": 5}
