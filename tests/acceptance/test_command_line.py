@@ -255,7 +255,9 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
         "Go back in time",
         "Checkpoint and rewind",
         "Draw",
+        "Compare",
         "Search",
+        "Redact",
         "Verify",
         "Tamper",
     ]
@@ -266,6 +268,8 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
     assert steps["Checkpoint and rewind"]["result"]["messages"] == 5
     assert [each["forked_at"] for each in steps["Draw"]["result"]] == [None, 6]
     assert [len(each["forks"]) for each in steps["Search"]["result"]] == [1]
+    assert [row["kind"] for row in steps["Compare"]["result"]["rows"]] == ["only-a"] * 4 + ["only-b"] * 2
+    assert steps["Redact"]["result"] == []
     assert steps["Verify"]["result"]["ok"] is True
     assert steps["Tamper"]["result"]["first_bad"]["version"] == 10
 
@@ -273,7 +277,7 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
 def test_what_the_demo_says_to_try_next_works(clew: Clew) -> None:
     told = clew.text("demo").split("What to try next")[1].splitlines()
     commands = [line.removeprefix("$ ") for line in told if line.startswith("$ ")]
-    assert len(commands) == 6
+    assert len(commands) == 7
     for command in commands:
         words = re.sub(r"^('[^']*'|\S+)( -m clew)? ", "", command)  # without the program, whose path may hold spaces
         done = subprocess.run(  # noqa: S602  # as people type it, with a redirection

@@ -13,6 +13,7 @@ from clew.cli.stores import message_version, moment, opened, place
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
+    from clew.domain.history import History
     from clew.service.reading import ThreadSummary
 
 TitleOption = Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")]
@@ -35,7 +36,7 @@ def checkpoint(
 
         write_json(shapes.checkpoint(found.id, name, version))
     else:
-        typer.echo(f"Version {version} of {one_line(found.id)} is now the checkpoint {one_line(name)!r}.")
+        typer.echo(checkpoint_text(found.id, name, version))
 
 
 def fork(
@@ -70,10 +71,7 @@ def rewind(
 
         write_json(shapes.rewound(there, version))
     else:
-        id_, count = one_line(found.id), len(there)
-        left = f"its {count} message" + ("" if count == 1 else "s")
-        typer.echo(f"{id_} is back at version {there.version} and {left}. Nothing was deleted.")
-        typer.echo(f"To undo it: clew rewind {quote(id_)} --to {version - 1}")
+        typer.echo(rewind_text(there, version))
 
 
 def edit(
@@ -92,6 +90,19 @@ def edit(
         said = _read() if text == "-" else text
         summary = found.edit(version, said, title=title, actor=actor).summary()
     _say_forked(summary, as_json=as_json)
+
+
+def checkpoint_text(id_: str, name: str, version: int) -> str:
+    """What ``clew checkpoint`` says to people."""
+    return f"Version {version} of {one_line(id_)} is now the checkpoint {one_line(name)!r}."
+
+
+def rewind_text(there: History, version: int) -> str:
+    """What ``clew rewind`` says to people."""
+    id_, count = one_line(there.thread_id), len(there)
+    left = f"its {count} message" + ("" if count == 1 else "s")
+    back = f"{id_} is back at version {there.version} and {left}. Nothing was deleted."
+    return f"{back}\nTo undo it: clew rewind {quote(id_)} --to {version - 1}"
 
 
 def fork_text(summary: ThreadSummary) -> str:

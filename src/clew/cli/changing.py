@@ -100,7 +100,12 @@ def redact(
 
         write_json(shapes.redacted(event, recorded))
     else:
-        typer.echo(f"Redacted version {version} of {one_line(event.thread_id)}, here and in every fork.")
+        typer.echo(redact_text(event))
+
+
+def redact_text(event: Event) -> str:
+    """What ``clew redact`` says to people."""
+    return f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork."
 
 
 def _say(summary: ThreadSummary, done: str, remark: str, *, as_json: bool) -> None:

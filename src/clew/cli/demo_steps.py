@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 from rich.text import Text
 
-from clew.cli import branching, listing, reading, rendering, searching, shapes, transfer
+from clew.cli import branching, changing, listing, reading, rendering, searching, shapes, transfer
+from clew.cli.diff_rendering import diff_lines
 from clew.cli.stores import Moment
 from clew.conversations import Conversations
+from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
 from clew.threads import LocalThread
 
@@ -34,7 +36,8 @@ OFFER = 5
 """The message of the first conversation that offers a refund or a new teapot."""
 
 WORDS = "teapot pieces"
-"""Said in the first message, so that the fork has it, too."""
+FIRST_WORDS = 2
+"""The number of the message in which the words are said: before the fork, so that the fork has it, too."""
 
 PHRASE = "48 euros are"
 FORGED = "98 euros are"
@@ -74,7 +77,9 @@ class _Demo:
             self._go_back_in_time(conversations, first)
             self._rewind(conversations, first)
             self._draw(conversations, first)
+            self._compare(conversations, first, branch)
             self._search(conversations)
+            self._redact(conversations, first)
             self._verify(conversations)
         self._tamper()
         self._say_what_next(first)
@@ -124,16 +129,13 @@ class _Demo:
     def _rewind(self, conversations: Conversations, first: LocalThread) -> None:
         self._begin("Checkpoint and rewind", "A name for a version, and a way back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
-        self._code(
-            f'thread = conversations.thread("{first.id}")',
-            f'thread.checkpoint("{CHECKPOINT}", at={cut})',
-            f'thread.rewind(to="{CHECKPOINT}")',
-        )
-        first.checkpoint(CHECKPOINT, at=cut)
-        first.rewind(to=CHECKPOINT)
+        self._command(f'clew checkpoint {first.id[:4]} "{CHECKPOINT}" --at {cut}')
+        self._console.print(branching.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
+        self._command(f'clew rewind {first.id[:4]} --to "{CHECKPOINT}"')
+        there = first.history(at=CHECKPOINT)
+        self._console.print(branching.rewind_text(there, first.rewind(to=CHECKPOINT)))
         self._command(f"clew log {first.id[:4]}")
         reading.print_events(conversations, first.id, self._console)
-        self._console.print(f"The conversation is back at its {len(first.history())} messages; the log has it all.")
         self._end(shapes.thread(first.summary()))
 
     def _draw(self, conversations: Conversations, first: LocalThread) -> None:
@@ -149,8 +151,30 @@ class _Demo:
         searching.print_hits(conversations, found, self._console)
         self._end([shapes.hit(hit) for hit in found])
 
+    def _compare(self, conversations: Conversations, first: LocalThread, branch: LocalThread) -> None:
+        self._begin("Compare", "The thread before it was rewound, and its fork: turn by turn, word by word.")
+        cut = branch.summary().forked_at
+        newest = first.events(after=cut or 0)
+        before = max(event.version for event in newest if event.type == MESSAGE_APPENDED)
+        self._command(f"clew diff {first.id[:4]} {branch.id[:4]} --at {before}")
+        found = conversations.diff(first.id, branch.id, at=before)
+        for line in diff_lines(found, self._console, everything=False):
+            self._console.print(line, soft_wrap=True)
+        self._end(shapes.diff(found, everything=False))
+
+    def _redact(self, conversations: Conversations, first: LocalThread) -> None:
+        self._begin("Redact", "What a message says is destroyed: in the log, in every fork and in the index.")
+        self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
+        version = first.history(at_message=FIRST_WORDS).version
+        first.redact(version)
+        self._console.print(changing.redact_text(next(first.events(after=version - 1))))
+        self._command(f"clew search {WORDS}")
+        found = conversations.search(WORDS)
+        searching.print_hits(conversations, found, self._console)
+        self._end([shapes.hit(hit) for hit in found])
+
     def _verify(self, conversations: Conversations) -> None:
-        self._begin("Verify", "Every event is chained to the one before it by a hash.")
+        self._begin("Verify", "Every event is chained to the one before it by a hash, the redacted one too.")
         self._command("clew verify")
         found = conversations.verify()
         self._console.print(rendering.verdict(found))
@@ -180,7 +204,8 @@ class _Demo:
             f"{program} import samples.jsonl",
             f"{program} show {first.id[:4]} --at message:{OFFER}",
             f'{program} fork {first.id[:4]} --at message:{OFFER} --title "My own what-if"',
-            f"{program} threads",
+            f"{program} tree",
+            f"{program} replay {first.id[:4]}",
             f"{program} --help",
         ):
             self._command(line)
