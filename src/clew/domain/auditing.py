@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clew.domain.events import EVENT_TYPES
+from clew.domain.messages import ROLES
 from clew.domain.projection import Recorded, Unreadable
 
 LONGEST = 60
@@ -30,7 +31,7 @@ def what(event: Recorded | Unreadable) -> str:
         return f"recorded {_named(event.type)}, which this Clew does not know"
     try:
         return _done(event.type, event.data)
-    except (LookupError, TypeError, AttributeError):  # JSON, but not of this event: somebody changed the row
+    except (LookupError, TypeError, ValueError, AttributeError):  # JSON, but not of this event: the row was changed
         return f"recorded {_named(event.type)}, which cannot be read: verify says what is wrong with it"
 
 
@@ -47,17 +48,17 @@ def _done(type_: str, data: Mapping[str, Any]) -> str:
             begun = "started the thread" if data.get("source") is None else "imported the thread"
             return begun + _titled(data)
         case "thread-forked":
-            return f"forked {_named(data['parent_id'])} at version {data['parent_version']}{_titled(data)}"
+            return f"forked {_named(data['parent_id'])} at version {data['parent_version']:d}{_titled(data)}"
         case "thread-labelled":
             return _labelled(data["labels"])
         case "message-appended":
             return _appended(data["message"])
         case "message-redacted":
-            return f"redacted version {data['version']}"
+            return f"redacted version {data['version']:d}"
         case "history-rewound":
-            return f"rewound to version {data['to']}"
+            return f"rewound to version {data['to']:d}"
         case "checkpoint-made":
-            return f"made checkpoint {_named(data['name'])} at version {data['at']}"
+            return f"made checkpoint {_named(data['name'])} at version {data['at']:d}"
         case _:
             return _PLAIN[type_]
 
@@ -71,7 +72,8 @@ def _appended(message: Mapping[str, Any]) -> str:
             held.append(_count(number, word))
     if others := sum(content["type"] not in {"text", "function-call", "function-result"} for content in contents):
         held.append(_count(others, "other content"))
-    return f"appended {_a(message['role'])} message ({', '.join(held) or 'empty'})"
+    role = ROLES[ROLES.index(message["role"])]  # any other was put there by somebody else
+    return f"appended {_a(role)} message ({', '.join(held) or 'empty'})"
 
 
 def _labelled(labels: Mapping[str, Any]) -> str:
