@@ -257,3 +257,20 @@ recorder.submit(Append([StoredEvent("a", 1, "noted", b"x")])).result()
     recorder: Any = SQLiteRecorder.open(path)
     assert len(recorder.lineage("a")) == 1
     recorder.close()
+
+
+def test_a_second_store_in_the_process_leaves_the_first_its_locks(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    fill(recorder, "a", 1)
+    SQLiteRecorder.open(path).close()
+
+    def work() -> None:
+        other = SQLiteRecorder.open(path)
+        fill(other, "a", 2, start=2)
+        other.close()
+
+    assert in_child(work) == 0
+    assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
+    fill(recorder, "a", 3, start=3)
+    assert len(recorder.lineage("a")) == 3
+    recorder.close()

@@ -203,7 +203,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # for people: what a terminal has no character for
     try:
         outcome = command()(args=list(arguments), prog_name="clew", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before Python began
+            sys.stdout.flush()
     except BrokenPipeError:
         return _quietly()
     except SystemExit as ended:  # Typer's own way out of a broken pipe

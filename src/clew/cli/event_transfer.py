@@ -43,7 +43,10 @@ def event_files(files: Sequence[Path]) -> list[Path]:
     found = find_files(file for file in files if str(file) != STDIN)
     events = [file for file in found if is_event_file(file)]
     for file in events:
-        EventFile.open(file).close()  # one of a newer format is refused before a database is made
+        try:
+            EventFile.open(file).close()  # one of a newer format is refused before a database is made
+        except ImportFormatError as error:
+            raise ImportFormatError(f"{one_line(str(file))}: {error}") from error
     if not events and not stdin:
         return []
     for file in found:

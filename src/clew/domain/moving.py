@@ -117,6 +117,8 @@ class Batch:
             raise ImportFormatError(
                 f"{_named(row)}: its hash does not follow from what it holds and what is before it. {AGAIN}"
             )
+        if (row.stream, row.version) in self._hashes:
+            raise ImportFormatError(f"{_named(row)}: the file has it twice. {AGAIN}")
         found = self.there.row(row.stream, row.version)
         if found is None and entry.begins:
             found = self.there.first(row.stream)

@@ -63,6 +63,7 @@ class SQLiteProjections:
         self._mutex = threading.RLock()
         self._writing: sqlite3.Connection | None = None
         self._scrub = False
+        self._remade: float | None = None
         self._written: _Identity = None
         self._reading = threading.Lock()
         self._read_last: _Identity = None
@@ -74,6 +75,7 @@ class SQLiteProjections:
         """A transaction, of one writer at a time."""
         with self._exclusive() as connection:
             connection.execute("BEGIN IMMEDIATE")
+            self._notice_forgetting(connection)
             session = SQLiteSession(connection, self._where, seen)
             try:
                 yield session
@@ -84,6 +86,12 @@ class SQLiteProjections:
                     connection.execute("ROLLBACK")
                 raise
             self._keep(connection, clean=session.forgot)
+
+    def _notice_forgetting(self, connection: sqlite3.Connection) -> None:
+        """What another process forgot may still be in the log: that one could end while somebody read."""
+        (remade,) = connection.execute("SELECT total(made) FROM stretch").fetchone()
+        self._scrub = self._scrub or self._remade not in {None, remade}
+        self._remade = remade
 
     @contextmanager
     def _exclusive(self) -> Iterator[sqlite3.Connection]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+from contextlib import closing
+from urllib.parse import quote
 
 from clew.domain.errors import StoreSchemaError
 
@@ -14,8 +17,6 @@ SCHEMA_VERSION = 1
 
 MIGRATIONS: dict[int, tuple[str, ...]] = {}
 """The statements that lead from a schema to the next one. The first schema is the present one: there are none yet."""
-
-_MAGIC = b"SQLite format 3\0"
 
 # Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
 TABLES = (
@@ -63,15 +64,25 @@ TABLES = (
 
 
 def refuse_other_files(path: str) -> None:
-    """Look at a file before anything is made beside it. Raises StoreSchemaError when it is no SQLite database."""
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - the path may be bytes that pathlib would change
-            start = file.read(len(_MAGIC))
-    except FileNotFoundError:
+    """Look at a file before anything is made beside it. Raises StoreSchemaError when it is no SQLite database.
+
+    SQLite looks, as who opens the file and closes it lets go of the locks of the whole process on it (POSIX): another
+    process would then delete the write-ahead log of a store that is open here.
+    """
+    if not os.path.exists(path):  # noqa: PTH110 - the path may be bytes that pathlib would change
         return
-    if start and start != _MAGIC:
-        msg = f"{path}: this is not an SQLite database. Choose another path."
-        raise StoreSchemaError(msg)
+    if os.path.isdir(path):  # noqa: PTH112 - as above
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            msg = f"{path}: this is not an SQLite database. Choose another path."
+            raise StoreSchemaError(msg) from error
+        if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
+        # Anything else is for who opens it to find.
 
 
 def is_prepared(connection: sqlite3.Connection, path: str) -> bool:

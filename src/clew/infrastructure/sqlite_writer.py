@@ -61,6 +61,7 @@ class SQLiteWriter:
         self._tracking = SQLiteTrackingRecorder(store)
         self._checkpoints = Checkpoints(store)
         self._committed = False
+        self._shredded: int | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -128,8 +129,17 @@ class SQLiteWriter:
             self._ids.clear()
             row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
             self._last = row[0] if row else 0
+            self._notice_shredding(connection)
             self._seen = seen
         self._plans.clear()
+
+    def _notice_shredding(self, connection: sqlite3.Connection) -> None:
+        """What another process shredded may still be in the log: that one could end while somebody read."""
+        (shredded,) = connection.execute("SELECT value FROM counter WHERE name = 'shredded'").fetchone()
+        if shredded != self._shredded:
+            if self._shredded is not None:
+                self._checkpoints.scrub()
+            self._shredded = shredded
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:

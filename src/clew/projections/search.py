@@ -57,6 +57,8 @@ def _texts(message: Any) -> Iterator[str]:
                 yield content["name"]
                 yield _plain(content.get("arguments"))
             case "function-result":
+                if content.get("name"):
+                    yield content["name"]
                 yield _plain(content.get("result"))
             case _:
                 yield from _strings(content)

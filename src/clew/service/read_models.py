@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from clew.domain.errors import ProjectionBehindError
+from clew.domain.errors import ProjectionBehindError, UnknownProjectionError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Built, Parked, Projection, Query, Recorded, RowValues, Words
 from clew.domain.projection_store import ProjectionStore
@@ -14,6 +14,8 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.background import Background
 from clew.service.operations import Operation, read
 from clew.service.projecting import Projector
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.02
 
@@ -72,13 +74,22 @@ class ReadModels:
 
     def select(self, name: str, query: Query) -> Operation[list[RowValues]]:
         """Rows of a projection, with everything that was written before the call."""
-        yield from self._ready(name)
-        return (yield from read(lambda: self._store.select(name, query)))
+        return (yield from self._read(name, lambda: self._store.select(name, query)))
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> Operation[list[int]]:
         """The positions of texts with these words, newest first, with everything that was written before the call."""
+        return (yield from self._read(name, lambda: self._store.find(name, index, words, before=before, limit=limit)))
+
+    def _read(self, name: str, do: Callable[[], T]) -> Operation[T]:
+        """Once more when the tables were deleted just then: who fills them makes them anew."""
         yield from self._ready(name)
-        return (yield from read(lambda: self._store.find(name, index, words, before=before, limit=limit)))
+        try:
+            return (yield from read(do))
+        except UnknownProjectionError:
+            if not self.embedded or name not in self.projector.projections:
+                raise
+        yield from self._ready(name)
+        return (yield from read(do))
 
     def _ready(self, name: str) -> Operation[None]:
         if self.embedded:
