@@ -124,3 +124,13 @@ def test_begins_afresh_in_the_child_of_a_fork() -> None:
     asked.nudge()
     wait_until(lambda: work.done == 2)
     asked.close()
+
+
+def test_keeps_no_thread_while_nothing_is_asked_for() -> None:
+    work = Work()
+    asked = Background(work)
+    for round_ in range(1, 4):
+        asked.nudge()
+        wait_until(lambda: work.done == round_)  # noqa: B023 - waited for here
+        wait_until(lambda: not [each for each in threading.enumerate() if each.name == "clew-projector"])
+    asked.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.infrastructure.recording import wait_until
 from tests.service.moving_stores import CANARY, copied, fill, heads
 
 from clew.conversations import Conversations
@@ -311,3 +312,9 @@ def test_a_line_may_be_long(conversations: Conversations) -> None:
         lines = list(store.export_events())
         assert copied(conversations, lines).messages == 2
         assert list(conversations.export_events()) == lines
+
+
+def test_projections_are_filled_without_anybody_reading_them(lines: list[bytes], file_url: str) -> None:
+    with Conversations.open(file_url) as copy:
+        copy.import_events(io.BytesIO(b"".join(lines)))
+        wait_until(lambda: not any(status.lag for status in copy.projections()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
 from pathlib import Path
 
@@ -150,3 +151,26 @@ def test_the_child_of_a_fork_goes_on_filling(path: str) -> None:
         conversations.thread("before").append(Message.user("every word"))
         assert len(conversations.search("word")) == 3
     assert_equal_to_a_clean_build(path)
+
+
+def test_what_a_child_fills_after_its_parent_has_closed_is_in_the_file(path: str) -> None:
+    conversations = Conversations.open(url(path))
+    conversations.start_thread("of the parent")
+    conversations.wait()
+    go, gone = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            assert len(list(conversations.threads())) == 1
+            os.read(go, 1)
+            conversations.start_thread("of the child")
+            conversations.wait()
+            with sqlite3.connect(f"{path}.projections") as other:  # not in a log that was deleted
+                assert other.execute("SELECT min(position) FROM generation").fetchone() == (2,)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    time.sleep(0.3)
+    conversations.close()
+    os.write(gone, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -6,17 +6,20 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.infrastructure.recording import wait_until
 from tests.service.projected import CANARY, batches_of, contents, is_left, projector
 
 from clew.conversations import Conversations
+from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.projection import Words
 from clew.infrastructure.sqlite_projections import SQLiteProjections
-from clew.projections import SHIPPED, Change, IndexText, Recorded, Rows
+from clew.projections import SHIPPED, Change, IndexText, Recorded, Rows, Usage
 
 MESSAGES = [
     Message.user(f"the {CANARY} sings"),
@@ -188,3 +191,104 @@ def test_rebuilding_a_log_with_many_redactions_makes_no_part_of_an_index_twice(
     monkeypatch.setattr("clew.infrastructure.sqlite_projection_session.SQLiteSession.reindex", reindex)
     with batches_of(3):
         conversations.rebuild("search")
+
+
+def test_a_redaction_waits_for_who_is_just_indexing_the_text(
+    conversations: Conversations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = conversations.start_thread()
+    conversations.wait()
+    conversations._core.models.stop()
+    said = thread.append(Message.user(f"the {CANARY} sings"))
+    projecting, read, answered = conversations._core.models.projector, threading.Event(), threading.Event()
+    project = SHIPPED[1].__class__.project
+
+    def slowly(self: Any, event: Recorded, rows: Rows) -> list[Change]:
+        changes = list(project(self, event, rows))
+        read.set()
+        answered.wait(0.5)
+        return changes
+
+    monkeypatch.setattr(SHIPPED[1].__class__, "project", slowly)
+    filling = threading.Thread(target=projecting.advance)
+    filling.start()
+    assert read.wait(5)
+    thread.redact(said)
+    left = is_left(tmp_path)
+    answered.set()
+    filling.join()
+    assert not left
+    assert not is_left(tmp_path)
+
+
+@pytest.mark.parametrize("ends", ["before it is closed", "while it is closed"])
+def test_text_leaves_the_log_of_writes_when_nobody_reads_it_any_more(file_url: str, tmp_path: Path, ends: str) -> None:
+    with Conversations.open(file_url) as other:  # of another process: the last to close empties the log anyway
+        with Conversations.open(file_url, embedded=False) as conversations:
+            said = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
+            other.wait()
+            with closing(sqlite3.connect(f"{tmp_path}/clew.db.projections", isolation_level=None)) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM generation").fetchall()
+                said.redact(2)
+                other._core.models.stop()
+                if ends == "before it is closed":
+                    reader.execute("ROLLBACK")
+                    wait_until(lambda: not is_left(tmp_path))
+                else:
+                    conversations._core.models.stop()
+                    assert is_left(tmp_path)
+        assert not is_left(tmp_path)
+
+
+def test_a_store_stays_where_it_is_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(here)
+    with Conversations.open("sqlite:///clew.db") as conversations:
+        thread = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
+        conversations.wait()
+        monkeypatch.chdir(elsewhere)
+        assert len(conversations.search(CANARY)) == 1
+        thread.redact(2)
+        assert not conversations.search(CANARY)
+        assert not is_left(here)
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_thread_is_recounted_once_a_batch_however_much_of_it_is_redacted(conversations: Conversations) -> None:
+    thread = conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(50)])
+    for version in range(2, 52):
+        thread.redact(version)
+    conversations._core.models.stop()
+
+    class Counted(Usage):
+        seen = 0
+
+        def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+            Counted.seen += 1
+            return super().project(event, rows)
+
+    log, store, plain = conversations._core.log, SQLiteProjections(None), SQLiteProjections(None)
+    projector(log, store, [Counted()]).settle()
+    assert Counted.seen == 2 * log.last_position()
+    with batches_of(1):
+        projector(log, plain, [Usage()]).settle()
+    assert contents(log, store, [Usage()]) == contents(log, plain, [Usage()])
+
+
+def test_says_that_a_message_is_redacted_when_the_read_models_cannot_be_reached(file_url: str, tmp_path: Path) -> None:
+    with Conversations.open(file_url) as conversations:
+        thread = conversations.start_thread(messages=[Message.user(f"the {CANARY} sings")])
+        conversations.wait()
+    with (tmp_path / "clew.db.projections").open("r+b") as file:
+        file.seek(8_192)
+        file.write(b"\xff" * 40_960)
+    with Conversations.open(file_url, embedded=False) as conversations:
+        thread = conversations.thread(thread.id)
+        with pytest.raises(StoreUnavailableError, match=r"is redacted, by version 3.*Delete it"):
+            thread.redact(2)
+        assert thread.history().messages[0].redacted

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.infrastructure.recording import wait_until
 from tests.service.projected import batches_of
 
 from clew.conversations import Conversations
-from clew.domain.errors import InvalidProjectionError, ProjectionBehindError, UnknownProjectionError
+from clew.domain.errors import ClosedError, InvalidProjectionError, ProjectionBehindError, UnknownProjectionError
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.projections import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
+from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
 from clew.service.running import Runner
 
 
@@ -197,3 +200,71 @@ def test_waiting_tells_how_far_one_projection_has_come_and_leaves_the_others(fil
         assert {status.name for status in conversations.projections() if not status.lag} == {"usage"}
         with pytest.raises(UnknownProjectionError):
             conversations.wait(projection="nothing")
+
+
+def test_a_service_that_nobody_closed_is_let_go_of(tmp_path: Path) -> None:
+    conversations = Conversations.open(f"sqlite:///{tmp_path}/clew.db?synchronous=OFF")
+    conversations.start_thread()
+    conversations.wait()
+    core = weakref.ref(conversations._core.models)
+    del conversations
+
+    def is_gone() -> bool:
+        gc.collect()
+        return core() is None
+
+    wait_until(is_gone)
+
+
+def test_what_no_column_can_hold_is_not_found(url: str) -> None:
+    with Conversations.open(url) as service:
+        service.start_thread("A title", messages=[Message.user("a word")])
+        assert len(service.search("word", before=10**30, limit=10**30)) == 1
+        assert not list(service.audit(after=10**30))
+        assert not list(service.audit(actor="\udcff"))
+        assert not list(service.threads(parent="\udcff"))
+        assert len(service.rows("directory", Query("thread", limit=10**30))) == 1
+        for value in ({"a": 1}, object()):
+            with pytest.raises(InvalidProjectionError):
+                service.rows("directory", Query("thread", [Where("title", "=", value)]))
+        with pytest.raises(InvalidProjectionError, match="columns"):
+            service.rows("directory", Query("thread", [Where("title", "in", Query("thread"))]))
+
+
+async def many_wait(url: str) -> None:
+    async with Engine.open(url, projections=[Events()], embedded=False) as engine:
+        thread = await engine.start_thread()
+        waiting = [asyncio.create_task(engine.wait()) for _ in range(100)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(1):
+            assert not (await thread.history()).messages
+        for task in waiting[1:]:
+            task.cancel()
+        outcomes = await asyncio.gather(*waiting[1:], return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {asyncio.CancelledError}
+    with pytest.raises(ClosedError):
+        await waiting[0]
+
+
+def test_tasks_that_wait_hold_no_threads(url: str) -> None:
+    asyncio.run(many_wait(url))
+
+
+class Misplaced:
+    """A table that cannot be recounted: its key begins otherwise."""
+
+    name = "misplaced"
+    version = 1
+    tables = (Table("of", (Column("thread_id"), Column("tenant"), Column("n", "integer", adds=True)), ("thread_id",)),)
+    texts = ()
+    types = frozenset({"message-redacted"})
+
+    def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
+        yield Recount("of", event.tenant, event.kind, event.thread_id)
+
+
+def test_parks_a_recount_of_rows_that_are_no_thread_s(url: str) -> None:
+    with Conversations.open(url, projections=[Misplaced()]) as service:
+        service.start_thread(messages=[Message.user("a word")]).redact(2)
+        service.wait()
+        assert "recounted" in service.projections()[0].parked_events[0].error

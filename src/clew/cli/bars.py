@@ -25,7 +25,7 @@ def position_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
     from clew.cli import rendering
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=rendering.console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda reached, last: progress.update(task, completed=max(0, reached), total=last)

@@ -107,6 +107,10 @@ class ProjectionStore(Protocol):
         """How many events the live generation went on without, and the first of them in position order."""
         ...
 
+    def scrub(self) -> bool:
+        """Try again to let go of text that was to be forgotten; True when somebody still reads where it lies."""
+        ...
+
     def close(self) -> None:
         """Let go of everything; later calls raise ClosedError."""
         ...

@@ -37,12 +37,11 @@ class Background:
         self._last = time.monotonic()
         if self._asked.is_set():
             return
-        self._asked.set()
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None and not self._stopped.is_set():
-                    self._thread = threading.Thread(target=self._run, name="clew-projector", daemon=True)
-                    self._thread.start()
+        with self._lock:
+            self._asked.set()
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="clew-projector", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """End the thread when it is through with what it is doing. Does nothing the second time."""
@@ -50,25 +49,26 @@ class Background:
         with self._lock:
             self._stopped.set()
             thread = self._thread
-        self._asked.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _run(self) -> None:
-        while True:
-            self._asked.wait()
+        # It ends when there is nothing to do: a thread that waits would keep a service alive that nobody closed.
+        while not self._stopped.is_set():
             until = time.monotonic() + PATIENCE_SECONDS
             while (quiet := self._last + QUIET_SECONDS) > (now := time.monotonic()) and now < until:
                 if self._stopped.wait(min(quiet, until) - now):
-                    return
+                    break
             self._asked.clear()
             try:
                 while not self._stopped.is_set() and self._work():
                     pass
             except Exception:  # noqa: BLE001 - it is tried again when it is asked for again; who reads meets the error
                 _log.exception("Work in the background failed")
-            if self._stopped.is_set():
-                return
+            with self._lock:
+                if not self._asked.is_set():
+                    self._thread = None
+                    return
 
     # Forking
 

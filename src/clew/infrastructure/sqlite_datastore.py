@@ -48,7 +48,8 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         create: bool = True,
     ) -> None:
         self._closed = True
-        self.path = file_path(db_name)
+        # Connections are made later, too: then the process may work in another folder.
+        self.path = os.path.abspath(file_path(db_name))  # noqa: PTH100 - paths stay as given but for that
         super().__init__(db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type)
         self.synchronous = synchronous
         self.lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout

@@ -235,7 +235,7 @@ class _Generation:
                 self._index(change.text_index)
                 left.append(change)
             elif type(change) is Recount:
-                self._table(change.table)
+                self._table(change.table).check_recount()
                 left.append(change)
             else:
                 kind = type(change).__name__

@@ -11,6 +11,7 @@ from typing import Any
 
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import Column, Query, RowValues, Table, Where
+from clew.infrastructure.sqlite_reads import within_range
 
 _DESCENDING = "-"
 
@@ -81,6 +82,14 @@ class Filling:
         where = " AND ".join(f'"{column}" = ?' for column in columns)
         self._connection.execute(f"DELETE FROM {self._name} WHERE {where}", key)  # noqa: S608 - checked names
 
+    def check_recount(self) -> None:
+        """Raise InvalidProjectionError where a thread's rows could not be told from others by the key."""
+        if self._table.key[:2] != ("tenant", "thread_id"):
+            raise InvalidProjectionError(
+                f"table {self._table.name!r} cannot be recounted by its key {self._table.key!r}: "
+                "let that begin with tenant and thread_id."
+            )
+
     def get(self, key: Sequence[Any]) -> RowValues | None:
         """The row with this key, as it is by now."""
         if (tuple(key) if len(key) > 1 else key[0]) in self._rows:
@@ -134,7 +143,7 @@ def select(connection: sqlite3.Connection, tables: dict[str, tuple[str, Table]],
     columns = list(query.columns) or [column.name for column in table.columns]
     kinds = _kinds(table)
     json_columns = [number for number, column in enumerate(columns) if kinds[column] == "json"]
-    found = connection.execute(sql, parameters).fetchall()
+    found = _found(connection, sql, parameters)
     if not json_columns:
         return [dict(zip(columns, row, strict=True)) for row in found]
     rows: list[RowValues] = []
@@ -145,6 +154,17 @@ def select(connection: sqlite3.Connection, tables: dict[str, tuple[str, Table]],
                 values[number] = json.loads(values[number])
         rows.append(dict(zip(columns, values, strict=True)))
     return rows
+
+
+def _found(connection: sqlite3.Connection, sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    try:
+        return connection.execute(sql, parameters).fetchall()
+    except OverflowError:  # an integer beyond SQLite's stands for the nearest that it has
+        return connection.execute(sql, within_range(parameters)).fetchall()
+    except UnicodeEncodeError:
+        return []  # what is no valid Unicode was never stored
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+        raise InvalidProjectionError(f"A query compares a column with what no column holds: {error}") from error
 
 
 def _sql(tables: dict[str, tuple[str, Table]], query: Query) -> tuple[str, list[Any]]:
@@ -184,6 +204,8 @@ def _condition(tables: dict[str, tuple[str, Table]], table: Table, where: Where)
     column, is_, value = where
     if is_ == "in":
         if isinstance(value, Query):
+            if len(value.columns) != 1:
+                raise InvalidProjectionError(f"column {column!r} in a Query of {len(value.columns)} columns: give one.")
             sql, parameters = _sql(tables, value)
             return f'"{column}" IN ({sql})', parameters
         # As one parameter: SQLite takes only so many.

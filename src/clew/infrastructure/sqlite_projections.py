@@ -43,7 +43,9 @@ TRUNCATE_BYTES = 8 * 1024 * 1024
 
 BUSY_MS = 20
 SCRUB_MS = 200
-"""How long a checkpoint waits for readers, in milliseconds: right after text was to be forgotten, longer."""
+PATIENT_MS = 2_000
+"""How long a checkpoint waits for readers, in milliseconds: longer right after text was to be forgotten, and longest
+when the store is closed and nobody would try again."""
 
 
 class SQLiteProjections:
@@ -53,7 +55,8 @@ class SQLiteProjections:
     """
 
     def __init__(self, path: str | None) -> None:
-        self.path = path
+        # Connections are made later, too: then the process may work in another folder.
+        self.path = None if path is None else os.path.abspath(path)  # noqa: PTH100 - paths stay as given but for that
         self._where = ":memory:" if path is None else path
         self._closed = False
         self._begin()
@@ -180,17 +183,27 @@ class SQLiteProjections:
 
     def _keep(self, connection: sqlite3.Connection, *, clean: bool) -> None:
         """Empty the write-ahead log when it is long, or holds text that was to be forgotten."""
-        self._scrub = self._scrub or clean
+        self._scrub = self.path is not None and (self._scrub or clean)
         if self.path is None or not (self._scrub or log_size(self.path) >= TRUNCATE_BYTES):
             return
-        connection.execute(f"PRAGMA busy_timeout = {SCRUB_MS if clean else BUSY_MS}")
+        self._checkpoint(connection, SCRUB_MS if clean else BUSY_MS)
+
+    def _checkpoint(self, connection: sqlite3.Connection, busy_ms: int) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
         try:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self._scrub = self._scrub and bool(busy)  # somebody reads for long: the next transaction tries again
+            self._scrub = self._scrub and bool(busy)  # somebody reads for long: it is tried again
         except sqlite3.OperationalError as error:
             _log.warning("%s: the write-ahead log could not be emptied: %s", self.path, error)
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT * 1_000)}")
+
+    def scrub(self) -> bool:
+        """Try again to empty the write-ahead log of what was to be forgotten; True when somebody reads it still."""
+        if self._scrub:
+            with self._exclusive() as connection:
+                self._keep(connection, clean=False)
+        return self._scrub
 
     def _unavailable(self, error: sqlite3.Error) -> StoreError:
         if self.path is None or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
@@ -252,7 +265,7 @@ class SQLiteProjections:
     def _read(self, do: Callable[[sqlite3.Connection], T], name: str = "") -> T:
         """Read in one transaction, so that no table is dropped between two queries."""
         if self.path is None:
-            if self._writing is None:
+            if self._writing is None and not self._closed:
                 raise UnknownProjectionError(name, [])
             with self._exclusive() as connection:
                 return do(connection)
@@ -297,6 +310,9 @@ class SQLiteProjections:
                 with suppress(StoreError):  # the last connection makes a checkpoint when it is closed
                     self._lock.acquire()
             if self._writing is not None:
+                if self._scrub:
+                    with suppress(sqlite3.Error):
+                        self._checkpoint(self._writing, PATIENT_MS)
                 self._writing.close()
             if self._lock is not None:
                 self._lock.close()
@@ -317,14 +333,24 @@ class SQLiteProjections:
             self._mutex.release()
 
     def after_fork_in_child(self) -> None:
-        """Start afresh. Connections of the parent are neither used nor closed here: that would undo its locks."""
-        if self._writing is not None:
-            _inherited.append(self._writing)
+        """Start afresh, with connections and a lock of the child's own.
+
+        What the parent had open is closed first: as long as SQLite believes that this process has the file open, it
+        takes no locks for new connections, and the parent's last close deletes the log from under the child.
+        """
+        writing, readers = self._writing, self._readers
         if self._lock is not None:
             self._lock.forget()
-        memory = self._writing if self.path is None else None
         self._begin()
-        self._writing = memory
+        if self.path is None:
+            self._writing = writing
+            return
+        readers.close()
+        if writing is not None and self._rested and not writing.in_transaction:
+            writing.close()
+        elif writing is not None:
+            _inherited.append(writing)
 
 
 _inherited: list[sqlite3.Connection] = []
+"""Connections that were in use while the process forked: neither used nor closed."""

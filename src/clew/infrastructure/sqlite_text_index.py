@@ -102,8 +102,8 @@ def find(
         if before is not None and number * STRETCH >= before:
             continue
         sql = f"SELECT rowid FROM {name} WHERE {name} MATCH ? AND rowid < ? ORDER BY rowid DESC LIMIT ?"  # noqa: S608 - checked names
-        end = (number + 1) * STRETCH if before is None else before
-        found += [position for (position,) in connection.execute(sql, (wanted, end, limit - len(found)))]
+        end = (number + 1) * STRETCH if before is None else min(before, (number + 1) * STRETCH)
+        found += [position for (position,) in connection.execute(sql, (wanted, end, min(limit - len(found), STRETCH)))]
         if len(found) >= limit:
             break
     return found

@@ -15,19 +15,19 @@ from clew.domain.errors import ClosedError
 from clew.domain.events import Event
 from clew.service.core import Core
 from clew.service.feeds import Feed
-from clew.service.operations import Operation, Read, Wait
+from clew.service.operations import Operation, Pause, Read, Step
 
 T = TypeVar("T")
 
 
 async def drive(operation: Operation[T]) -> T:
     """Run an operation: short reads in a thread, the writer's futures awaited."""
-    step: Read[Any] | Wait[Any]
+    step: Step
     try:
         step = next(operation)
         while True:
             try:
-                found = await (asyncio.to_thread(step.do) if isinstance(step, Read) else settled(step.outcome))
+                found = await _done(step)
             except BaseException as error:  # noqa: BLE001  # the operation decides what it means
                 step = operation.throw(error)
             else:
@@ -35,6 +35,12 @@ async def drive(operation: Operation[T]) -> T:
     except StopIteration as done:
         outcome: T = done.value
         return outcome
+
+
+async def _done(step: Step) -> Any:
+    if isinstance(step, Read):
+        return await asyncio.to_thread(step.do)
+    return await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else settled(step.outcome))
 
 
 async def settled(outcome: Future[T]) -> T:

@@ -94,6 +94,7 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
         else:
             for name in batch.previous:
                 core.known.tips.drop(name)
+            core.models.nudge()
             for (name, version), by in batch.redacted_by.items():
                 yield from read(partial(core.models.forget, name, version, by))
             return reader.written(batch)

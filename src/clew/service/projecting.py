@@ -191,6 +191,7 @@ class Projector:
         built, projection = filled
         types = projection.types
         rows = session.rows(built, projection)
+        recounts: dict[Recount, None] = {}
         for event in events:
             if types is not None and event.type not in types:
                 continue
@@ -200,7 +201,12 @@ class Projector:
                 self._try(session, filled, event)
             else:
                 left = session.apply(built, projection, projection.project(event, rows))
-                self._look(session, filled, event, left, careful=False)
+                if left:
+                    texts = [each for each in left if isinstance(each, ForgetText)]
+                    self._look(session, filled, event, texts, careful=False)
+                    recounts.update((each, None) for each in left if isinstance(each, Recount))
+        for each in recounts:  # once a batch: where much of a thread is redacted, each would read all of it
+            self._recount(session, filled, each, events[-1].position, careful=False)
 
     def _try(self, session: ProjectionSession, filled: Filled, event: Recorded) -> None:
         """Take in one event, or park it and say so."""
@@ -227,23 +233,24 @@ class Projector:
     ) -> None:
         """Carry out the changes that take a look at the log."""
         for each in left:
-            stream = stream_name(each.tenant, each.kind, each.thread_id)
             if isinstance(each, Recount):
-                self._recount(session, filled, each, stream, event.position, careful=careful)
+                self._recount(session, filled, each, event.position, careful=careful)
                 continue
+            stream = stream_name(each.tenant, each.kind, each.thread_id)
             position = self.log.position_of(stream, each.version)
             if position is not None:
                 session.forget(filled.built, each.text_index, position, event.position)
 
-    def _recount(
-        self, session: ProjectionSession, filled: Filled, what: Recount, stream: str, upto: int, *, careful: bool
-    ) -> None:
+    def _recount(self, session: ProjectionSession, filled: Filled, what: Recount, upto: int, *, careful: bool) -> None:
         built, projection = filled
+        stream = stream_name(what.tenant, what.kind, what.thread_id)
         session.apply(built, projection, [Delete(what.table, (what.tenant, what.thread_id))])
         after = 0
         while events := self.log.recorded_of(stream, after, BATCH):
             for event in events:
-                if isinstance(event, Unreadable) or event.position > upto or not is_wanted(event, projection):
+                if event.position > upto:
+                    return
+                if isinstance(event, Unreadable) or not is_wanted(event, projection):
                     continue
                 try:
                     with session.attempt() if careful else nullcontext():
@@ -351,8 +358,9 @@ class Projector:
         who does.
         """
         position, shredded = self.log.position_of(stream, version), self.log.position_of(stream, by)
-        if position is None or shredded is None or not any(built.position >= position for built in self.store.built()):
+        if position is None or shredded is None:
             return
+        # Nobody is asked before the transaction has begun: one that has read the text may be about to commit its words.
         with self.store.session(self.log.last_position()) as session:
             for built in session.built():
                 if built.position < position:

@@ -12,7 +12,7 @@ from clew.domain.projection import Built, Parked, Projection, Query, Recorded, R
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.background import Background
-from clew.service.operations import Operation, read
+from clew.service.operations import Operation, pause, read
 from clew.service.projecting import Projector
 
 T = TypeVar("T")
@@ -53,7 +53,15 @@ class ReadModels:
         self.projector = Projector(log, store, projections, code_digest.code, code_digest.shape)
         self.embedded = embedded
         self._store = store
-        self._background = Background(self.projector.advance)
+        self._background = Background(self._work)
+
+    def _work(self) -> bool:
+        if self.embedded and self.projector.advance():
+            return True
+        if not self._store.scrub():
+            return False
+        time.sleep(POLL_SECONDS)
+        return True
 
     def nudge(self) -> None:
         """Something was appended."""
@@ -63,6 +71,8 @@ class ReadModels:
     def forget(self, stream: str, version: int, by: int) -> None:
         """The text at a version was shredded by the event at version ``by``: its words leave the indexes now."""
         self.projector.forget(stream, version, by)
+        if self._store.scrub():
+            self._background.nudge()
 
     def stop(self) -> None:
         """Fill no more."""
@@ -111,22 +121,18 @@ class ReadModels:
         ProjectionBehindError or UnknownProjectionError.
         """
         names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
-        yield from read(lambda: self._wait(position, names, timeout, progress or (lambda _reached, _last: None)))
-
-    def _wait(
-        self, position: int | None, names: Sequence[str], timeout: float | None, progress: Callable[[int, int], None]
-    ) -> None:
-        target = self.projector.log.last_position() if position is None else position
+        target: int = (yield from read(self.projector.log.last_position)) if position is None else position
         until = None if timeout is None else time.monotonic() + timeout
-        while behind := self._behind(target, names):
-            progress(min(behind.values()), target)
+        while behind := (yield from read(lambda: self._behind(target, names))):
+            if progress is not None:
+                progress(min(behind.values()), target)
             if until is not None and time.monotonic() >= until:
                 raise ProjectionBehindError(
                     f"Position {target} was waited for, and after {timeout:g} s not reached by: {', '.join(behind)}. "
                     "Wait longer, or see `clew project status`."
                 )
-            if not (self.embedded and self.projector.advance(names)):
-                time.sleep(POLL_SECONDS)
+            if not (self.embedded and (yield from read(lambda: self.projector.advance(names)))):
+                yield from pause(POLL_SECONDS)
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
         """The projections whose tables have not come to a position, and where they are; -1 where there are none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import queue
 from collections.abc import Callable, Sequence
 
 from clew.service.core import Core
@@ -21,13 +21,18 @@ class Runner:
             self._projector.projection(name)
         self._log = core.log
         self._told = told
-        self._woken = threading.Event()
+        # Not an Event, whose lock a handler of signals may find held by the very code that it interrupts.
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
 
     def stop(self) -> None:
         """Let ``run`` or ``follow`` return after the batch that it is at; may be called by a handler of signals."""
         self._stopped = True
-        self._woken.set()
+        self._woken.put(None)
+
+    def _wake(self) -> None:
+        if self._woken.empty():
+            self._woken.put(None)
 
     def run(self) -> None:
         """Fill until there is nothing more to do."""
@@ -37,13 +42,11 @@ class Runner:
 
     def follow(self) -> None:
         """Fill, and go on as events are appended, by this process or another, until ``stop``."""
-        unlisten = self._log.listen(self._woken.set)
+        unlisten = self._log.listen(self._wake)
         try:
             while not self._stopped:
-                self._woken.clear()
-                if not self._stopped:  # it may have been told between the two
-                    self.run()
-                    self._woken.wait()
+                self.run()
+                self._woken.get()
         finally:
             unlisten()
 

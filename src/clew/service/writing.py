@@ -24,6 +24,8 @@ from clew.domain.errors import (
     InvalidContentError,
     InvalidNameError,
     NotRedactableError,
+    StoreError,
+    StoreUnavailableError,
     ThreadExistsError,
     UnknownVersionError,
 )
@@ -224,7 +226,13 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
             conflict = found_other  # somebody wrote to the thread, or redacted the same message: look again
         else:
             by = done.versions[0]
-            yield from read(partial(core.models.forget, found.stream, version, by))
+            try:
+                yield from read(partial(core.models.forget, found.stream, version, by))
+            except StoreError as error:
+                raise StoreUnavailableError(
+                    f"Version {version} of thread {thread_id!r} is redacted, by version {by}; do not redact it again. "
+                    f"But its words have not left the index of words: they will when that is filled again. {error}"
+                ) from error
             return by
     raise conflict
 
