@@ -297,9 +297,10 @@ class Engine:
     async def rows(self, projection: str, query: Query) -> list[RowValues]:
         """Rows of a projection's table, with everything that was written before the call.
 
-        All tenants' rows are there: a query can say whose. Raises UnknownProjectionError or InvalidProjectionError.
+        Of a table with a column ``tenant`` they are this tenant's, of any other everybody's. Raises
+        UnknownProjectionError or InvalidProjectionError.
         """
-        return await drive(self._core.models.select(projection, query))
+        return await drive(self._core.models.rows(projection, query, self._core.tenant))
 
     async def wait(
         self,

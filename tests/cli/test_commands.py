@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -230,3 +231,15 @@ def test_what_holds_no_conversation_leaves_no_database_behind(tmp_path: Path, te
     assert "Traceback" not in done.stderr
     assert "mistake" not in done.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["none.json"]
+
+
+def test_an_output_that_was_closed_before_it_began_is_no_mistake(tmp_path: Path) -> None:
+    command = f"{shlex.join([sys.executable, '-m', 'clew'])} demo --samples >&-"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, check=False, stderr=subprocess.PIPE, text=True)  # noqa: S602  # closes it
+    assert "mistake" not in done.stderr
+
+
+def test_markdown_is_no_json(filled: Clew) -> None:
+    done = filled.run("export", "--format", "markdown", "--json")
+    assert done.returncode == 2
+    assert "Markdown is no JSON" in done.stderr

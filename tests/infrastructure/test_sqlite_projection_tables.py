@@ -48,7 +48,7 @@ class Opened:
         self.rows = session.rows(self._built, Declared())
 
     def apply(self, *changes: Change) -> None:
-        assert self._session.apply(self._built, Declared(), changes) == []
+        assert self._session.apply(self._built, Declared(), 1, changes) == []
 
     def select(self, *arguments: Any, **more: Any) -> list[dict[str, Any]]:
         return self.rows.select(Query("thing", *arguments, **more))

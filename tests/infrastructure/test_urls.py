@@ -31,6 +31,11 @@ def test_three_slashes_are_relative_and_four_are_absolute(tmp_path: Path, monkey
         assert conversations.thread("a").version == 1
 
 
+def test_more_slashes_before_an_absolute_path_are_no_more_than_one(tmp_path: Path) -> None:
+    open_log(f"sqlite://///{tmp_path}/a.db").close()
+    assert (tmp_path / "a.db").is_file()
+
+
 @pytest.mark.parametrize(("written", "name"), [("a%20b.db", "a b.db"), ("%C3%BC.db", "ü.db"), ("a%3Fb.db", "a?b.db")])
 def test_percent_escapes_are_read(tmp_path: Path, written: str, name: str) -> None:
     open_log(f"sqlite:///{tmp_path}/{written}").close()

@@ -206,3 +206,10 @@ async def awaited(url: str) -> None:
 
 def test_all_of_it_can_be_awaited(url: str) -> None:
     asyncio.run(awaited(url))
+
+
+def test_labels_are_equal_when_their_json_is_in_whatever_order_its_fields_are(url: str) -> None:
+    with Conversations.open(url) as conversations:
+        conversations.start_thread(thread_id="t", labels={"o": {"a": 1, "b": [2]}})
+        assert [each.thread_id for each in conversations.threads(labels={"o": {"b": [2], "a": 1}})] == ["t"]
+        assert list(conversations.threads(labels={"o": {"b": [2], "a": 2}})) == []

@@ -296,3 +296,12 @@ def test_a_path_that_cannot_be_read_is_an_error(copy: Conversations, tmp_path: A
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(ImportFormatError, match="cannot be read"):
             copy.import_events(path)
+
+
+def test_a_line_that_is_there_twice_is_refused(copy: Conversations) -> None:
+    with Conversations.open("memory:") as store:
+        store.start_thread(thread_id="t", messages=[Message.user("Hello")])
+        lines = list(store.export_events())
+    error = refused(copy, [*lines[:3], lines[2], *lines[3:]], 4, 2)
+    assert "the file has it twice" in str(error)
+    assert copied(copy, lines).events == 0

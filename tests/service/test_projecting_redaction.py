@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -122,7 +124,7 @@ class Mine:
 
     def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
         if event.message is not None:
-            yield IndexText("words", event.position, event.message.text)
+            yield IndexText("words", event.message.text)
 
 
 def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(file_url: str, tmp_path: Path) -> None:
@@ -292,3 +294,30 @@ def test_says_that_a_message_is_redacted_when_the_read_models_cannot_be_reached(
         with pytest.raises(StoreUnavailableError, match=r"is redacted, by version 3.*Delete it"):
             thread.redact(2)
         assert thread.history().messages[0].redacted
+
+
+REDACT = """
+import sys
+from clew import Conversations
+with Conversations.open(sys.argv[1]) as conversations:
+    conversations.thread("t").redact(2)
+"""
+
+
+def test_what_another_process_redacted_under_a_reader_is_gone_after_the_next_append(
+    conversations: Conversations, file_url: str, tmp_path: Path
+) -> None:
+    thread = conversations.start_thread(thread_id="t", messages=[Message.user(f"the {CANARY} sings")])
+    conversations.wait()
+    files = [str(tmp_path / "clew.db"), str(tmp_path / "clew.db.projections")]
+    readers = [sqlite3.connect(file, isolation_level=None) for file in files]
+    for reader in readers:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    subprocess.run([sys.executable, "-c", REDACT, file_url], check=True)
+    assert is_left(tmp_path), "somebody reads what was there before"
+    for reader in readers:
+        reader.close()
+    thread.append(Message.user("later"))
+    conversations.wait()
+    wait_until(lambda: not is_left(tmp_path))

@@ -268,3 +268,23 @@ def test_parks_a_recount_of_rows_that_are_no_thread_s(url: str) -> None:
         service.start_thread(messages=[Message.user("a word")]).redact(2)
         service.wait()
         assert "recounted" in service.projections()[0].parked_events[0].error
+
+
+def test_rows_are_those_of_the_tenant_where_a_table_says_whose_they_are(file_url: str) -> None:
+    with Conversations.open(file_url, tenant="a") as one, Conversations.open(file_url, tenant="b") as other:
+        one.start_thread("of a")
+        other.start_thread("of b")
+        everybody = Query("thread", columns=["title"])
+        assert one.rows("directory", everybody) == [{"title": "of a"}]
+        within = Where("thread_id", "in", Query("thread", columns=["thread_id"]))
+        assert other.rows("directory", everybody._replace(where=[within])) == [{"title": "of b"}]
+
+
+def test_reads_on_when_the_tables_are_deleted_under_it(file_url: str, tmp_path: Path) -> None:
+    with Conversations.open(file_url) as conversations:
+        conversations.start_thread("kept", messages=[Message.user("parcel")])
+        for _ in range(3):
+            conversations.wait()
+            (tmp_path / "clew.db.projections").unlink()
+            assert [summary.title for summary in conversations.threads()] == ["kept"]
+            assert len(conversations.search("parcel")) == 1

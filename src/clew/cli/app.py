@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -199,12 +200,13 @@ def run(arguments: Sequence[str]) -> int:
         completion.answer(command())
         return 0
     as_json = "--json" in arguments
+    if sys.stdout is None:  # it was closed before Python began
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # as long as the process lives
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for people: what a terminal has no character for
     try:
         outcome = command()(args=list(arguments), prog_name="clew", standalone_mode=False)
-        if sys.stdout is not None:  # it was closed before Python began
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         return _quietly()
     except SystemExit as ended:  # Typer's own way out of a broken pipe

@@ -14,7 +14,7 @@ import typer
 from clew.cli import event_transfer
 from clew.cli.completion import thread_ids
 from clew.cli.event_transfer import counted
-from clew.cli.failures import FAILED
+from clew.cli.failures import FAILED, WrongUsage
 from clew.cli.options import ActorOption, AsJson
 from clew.cli.stores import opened
 from clew.cli.text import one_line, write_json
@@ -57,6 +57,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write threads as JSON lines, event by event, or as Markdown."""
+    if format_ == "markdown" and as_json:
+        raise WrongUsage(context, "Markdown is no JSON: leave out --json, or choose another --format")
     with opened(context) as conversations:
         ids = [conversations.find(name) for name in threads or ()] or None
         if format_ == "clew":

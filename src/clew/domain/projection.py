@@ -103,10 +103,9 @@ class Delete(NamedTuple):
 
 
 class IndexText(NamedTuple):
-    """Let the event at a position be found by the words of a text; ``scopes`` are what a search can be narrowed to."""
+    """Let the event be found by the words of a text; ``scopes`` are what a search can be narrowed to."""
 
     text_index: str
-    position: int
     text: str
     scopes: tuple[str, ...] = ()
 
@@ -198,6 +197,14 @@ class Parked(NamedTuple):
     """What kind of error, and where; nothing of the event's content."""
 
 
+class Indexed(NamedTuple):
+    """What the event at a position is found by."""
+
+    position: int
+    text: str
+    scopes: tuple[str, ...]
+
+
 class Span(NamedTuple):
     """A part of an index of words that is to be made anew: the positions ``first`` to ``last``."""
 
@@ -259,6 +266,16 @@ class Projection(Protocol):
 
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+def check_projections(projections: Iterable[Projection]) -> None:
+    """Raise InvalidProjectionError for declarations that no store could carry out, and for two of one name."""
+    names: set[str] = set()
+    for projection in projections:
+        check_projection(projection)
+        if projection.name in names:
+            raise InvalidProjectionError(f"projection {projection.name!r}: there are two of the same name.")
+        names.add(projection.name)
 
 
 def check_projection(projection: Projection) -> None:

@@ -10,7 +10,7 @@ from clew.domain.projection import (
     Built,
     Change,
     ForgetText,
-    IndexText,
+    Indexed,
     Parked,
     Projection,
     Query,
@@ -37,8 +37,10 @@ class ProjectionSession(Protocol):
         """The rows of a generation as they are now."""
         ...
 
-    def apply(self, built: Built, projection: Projection, changes: Iterable[Change]) -> list[ForgetText | Recount]:
-        """Change rows; returns the changes that it has left, since they take a look at the log."""
+    def apply(
+        self, built: Built, projection: Projection, position: int, changes: Iterable[Change]
+    ) -> list[ForgetText | Recount]:
+        """Make the changes of the event at a position; returns those that it has left, since they look at the log."""
         ...
 
     def attempt(self) -> AbstractContextManager[None]:
@@ -60,7 +62,7 @@ class ProjectionSession(Protocol):
         """The parts of its indexes that are to be made anew."""
         ...
 
-    def reindex(self, built: Built, span: Span, texts: Iterable[IndexText]) -> None:
+    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
         """Make a part of an index anew from these texts; nothing of the old one stays in the store."""
         ...
 

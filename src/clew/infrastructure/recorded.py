@@ -54,7 +54,7 @@ def recorded(row: Row) -> Recorded | Unreadable:
             get("o"),
         )
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        return Unreadable(position, str(stream), version, str(type_), hash_, f"{type(error).__name__}: {error}")
+        return Unreadable(position, str(stream), version, str(type_), hash_, type(error).__name__)
 
 
 @lru_cache(maxsize=4_096)

@@ -15,6 +15,7 @@ from clew.domain.projection import (
     Column,
     Delete,
     ForgetText,
+    Indexed,
     IndexText,
     Parked,
     Projection,
@@ -116,9 +117,11 @@ class SQLiteSession:
             self._generations[built.generation] = found
         return found
 
-    def apply(self, built: Built, projection: Projection, changes: Iterable[Change]) -> list[ForgetText | Recount]:
+    def apply(
+        self, built: Built, projection: Projection, position: int, changes: Iterable[Change]
+    ) -> list[ForgetText | Recount]:
         """Change rows; returns those that take a look at the log."""
-        return self.rows(built, projection).apply(changes)
+        return self.rows(built, projection).apply(position, changes)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -155,7 +158,7 @@ class SQLiteSession:
         """The stretches that are to be made anew."""
         return [Span(*each) for each in sqlite_text_index.stale(self._connection, built.generation)]
 
-    def reindex(self, built: Built, span: Span, texts: Iterable[IndexText]) -> None:
+    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
         """Make a stretch of an index anew."""
         self.flush()  # what waits belongs to the old one
         sqlite_text_index.remake(self._connection, built.generation, span.text_index, span.first, texts, self._seen)
@@ -208,7 +211,7 @@ class _Generation:
         self._tables = {
             table.name: Filling(connection, _table_name(generation, table.name), table) for table in projection.tables
         }
-        self._texts: dict[str, list[IndexText]] = {name: [] for name in projection.texts}
+        self._texts: dict[str, list[Indexed]] = {name: [] for name in projection.texts}
 
     def get(self, table: str, *key: Value) -> RowValues | None:
         """The row with this key."""
@@ -220,7 +223,7 @@ class _Generation:
         self.flush()
         return select(self._connection, tables_of(self._connection, self._generation), query)
 
-    def apply(self, changes: Iterable[Change]) -> list[ForgetText | Recount]:
+    def apply(self, position: int, changes: Iterable[Change]) -> list[ForgetText | Recount]:
         """Change rows, when they are flushed at the latest; returns those that take a look at the log."""
         tables = self._tables
         left: list[ForgetText | Recount] = []
@@ -228,7 +231,7 @@ class _Generation:
             if type(change) is Upsert:
                 (tables.get(change.table) or self._table(change.table)).upsert(change.values)
             elif type(change) is IndexText:
-                self._index(change.text_index).append(change)
+                self._index(change.text_index).append(Indexed(position, change.text, change.scopes))
             elif type(change) is Delete:
                 self._table(change.table).delete(change.key)
             elif type(change) is ForgetText:
@@ -258,7 +261,7 @@ class _Generation:
             raise InvalidProjectionError(f"projection {self._projection!r} declares no table {name!r}.")
         return self._tables[name]
 
-    def _index(self, name: str) -> list[IndexText]:
+    def _index(self, name: str) -> list[Indexed]:
         if name not in self._texts:
             raise InvalidProjectionError(f"projection {self._projection!r} declares no index of words {name!r}.")
         return self._texts[name]

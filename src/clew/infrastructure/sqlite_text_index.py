@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
-from clew.domain.projection import IndexText, Words
+from clew.domain.projection import Indexed, Words
 
 STRETCH = 16_384
 """Positions of one full-text table."""
@@ -33,9 +33,9 @@ TABLES = (
 )
 
 
-def add(connection: sqlite3.Connection, generation: int, index: str, texts: Sequence[IndexText], seen: int) -> None:
+def add(connection: sqlite3.Connection, generation: int, index: str, texts: Sequence[Indexed], seen: int) -> None:
     """Let events be found by the words of their texts, which are those of a log that had come to ``seen``."""
-    stretches: dict[int, list[IndexText]] = {}
+    stretches: dict[int, list[Indexed]] = {}
     for each in texts:
         stretches.setdefault(each.position // STRETCH, []).append(each)
     for number, those in stretches.items():
@@ -61,7 +61,7 @@ def stale(connection: sqlite3.Connection, generation: int) -> list[tuple[str, in
 
 
 def remake(
-    connection: sqlite3.Connection, generation: int, index: str, first: int, texts: Iterable[IndexText], seen: int
+    connection: sqlite3.Connection, generation: int, index: str, first: int, texts: Iterable[Indexed], seen: int
 ) -> None:
     """Fill a new table for a stretch and drop the old one; the texts are those of a log that had come to ``seen``."""
     number = first // STRETCH
@@ -146,7 +146,7 @@ def _stretches(connection: sqlite3.Connection, generation: int, index: str) -> I
         yield number, _name(generation, index, number, made)
 
 
-def _insert(connection: sqlite3.Connection, name: str, texts: Iterable[IndexText]) -> None:
+def _insert(connection: sqlite3.Connection, name: str, texts: Iterable[Indexed]) -> None:
     connection.executemany(
         f"INSERT INTO {name} (rowid, words, scopes) VALUES (?, ?, ?)",  # noqa: S608 - checked names
         ((each.position, each.text, " ".join(map(_scope, each.scopes))) for each in texts),

@@ -101,7 +101,8 @@ def _sqlite(url: str, *, create: bool) -> dict[str, str]:
         message = f"{_without_secrets(url)!r}: the only setting is synchronous=FULL, NORMAL or OFF."
         raise StoreUrlError(message)
     return {
-        "SQLITE_DBNAME": path[1:],
+        # Slashes before the first folder that are too many name the same file, and no host.
+        "SQLITE_DBNAME": path[1:] if not path.startswith("//") else "/" + path.lstrip("/"),
         "SQLITE_SYNCHRONOUS": synchronous,
         "SQLITE_CREATE": "yes" if create else "no",
         "ORIGINATOR_ID_TYPE": "text",

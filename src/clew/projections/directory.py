@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,7 +57,7 @@ class Directory:
             key=("tenant", "thread_id", "name"),
         ),
         # Every value that a label ever had, so that a fork inherits that of the cut; newest is 1 for what it is now.
-        # begun is that of the thread, so that threads with a label are found in that order.
+        # same is what values are compared by, begun that of the thread, so that threads are found in that order.
         Table(
             "label",
             (
@@ -64,11 +65,12 @@ class Directory:
                 Column("name"),
                 Column("version", "integer"),
                 Column("value", "json"),
+                Column("same"),
                 Column("newest", "integer"),
                 Column("begun", "integer"),
             ),
             key=("tenant", "thread_id", "name", "version"),
-            indexes=(("tenant", "name", "value", "newest", "begun"),),
+            indexes=(("tenant", "name", "same", "newest", "begun"),),
         ),
     )
     texts = ()
@@ -159,9 +161,14 @@ class Directory:
             if name in now:
                 yield Upsert("label", {**now[name], "newest": 0})
             now[name] = {"tenant": event.tenant, "thread_id": event.thread_id, "name": name, "version": event.version}
-            now[name] |= {"value": value, "newest": 1, "begun": begun}
+            now[name] |= {"value": value, "same": comparable(value), "newest": 1, "begun": begun}
             yield Upsert("label", now[name])
         row["labels"] = {name: each["value"] for name, each in now.items() if each["value"] is not None}
+
+
+def comparable(value: Any) -> str:
+    """What the value of a label is compared by: equal JSON is equal text, in whatever order its fields are."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _begun(event: Recorded) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Search:
             yield ForgetText("words", event.tenant, event.kind, event.thread_id, event.data["version"])
             return
         scopes = (tenant_scope(event.tenant), thread_scope(event.tenant, event.thread_id))
-        yield IndexText("words", event.position, only_words(searchable(event.data["message"])), scopes)
+        yield IndexText("words", only_words(searchable(event.data["message"])), scopes)
 
 
 def tenant_scope(tenant: str) -> str:

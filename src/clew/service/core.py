@@ -14,7 +14,7 @@ from clew.domain.errors import ClewError, ConflictError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, EventLog, Fork, Key, Shred, Write
-from clew.domain.projection import Projection, check_projection
+from clew.domain.projection import Projection, check_projections
 from clew.infrastructure import clock
 from clew.infrastructure.urls import open_log, open_projections
 from clew.projections import SHIPPED
@@ -48,8 +48,10 @@ class Core:
     def close(self) -> None:
         """Write what was submitted, then let go of the store."""
         self.models.stop()
-        self.log.close()
-        self.models.close()
+        try:
+            self.log.close()
+        finally:
+            self.models.close()
 
     def stream(self, thread_id: str) -> str:
         """The name of a thread's stream. Raises InvalidNameError."""
@@ -76,8 +78,7 @@ def open_core(
     """
     check_id(tenant, "tenant")
     shown = SHIPPED if projections is None else projections
-    for projection in shown:
-        check_projection(projection)
+    check_projections(shown)
     log = open_log(url, create=create)
     models = ReadModels(log, open_projections(url), shown, embedded=embedded)
     return Core(log, tenant, now, clock.event_id, clock.thread_id, models)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -15,6 +14,7 @@ from clew.domain.events import to_microseconds, to_time
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.projection import Query, RowValues, Where
 from clew.domain.tree import Branch, Mark, branches
+from clew.projections.directory import comparable
 from clew.service.core import Core
 from clew.service.operations import Operation
 from clew.service.paging import Page, Pages
@@ -203,7 +203,7 @@ def _having(core: Core, name: str, value: Any) -> tuple[Where, ...]:
     return (
         Where("tenant", "=", core.tenant),
         Where("name", "=", name),
-        Where("value", "=", value),
+        Where("same", "=", comparable(value)),
         Where("newest", "=", 1),
     )
 
@@ -211,7 +211,7 @@ def _having(core: Core, name: str, value: Any) -> tuple[Where, ...]:
 def _has(row: RowValues, name: str, value: Any) -> bool:
     """Whether a thread has a label; values are equal when their JSON is, as in the index."""
     labels = row["labels"]
-    return name in labels and json.dumps(labels[name]) == json.dumps(value)
+    return name in labels and comparable(labels[name]) == comparable(value)
 
 
 def _with_label(core: Core, name: str, value: Any) -> Where:

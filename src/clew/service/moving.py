@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -20,6 +19,7 @@ from clew.infrastructure.envelope import decode
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.core import ATTEMPTS, Core
 from clew.service.operations import Operation, read, wait
+from clew.service.writing import forget
 
 PAGE = 100
 """Rows that are read at once: any of them may be as large as an event can be."""
@@ -96,7 +96,7 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
                 core.known.tips.drop(name)
             core.models.nudge()
             for (name, version), by in batch.redacted_by.items():
-                yield from read(partial(core.models.forget, name, version, by))
+                yield from forget(core, name, version, by)
             return reader.written(batch)
     raise conflict
 

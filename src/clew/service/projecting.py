@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
-from clew.domain.errors import InvalidProjectionError, ProjectionBehindError, StoreError, UnknownProjectionError
+from clew.domain.errors import ProjectionBehindError, StoreError, UnknownProjectionError
 from clew.domain.names import stream_name
 from clew.domain.ports import EventLog
 from clew.domain.projection import (
@@ -20,7 +20,7 @@ from clew.domain.projection import (
     Recount,
     Unreadable,
     Upsert,
-    check_projection,
+    check_projections,
 )
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
 from clew.service.parking import why
@@ -54,13 +54,10 @@ class Projector:
         code: Callable[[Projection], str],
         shape: Callable[[Projection], str],
     ) -> None:
-        for projection in projections:
-            check_projection(projection)
+        check_projections(projections)
         self.log = log
         self.store = store
         self.projections = {projection.name: projection for projection in projections}
-        if len(self.projections) < len(projections):
-            raise InvalidProjectionError("Two projections have the same name.")
         self._code = code
         self._codes: dict[str, str] = {}
         self._shapes = {projection.name: shape(projection) for projection in projections}
@@ -200,7 +197,7 @@ class Projector:
             elif careful:
                 self._try(session, filled, event)
             else:
-                left = session.apply(built, projection, projection.project(event, rows))
+                left = session.apply(built, projection, event.position, projection.project(event, rows))
                 if left:
                     texts = [each for each in left if isinstance(each, ForgetText)]
                     self._look(session, filled, event, texts, careful=False)
@@ -214,7 +211,8 @@ class Projector:
         try:
             with session.attempt():
                 changes = projection.project(event, session.rows(built, projection))
-                self._look(session, filled, event, session.apply(built, projection, changes), careful=True)
+                left = session.apply(built, projection, event.position, changes)
+                self._look(session, filled, event, left, careful=True)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
@@ -244,7 +242,7 @@ class Projector:
     def _recount(self, session: ProjectionSession, filled: Filled, what: Recount, upto: int, *, careful: bool) -> None:
         built, projection = filled
         stream = stream_name(what.tenant, what.kind, what.thread_id)
-        session.apply(built, projection, [Delete(what.table, (what.tenant, what.thread_id))])
+        session.apply(built, projection, upto, [Delete(what.table, (what.tenant, what.thread_id))])
         after = 0
         while events := self.log.recorded_of(stream, after, BATCH):
             for event in events:
@@ -256,7 +254,7 @@ class Projector:
                     with session.attempt() if careful else nullcontext():
                         changes = projection.project(event, session.rows(built, projection))
                         counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
-                        session.apply(built, projection, counted)
+                        session.apply(built, projection, event.position, counted)
                 except StoreError:
                     raise
                 except Exception:
@@ -319,14 +317,20 @@ class Projector:
         ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
         ProjectionBehindError when a newer version of it, or other code in the middle of it, is in the way.
         """
+        for reached, last in self.rebuilding(name):
+            if progress is not None:
+                progress(reached, last)
+
+    def rebuilding(self, name: str) -> Iterator[tuple[int, int]]:
+        """The same, batch by batch, with the position reached and the last one after each."""
         projection = self.projection(name)
         goal, begun = self.log.last_position(), self._begin_anew(projection)
         while True:
             # Another process may have begun again meanwhile: then its work is waited for, and shared.
             there = [built for built in self.store.built() if built.name == name and built.generation >= begun]
             now = there[-1] if there else None
-            if progress is not None and now is not None:
-                progress(now.position, self.log.last_position())
+            if now is not None:
+                yield now.position, self.log.last_position()
             if now is not None and now.live and now.position >= goal:
                 return
             if now is not None and not self.fills(now):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from clew.domain.errors import ProjectionBehindError, UnknownProjectionError
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, Parked, Projection, Query, Recorded, RowValues, Words
+from clew.domain.projection import Built, Parked, Projection, Query, Recorded, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.background import Background
@@ -18,6 +18,9 @@ from clew.service.projecting import Projector
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02
+
+SCRUB_SECONDS = 0.1
+"""How long somebody else may go on reading before it is tried again to let go of text that was to be forgotten."""
 
 PARKED_SHOWN = 100
 
@@ -60,7 +63,7 @@ class ReadModels:
             return True
         if not self._store.scrub():
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(SCRUB_SECONDS)
         return True
 
     def nudge(self) -> None:
@@ -81,6 +84,12 @@ class ReadModels:
     def close(self) -> None:
         """Let go of the tables."""
         self._store.close()
+
+    def rows(self, name: str, query: Query, tenant: str) -> Operation[list[RowValues]]:
+        """Rows of a projection; of a table with a column ``tenant`` only those of one tenant."""
+        projection = self.projector.projections.get(name)
+        tables = {table.name: table for table in (() if projection is None else projection.tables)}
+        return (yield from self.select(name, _of_tenant(query, tables, tenant)))
 
     def select(self, name: str, query: Query) -> Operation[list[RowValues]]:
         """Rows of a projection, with everything that was written before the call."""
@@ -141,7 +150,10 @@ class ReadModels:
 
     def rebuild(self, name: str, progress: Callable[[int, int], None] | None) -> Operation[None]:
         """Build a projection anew beside what is read. Raises UnknownProjectionError."""
-        yield from read(lambda: self.projector.rebuild(name, progress))
+        steps = self.projector.rebuilding(name)
+        while (reached := (yield from read(lambda: next(steps, None)))) is not None:
+            if progress is not None:
+                progress(*reached)
 
     def statuses(self) -> Operation[list[ProjectionStatus]]:
         """How far each projection has come."""
@@ -191,3 +203,14 @@ class ReadModels:
             if isinstance(event, Recorded):
                 return max(0.0, time.time() - event.recorded_at / 1e6)
         return 0.0
+
+
+def _of_tenant(query: Query, tables: Mapping[str, Table], tenant: str) -> Query:
+    where = [
+        each._replace(value=_of_tenant(each.value, tables, tenant)) if isinstance(each.value, Query) else each
+        for each in query.where
+    ]
+    table = tables.get(query.table)
+    if table is not None and any(column.name == "tenant" for column in table.columns):
+        where.append(Where("tenant", "=", tenant))
+    return query._replace(where=where)

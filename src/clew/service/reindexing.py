@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, IndexText, Projection, Recorded, Span, Unreadable
+from clew.domain.projection import Built, Indexed, IndexText, Projection, Recorded, Span, Unreadable
 from clew.domain.projection_store import ProjectionSession
 
 PAGE = 1_000
@@ -32,7 +32,7 @@ def is_wanted(event: Recorded, projection: Projection) -> bool:
     return projection.types is None or event.type in projection.types
 
 
-def _texts(log: EventLog, session: ProjectionSession, filled: Filled, span: Span) -> Iterator[IndexText]:
+def _texts(log: EventLog, session: ProjectionSession, filled: Filled, span: Span) -> Iterator[Indexed]:
     """What the events of a span are found by, as the log has them now."""
     built, projection = filled
     rows = session.rows(built, projection)
@@ -50,5 +50,5 @@ def _texts(log: EventLog, session: ProjectionSession, filled: Filled, span: Span
                 continue
             for change in changes:
                 if type(change) is IndexText and change.text_index == span.text_index:
-                    yield change
+                    yield Indexed(event.position, change.text, change.scopes)
         after = events[-1].position

@@ -226,15 +226,20 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
             conflict = found_other  # somebody wrote to the thread, or redacted the same message: look again
         else:
             by = done.versions[0]
-            try:
-                yield from read(partial(core.models.forget, found.stream, version, by))
-            except StoreError as error:
-                raise StoreUnavailableError(
-                    f"Version {version} of thread {thread_id!r} is redacted, by version {by}; do not redact it again. "
-                    f"But its words have not left the index of words: they will when that is filled again. {error}"
-                ) from error
+            yield from forget(core, found.stream, version, by)
             return by
     raise conflict
+
+
+def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
+    """Let the words of a message leave the indexes, now that it is redacted by the event at version ``by``."""
+    try:
+        yield from read(partial(core.models.forget, stream, version, by))
+    except StoreError as error:
+        raise StoreUnavailableError(
+            f"{stream} version {version} is redacted, by version {by}; do not redact it again. "
+            f"But its words have not left the index of words: they will when that is filled again. {error}"
+        ) from error
 
 
 def _check_messages(messages: Sequence[Message]) -> None:
