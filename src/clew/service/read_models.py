@@ -101,20 +101,19 @@ class ReadModels:
 
     def _read(self, name: str, do: Callable[[], T]) -> Operation[T]:
         """Once more when the tables were deleted just then: who fills them makes them anew."""
-        yield from self._ready(name)
         try:
-            return (yield from read(do))
+            return (yield from read(lambda: self._ready(name, do)))
         except UnknownProjectionError:
             if not self.embedded or name not in self.projector.projections:
                 raise
-        yield from self._ready(name)
-        return (yield from read(do))
+        return (yield from read(lambda: self._ready(name, do)))
 
-    def _ready(self, name: str) -> Operation[None]:
+    def _ready(self, name: str, do: Callable[[], T]) -> T:
         if self.embedded:
-            yield from read(lambda: self.projector.catch_up(name))
-            if (yield from read(lambda: self.projector.is_changed(name))):
+            self.projector.catch_up(name)
+            if self.projector.is_changed(name):
                 self._background.nudge()
+        return do()
 
     def wait(
         self,
