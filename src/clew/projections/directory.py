@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
@@ -76,10 +76,10 @@ class Directory:
     texts = ()
     types = None
 
-    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
         """Every event moves the thread's version and head; some change what it is."""
         if event.kind != "thread":
-            return
+            return ()
         row: dict[str, Any] = {
             "tenant": event.tenant,
             "thread_id": event.thread_id,
@@ -90,11 +90,15 @@ class Directory:
             row["messages"] = event.messages
         if event.recorded_at:
             row["updated_at"] = event.recorded_at
-        if event.type != "message-appended":
-            if event.data is not None:
-                yield from self._change(event, event.data, row, rows)
-            elif rows.get("thread", event.tenant, event.thread_id) is None:  # it begins with what is not known here
-                row |= {**_begun(event), "created_at": 0, "metadata": {}, "imported": 0}
+        if event.type == "message-appended":  # by far the most
+            return (Upsert("thread", row),)
+        return self._other(event, row, rows)
+
+    def _other(self, event: Recorded, row: dict[str, Any], rows: Rows) -> Iterator[Change]:
+        if event.data is not None:
+            yield from self._change(event, event.data, row, rows)
+        elif rows.get("thread", event.tenant, event.thread_id) is None:  # it begins with what is not known here
+            row |= {**_begun(event), "created_at": 0, "metadata": {}, "imported": 0}
         yield Upsert("thread", row)
 
     def _change(self, event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from clew.domain.events import to_time
@@ -40,11 +40,11 @@ class Usage:
     texts = ()
     types = None
 
-    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
         """Every event counts; after a redaction the thread is counted again, since a row of it is shorter now."""
         del rows
         if event.kind != "thread":
-            return
+            return ()
         values = {
             "tenant": event.tenant,
             "thread_id": event.thread_id,
@@ -60,9 +60,10 @@ class Usage:
                     values |= tokens(message["metadata"].get("usage"))
                 elif message.get("source"):
                     values |= tokens(_imported(message["source"]))
-        yield Upsert("usage", values)
+        counted = Upsert("usage", values)
         if event.type == "message-redacted":
-            yield Recount("usage", event.tenant, event.kind, event.thread_id)
+            return (counted, Recount("usage", event.tenant, event.kind, event.thread_id))
+        return (counted,)
 
 
 def _imported(source: Any) -> Any:
