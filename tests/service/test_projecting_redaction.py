@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -270,7 +270,7 @@ def test_a_thread_is_recounted_once_a_batch_however_much_of_it_is_redacted(conve
     class Counted(Usage):
         seen = 0
 
-        def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
             Counted.seen += 1
             return super().project(event, rows)
 
