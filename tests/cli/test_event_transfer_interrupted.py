@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sqlite3
@@ -115,3 +116,25 @@ def test_a_reader_who_has_read_enough_ends_an_export(
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert process.wait(PATIENCE) == 1
+
+
+def test_ctrl_c_in_a_long_import_of_conversations_leaves_whole_ones_and_it_goes_on(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    said = [{"role": "user", "content": f"Question {number}"} for number in range(19)]
+    values = [{"id": str(number), "messages": said} for number in range(600)]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    process = start(tmp_path, "import", "all.jsonl")
+    started.append(process)
+    wait_until(lambda: events(tmp_path) >= 200)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (130, b"clew: interrupted.\n")
+    with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        verdict = there.verify()
+        assert verdict.first_bad is None
+        assert 10 <= verdict.threads < len(values), "it was interrupted in the middle"
+        assert verdict.events == 20 * verdict.threads, "a conversation is there whole or not at all"
+        report = there.import_files(tmp_path / "all.jsonl")
+        assert (report.skipped, report.threads, report.failed) == (verdict.threads, len(values) - verdict.threads, [])
+        assert list(there.export()) == values
