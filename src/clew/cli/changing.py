@@ -14,9 +14,12 @@ from clew.cli.stores import message_version, opened
 from clew.cli.text import json_text, one_line, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clew.domain.events import Event
     from clew.domain.json_values import Json
     from clew.service.reading import ThreadSummary
+    from clew.threads import LocalThread
 
 
 def label(
@@ -53,10 +56,7 @@ def end(
     as_json: AsJson = False,
 ) -> None:
     """Close a conversation. It can still be read, labelled, forked and redacted."""
-    with opened(context) as conversations:
-        found = conversations.thread(conversations.find(thread))
-        found.end(reason=reason, actor=actor)
-        summary = found.summary()
+    summary = _changed(context, thread, lambda found: found.end(reason=reason, actor=actor))
     _say(summary, "Ended", "`clew fork` goes on from it.", as_json=as_json)
 
 
@@ -68,10 +68,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Take a thread away from its readers. Its forks go on, and its events remain for `clew log`."""
-    with opened(context) as conversations:
-        found = conversations.thread(conversations.find(thread))
-        found.delete(reason=reason, actor=actor)
-        summary = found.summary()
+    summary = _changed(context, thread, lambda found: found.delete(reason=reason, actor=actor))
     _say(summary, "Deleted", "Its forks go on, and `clew log` still lists its events.", as_json=as_json)
 
 
@@ -106,6 +103,14 @@ def redact(
 def redact_text(event: Event) -> str:
     """What ``clew redact`` says to people."""
     return f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork."
+
+
+def _changed(context: typer.Context, thread: str, change: Callable[[LocalThread], None]) -> ThreadSummary:
+    """Change a thread; returns what a list says of it then."""
+    with opened(context) as conversations:
+        found = conversations.thread(conversations.find(thread))
+        change(found)
+        return found.summary()
 
 
 def _say(summary: ThreadSummary, done: str, remark: str, *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import Projection
 
 
-def why(error: Exception, projection: Projection) -> str:
+def kind_and_place(error: Exception, projection: Projection) -> str:
     """The kind of error and its place; not what it says, which may quote a message that is redacted one day."""
     if isinstance(error, InvalidProjectionError):
         return f"InvalidProjectionError: {error}"

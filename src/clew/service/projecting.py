@@ -23,7 +23,7 @@ from clew.domain.projection import (
     check_projections,
 )
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
-from clew.service.parking import why
+from clew.service.parking import kind_and_place
 from clew.service.reindexing import Filled, is_wanted, reindex
 
 BATCH = 1_000
@@ -218,7 +218,9 @@ class Projector:
         except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
             stream = f"{event.tenant}/{event.kind}/{event.thread_id}"
             _log.warning("Projection %s goes on without the event at position %d", projection.name, event.position)
-            session.park(built, Parked(event.position, stream, event.version, event.type, why(error, projection)))
+            session.park(
+                built, Parked(event.position, stream, event.version, event.type, kind_and_place(error, projection))
+            )
 
     def _look(
         self,
