@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from clew.domain.control import Control
 from clew.domain.events import Event
@@ -67,6 +67,44 @@ class Key:
     content: bytes
 
 
+class Blob(NamedTuple):
+    """Bytes that events name by digest: ``definition`` marks what an agent is made of, ``content`` user content."""
+
+    digest: bytes
+    """The SHA-256 of ``data``."""
+    kind: Literal["definition", "content"]
+    data: bytes
+
+
+class Lease(NamedTuple):
+    """Who runs on a stream, and until when unless it is renewed (microseconds since 1970)."""
+
+    stream: str
+    holder: str
+    until: int
+
+
+class Claim(NamedTuple):
+    """Take a stream's lease, or keep it, or with ``until`` 0 let go of it.
+
+    It is refused with RunInProgressError when somebody else's has not run out ``now``. To let go of what one does not
+    hold does nothing.
+    """
+
+    stream: str
+    holder: str
+    now: int
+    until: int
+
+
+class Draft(NamedTuple):
+    """The part of an answer that has arrived so far; None takes it away. A stream has one at most."""
+
+    stream: str
+    run_id: str
+    data: bytes | None
+
+
 class Appended(NamedTuple):
     """The outcome of an append: a position and a hash for each event, in the order in which they were given."""
 
@@ -83,6 +121,8 @@ class Write(NamedTuple):
     ``previous`` is, by stream, the hash of the event that the append was decided on: if another one stands there, or
     none, it is a conflict, though the versions may fit. For a stream that the append begins it is what its first event
     will be linked to. ``controls`` are snapshots with their streams, as many as the append passes, without heads.
+    ``blobs`` that are there already stay as they are. ``claims`` and ``drafts`` lie beside the chain, and may come
+    without events.
     """
 
     events: Sequence[Event]
@@ -91,6 +131,9 @@ class Write(NamedTuple):
     shreds: Sequence[Shred] = ()
     controls: Sequence[tuple[str, Control]] = ()
     key: Key | None = None
+    blobs: Sequence[Blob] = ()
+    claims: Sequence[Claim] = ()
+    drafts: Sequence[Draft] = ()
 
 
 class Restore(NamedTuple):
@@ -210,6 +253,18 @@ class EventLog(Protocol):
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
         """What it takes to shred a row of the stream's own, None when it is shredded already."""
+        ...
+
+    def blob(self, digest: bytes) -> Blob | None:
+        """The blob of that digest, None when it is not there. Raises CorruptEventError when its bytes are others."""
+        ...
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken, also when it has run out; None when it was let go of."""
+        ...
+
+    def draft(self, stream: str) -> Draft | None:
+        """The part of an answer that a run on the stream had received when it last wrote it down."""
         ...
 
     def shredded(self) -> int:

@@ -1,0 +1,250 @@
+"""The errors of agents and their runs, a branch of the tree in ``clew.domain.errors``.
+
+ClewError
+├── ModelError                     a model service did not answer
+│   ├── ModelUnavailableError      it could not be reached, took too long, or failed on its side
+│   ├── ModelOverloadedError       it takes no more requests for now
+│   ├── ModelStreamError           its answer broke off, or what came was no answer
+│   └── ModelRequestError          it refused the request
+│       ├── ModelAccessError       … because of the key, or of what the key may do
+│       └── ContextWindowError     … because it is larger than the model's context window
+├── AnswerFormatError              an answer that is not in the format that was asked for
+├── AgentConfigurationError        an agent, a client or a call that contradicts itself
+│   ├── InvalidToolError           a function that cannot be a tool
+│   ├── MissingExtraError          an optional package that is not installed
+│   └── UnsupportedThreadError     a kind of thread that the client or the service cannot do
+├── ToolFailedError                a tool raised, and its error is to be raised
+├── RunLimitError                  a run took more rounds or time than it may
+├── ApprovalPendingError           a run waits for somebody's approval
+├── ApprovalNotPendingError        what was to be approved does not wait for it
+├── NoOpenRunError                 there is no run to go on with
+├── AgentChangedError              the agent is another than the one that began the run
+├── DefinitionMissingError         instructions or tool schemas that are not in the store
+└── ConflictError
+    ├── RunInProgressError         somebody else runs on the thread
+    └── RunTakenOverError          the run was ended, or gone on with, by somebody else
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clew.domain.errors import ClewError, ConflictError
+
+
+class ModelError(ClewError):
+    """A model service did not answer.
+
+    Attributes: ``status`` (of HTTP, None when there was no response), ``code`` (the service's own word for it, None if
+    it gave none), ``retryable`` (whether the same request may succeed later) and ``retry_after`` (the seconds that the
+    service asked to wait, None if it did not say).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class ModelUnavailableError(ModelError):
+    """The service could not be reached, took too long, or failed on its side."""
+
+
+class ModelOverloadedError(ModelError):
+    """The service takes no more requests for now."""
+
+
+class ModelStreamError(ModelError):
+    """The answer broke off, stalled, ended early, or what came was no answer."""
+
+
+class ModelRequestError(ModelError):
+    """The service refused the request: as it is, it will never be answered."""
+
+
+class ModelAccessError(ModelRequestError):
+    """The service does not take the key, or the key may not do this."""
+
+
+class ContextWindowError(ModelRequestError):
+    """The request is larger than the model's context window.
+
+    Attributes: ``tokens`` of the request and ``limit`` of the model, None where the service did not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tokens: int | None = None,
+        limit: int | None = None,
+        status: int | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, status=status, code=code)
+        self.tokens = tokens
+        self.limit = limit
+
+
+class AnswerFormatError(ClewError):
+    """An answer that is not in the format that was asked for. ``text`` is what the model said."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class AgentConfigurationError(ClewError):
+    """An agent, a client or a call that contradicts itself."""
+
+
+class InvalidToolError(AgentConfigurationError):
+    """A function that cannot be a tool, or two tools of one name."""
+
+
+class MissingExtraError(AgentConfigurationError):
+    """An optional package is not installed."""
+
+    def __init__(self, asked: str, package: str, extra: str) -> None:
+        super().__init__(f"{asked} needs the package {package!r}, which is not installed: pip install 'clew[{extra}]'.")
+        self.package = package
+        self.extra = extra
+
+
+class UnsupportedThreadError(AgentConfigurationError):
+    """A kind of thread that the client, or the service, cannot do.
+
+    Attributes: ``kind``, what was asked for, and ``supported``, the kinds that can be had.
+    """
+
+    def __init__(self, asked: str, kind: str, supported: Sequence[str], advice: str = "") -> None:
+        can = " and ".join(supported) or "no"
+        super().__init__(
+            f"{asked} cannot run on a {kind} thread: it runs on {can} threads. "
+            + (advice or f"Start a {supported[0] if supported else 'different'} thread for it.")
+        )
+        self.kind = kind
+        self.supported = tuple(supported)
+
+
+class ToolFailedError(ClewError):
+    """A tool raised, and says that its errors are to be raised; the cause is what it raised."""
+
+    def __init__(self, tool: str, kind: str) -> None:
+        super().__init__(
+            f"The tool {tool!r} raised {kind}. The run ended with it, and the log has it; run again to go on."
+        )
+        self.tool = tool
+
+
+class RunLimitError(ClewError):
+    """A run took more rounds, or more time, than it may. What it did is on the log."""
+
+
+class ApprovalPendingError(ClewError):
+    """A run waits for somebody's approval, or, with everything decided, for being gone on with.
+
+    Attributes: ``thread_id`` and ``pending``, the versions of the requests.
+    """
+
+    def __init__(self, thread_id: str, pending: Sequence[int]) -> None:
+        if pending:
+            many = f"{len(pending)} approvals" if len(pending) > 1 else "an approval"
+            what = f"waits for {many} (version {', '.join(map(str, pending))}). Approve or reject: thread.approvals()."
+        else:
+            what = "waits to be gone on with, now that everything is decided: agent.continue_run(thread)."
+        super().__init__(f"The run on thread {thread_id!r} {what} Or run with abandon_run=True to give it up.")
+        self.thread_id = thread_id
+        self.pending = tuple(pending)
+
+
+class ApprovalNotPendingError(ClewError):
+    """What was to be approved does not wait for it: it was decided, or its run is over."""
+
+    def __init__(self, thread_id: str, version: int) -> None:
+        super().__init__(
+            f"Version {version} of thread {thread_id!r} is no approval that is waited for: it was decided already, "
+            "or its run is over, or it was asked for before a fork or a rewind. See thread.approvals()."
+        )
+        self.thread_id = thread_id
+        self.version = version
+
+
+class NoOpenRunError(ClewError):
+    """There is no run to go on with."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(f"Thread {thread_id!r} has no open run. Use agent.run(…) to begin one.")
+        self.thread_id = thread_id
+
+
+class AgentChangedError(ClewError):
+    """The agent is another than the one that ran on the thread before. ``changed`` names what differs."""
+
+    def __init__(self, thread_id: str, changed: Sequence[str]) -> None:
+        super().__init__(
+            f"Thread {thread_id!r} was last run by another agent: {', '.join(changed)} differ. Use that agent, or "
+            "on_changed_agent='warn' to go on with this one."
+        )
+        self.thread_id = thread_id
+        self.changed = tuple(changed)
+
+
+class DefinitionMissingError(ClewError):
+    """Instructions or tool schemas of a request are not in the store. ``digests`` names them, in hex."""
+
+    def __init__(self, thread_id: str, version: int, digests: Sequence[str]) -> None:
+        super().__init__(
+            f"The request of version {version} of thread {thread_id!r} cannot be rebuilt: the store does not have "
+            f"{len(digests)} of its definitions ({', '.join(each[:12] for each in digests)}). Open the thread with an "
+            "agent that has the same instructions and tools: agent.thread(id)."
+        )
+        self.thread_id = thread_id
+        self.version = version
+        self.digests = tuple(digests)
+
+
+class RunInProgressError(ConflictError):
+    """Somebody else runs on the thread. ``holder`` names who, as far as is known."""
+
+    def __init__(self, stream: str, holder: str) -> None:
+        Exception.__init__(
+            self,
+            f"{stream}: a run is under way ({holder}). Wait for it (on_conflict='wait'), run on a fork "
+            "(on_conflict='fork'), or try again later.",
+        )
+        self.stream = stream
+        self.holder = holder
+        self.expected = self.actual = 0
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # type: ignore[override]  # other arguments
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.stream, self.holder)
+
+
+class RunTakenOverError(ConflictError):
+    """The run was ended, or gone on with, by somebody else: nothing more is recorded of it here."""
+
+    def __init__(self, stream: str, run_id: str) -> None:
+        Exception.__init__(
+            self,
+            f"{stream}: the run {run_id} is not this caller's any more: it was abandoned, rewound, ended or gone on "
+            "with elsewhere. Read what is there, then run again.",
+        )
+        self.stream = stream
+        self.run_id = run_id
+        self.expected = self.actual = 0
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # type: ignore[override]  # other arguments
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.stream, self.run_id)
