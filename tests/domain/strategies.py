@@ -14,6 +14,7 @@ from clew.domain.events import (
     HistoryRewound,
     MessageAppended,
     MessageRedacted,
+    ServiceDeletion,
     Source,
     ThreadDeleted,
     ThreadEnded,
@@ -37,6 +38,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
+from tests.domain.run_strategies import run_data
 
 CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 
@@ -81,13 +83,19 @@ positive = st.integers(min_value=1, max_value=2**53)
 DATA: dict[type[ThreadEvent], st.SearchStrategy[Any]] = {
     ThreadStarted: st.builds(
         ThreadStarted,
+        kind=st.sampled_from(["local", "remote"]),
         title=optional_texts,
         labels=objects,
         metadata=objects,
         source=st.none() | st.builds(Source, id=jsons, fields=objects),
     ),
     ThreadForked: st.builds(
-        ThreadForked, parent_id=texts, parent_version=positive, parent_hash=texts, title=optional_texts
+        ThreadForked,
+        parent_id=texts,
+        parent_version=positive,
+        parent_hash=texts,
+        title=optional_texts,
+        kind=st.sampled_from(["local", "remote", None]),
     ),
     ThreadLabelled: st.builds(ThreadLabelled, labels=objects),
     MessageAppended: st.builds(MessageAppended, message=messages),
@@ -97,7 +105,12 @@ DATA: dict[type[ThreadEvent], st.SearchStrategy[Any]] = {
     ThreadSuspended: st.builds(ThreadSuspended, reason=optional_texts),
     ThreadResumed: st.builds(ThreadResumed),
     ThreadEnded: st.builds(ThreadEnded, reason=optional_texts),
-    ThreadDeleted: st.builds(ThreadDeleted, reason=optional_texts),
+    ThreadDeleted: st.builds(
+        ThreadDeleted,
+        reason=optional_texts,
+        service=st.lists(st.builds(ServiceDeletion, id=texts, failed=optional_texts), max_size=2).map(tuple),
+    ),
+    **run_data(texts, objects),
 }
 assert set(DATA) == set(EVENT_TYPES.values())
 assert set(CONTENTS) == set(CONTENT_TYPES)

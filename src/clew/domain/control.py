@@ -9,6 +9,7 @@ from clew.domain.events import (
     MESSAGE_APPENDED,
     CheckpointMade,
     Event,
+    HistoryRewound,
     ThreadDeleted,
     ThreadEnded,
     ThreadForked,
@@ -18,8 +19,17 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.json_values import Json, JsonObject
+from clew.domain.model_client import ThreadKind
+from clew.domain.open_run import OpenRun, run_after
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
+
+_STATUS_AFTER: dict[str, Status] = {
+    "thread-suspended": "suspended",
+    "thread-resumed": "active",
+    "thread-ended": "ended",
+    "thread-deleted": "deleted",
+}
 
 SNAPSHOT_EVERY = 128
 """Versions between two snapshots of the control: what an append or a fork folds at the most."""
@@ -30,7 +40,8 @@ class Control(NamedTuple):
 
     ``head`` is the hash of the version, empty where it is not recorded yet; ``messages`` counts those on the
     path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
-    conversation that was imported as this thread. Nothing in it is changed in place.
+    conversation that was imported as this thread; ``run`` is the run that has begun and not ended. Nothing in it is
+    changed in place.
     """
 
     version: int = 0
@@ -47,6 +58,8 @@ class Control(NamedTuple):
     forked_at: int | None = None
     created_at: int = 0
     updated_at: int = 0
+    kind: ThreadKind = "local"
+    run: OpenRun | None = None
 
 
 def detached(control: Control) -> Control:
@@ -76,9 +89,12 @@ def advance(control: Control, event: Event) -> Control:
                 imported=data.source is not None,
                 source_id=None if data.source is None else data.source.id,
                 created_at=event.recorded_at,
+                kind=data.kind,
             )
         case ThreadForked():
             return then._replace(
+                run=None,
+                kind=data.kind or control.kind,
                 status="active",
                 title=control.title if data.title is None else data.title,
                 imported=False,
@@ -92,13 +108,12 @@ def advance(control: Control, event: Event) -> Control:
             return then._replace(labels={key: value for key, value in merged.items() if value is not None})
         case CheckpointMade():
             return then._replace(checkpoints={**control.checkpoints, data.name: data.at})
-        case ThreadSuspended():
-            return then._replace(status="suspended")
-        case ThreadResumed():
-            return then._replace(status="active")
-        case ThreadEnded():
-            return then._replace(status="ended")
-        case ThreadDeleted():
-            return then._replace(status="deleted")
+        case ThreadSuspended() | ThreadResumed():
+            return then._replace(status=_STATUS_AFTER[event.type])
+        case ThreadEnded() | ThreadDeleted():
+            return then._replace(status=_STATUS_AFTER[event.type], run=None)
+        case HistoryRewound():
+            return then._replace(run=None)  # what began on the path that was left does not go on
         case _:
-            return then
+            run = run_after(control.run, event.version, event.run_id, data)
+            return then if run is control.run else then._replace(run=run)

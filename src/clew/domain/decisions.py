@@ -20,6 +20,7 @@ from clew.domain.events import (
     HistoryRewound,
     MessageAppended,
     MessageRedacted,
+    ServiceDeletion,
     Source,
     ThreadDeleted,
     ThreadEnded,
@@ -32,7 +33,11 @@ from clew.domain.events import (
 )
 from clew.domain.json_values import JsonObject, check_json, check_text
 from clew.domain.messages import Message, check_message
+from clew.domain.model_client import ThreadKind
 from clew.domain.names import check_checkpoint_name
+from clew.domain.open_run import check_step, run_after
+from clew.domain.run_errors import RunTakenOverError
+from clew.domain.run_events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Start:
     metadata: JsonObject = field(default_factory=dict)
     source: Source | None = None
     messages: tuple[Message, ...] = ()
+    kind: ThreadKind = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class Branch:
     parent_hash: str
     title: str | None = None
     messages: tuple[Message, ...] = ()
+    kind: ThreadKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,25 @@ class Say:
     """Append messages."""
 
     messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Record what happens in a run, by who carries out this attempt of it: its events, and messages among them.
+
+    A reference below 0 counts back from the event that holds it.
+    """
+
+    run_id: str
+    attempt: int
+    steps: tuple[RunEvent | Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Note what the service that holds the thread calls it."""
+
+    bound: ServiceThreadBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +144,34 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Take the thread away from its readers."""
+    """Take the thread away from its readers; ``service`` says what became of the service's side of it."""
 
     reason: str | None = None
+    service: tuple[ServiceDeletion, ...] = ()
 
 
-Intent: TypeAlias = Start | Branch | Say | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+_Change: TypeAlias = Say | Advance | Bind | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+
+Intent: TypeAlias = Start | Branch | _Change
 
 
 class Decided(NamedTuple):
-    """An event that is to be recorded, and the number of messages on the path after it."""
+    """An event that is to be recorded, the number of messages on the path after it, and the run it belongs to."""
 
     data: ThreadEvent
     messages: int
+    run_id: str | None = None
 
 
 _ALLOWED: dict[Status, tuple[type, ...]] = {
-    "active": (Say, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
-    "suspended": (Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
+    "active": (Say, Advance, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
+    # What happened in a run that was under way is recorded all the same: see _check_allowed().
+    "suspended": (Advance, Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
     "ended": (Label, Checkpoint, Redact, Delete),
     "deleted": (Redact,),
 }
+
+_ASKED: dict[type, str] = {Say: "append", Advance: "a run"}
 
 _ADVICE: dict[Status, str] = {
     "suspended": "Resume it first.",
@@ -177,12 +210,16 @@ def check_readable(thread_id: str, control: Control, asked: str) -> None:
 def _decide(
     thread_id: str,
     control: Control,
-    intent: Say | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete,
+    intent: _Change,
 ) -> list[Decided]:
     count = control.messages
     match intent:
         case Say(messages=messages):
             return _said(messages, count)
+        case Advance():
+            return _advanced(thread_id, control, intent)
+        case Bind(bound=bound):
+            return [Decided(bound, count)]
         case Label(labels=labels):
             check_json(labels, "labels")
             return [Decided(ThreadLabelled(labels=deepcopy(labels)), count)]
@@ -194,27 +231,32 @@ def _decide(
         case Redact(version=version, digest=digest, stub=stub, reason=reason):
             _check_text(reason, "reason")
             return [Decided(MessageRedacted(version=version, digest=digest, stub=stub, reason=reason), count)]
-        case Suspend(reason=reason):
-            _check_text(reason, "reason")
-            return [Decided(ThreadSuspended(reason=reason), count)]
-        case Resume():
-            return [Decided(ThreadResumed(), count)]
-        case End(reason=reason):
-            _check_text(reason, "reason")
-            return [Decided(ThreadEnded(reason=reason), count)]
-        case Delete(reason=reason):
-            _check_text(reason, "reason")
-            return [Decided(ThreadDeleted(reason=reason), count)]
+        case Suspend() | Resume() | End() | Delete():
+            return [Decided(_turned(intent), count)]
         case _:
             assert_never(intent)
+
+
+def _turned(intent: Suspend | Resume | End | Delete) -> ThreadEvent:
+    if isinstance(intent, Resume):
+        return ThreadResumed()
+    _check_text(intent.reason, "reason")
+    match intent:
+        case Suspend(reason=reason):
+            return ThreadSuspended(reason=reason)
+        case End(reason=reason):
+            return ThreadEnded(reason=reason)
+        case Delete(reason=reason, service=service):
+            return ThreadDeleted(reason=reason, service=service)
 
 
 def _check_allowed(thread_id: str, control: Control, intent: Intent) -> None:
     if not control.version:
         raise UnknownThreadError(thread_id)
-    if isinstance(intent, _ALLOWED[control.status]):
+    begins = isinstance(intent, Advance) and any(isinstance(step, RunStarted | RunResumed) for step in intent.steps)
+    if isinstance(intent, _ALLOWED[control.status]) and not (begins and control.status != "active"):
         return
-    asked = "append" if isinstance(intent, Say) else type(intent).__name__.lower()
+    asked = _ASKED.get(type(intent)) or type(intent).__name__.lower()
     error = ThreadDeletedError if control.status == "deleted" else ThreadStatusError
     raise error(thread_id, control.status, asked, _ADVICE[control.status])
 
@@ -228,7 +270,11 @@ def _started(intent: Start) -> list[Decided]:
         for name, value in intent.source.fields.items():
             check_json(value, f"source.{name}")
     begun = ThreadStarted(
-        title=intent.title, labels=deepcopy(intent.labels), metadata=deepcopy(intent.metadata), source=intent.source
+        kind=intent.kind,
+        title=intent.title,
+        labels=deepcopy(intent.labels),
+        metadata=deepcopy(intent.metadata),
+        source=intent.source,
     )
     return [Decided(begun, 0), *_said(intent.messages, 0)]
 
@@ -240,7 +286,29 @@ def _branch(intent: Branch) -> ThreadForked:
         parent_version=intent.parent_version,
         parent_hash=intent.parent_hash,
         title=intent.title,
+        kind=intent.kind,
     )
+
+
+def _advanced(thread_id: str, control: Control, intent: Advance) -> list[Decided]:
+    """Each step is checked on the run as the steps before it leave it."""
+    decided: list[Decided] = []
+    count, version, run = control.messages, control.version, control.run
+    for step in intent.steps:
+        version += 1
+        if isinstance(step, Message):
+            if run is None or (run.id, run.attempt) != (intent.run_id, intent.attempt):
+                raise RunTakenOverError(thread_id, intent.run_id)
+            check_message(step)
+            count += 1
+            decided.append(Decided(MessageAppended.model_construct(message=step), count, intent.run_id))
+            continue
+        happened = placed(step, version)
+        check_step(thread_id, run, intent.run_id, intent.attempt, happened)
+        check_json(happened.model_dump(), "step")
+        run = run_after(run, version, intent.run_id, happened)
+        decided.append(Decided(happened, count, intent.run_id))
+    return decided
 
 
 def _said(messages: tuple[Message, ...], count: int) -> list[Decided]:

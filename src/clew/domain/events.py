@@ -12,7 +12,26 @@ from pydantic import Field
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message, Role
+from clew.domain.model_client import ThreadKind
 from clew.domain.names import parse_stream_name
+from clew.domain.run_events import (
+    AnswerInterrupted,
+    ApprovalGiven,
+    ApprovalRequested,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunAbandoned,
+    RunCompleted,
+    RunEvent,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    ServiceThreadBound,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+)
 from clew.domain.values import Value
 
 if TYPE_CHECKING:
@@ -34,8 +53,9 @@ class Source(Value):
 
 
 class ThreadStarted(Value):
-    """A conversation began."""
+    """A conversation began; ``kind`` says who holds its history."""
 
+    kind: ThreadKind = Field(default="local", exclude_if=lambda kind: kind == "local")
     title: str | None = None
     labels: JsonObject = Field(default_factory=dict, exclude_if=not_)
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
@@ -49,6 +69,8 @@ class ThreadForked(Value):
     parent_version: int
     parent_hash: str
     title: str | None = None
+    kind: ThreadKind | None = Field(default=None, exclude_if=lambda kind: kind is None)
+    """None when it is of the parent's kind; a thread that a service holds can be forked into a local one."""
 
 
 class ThreadLabelled(Value):
@@ -104,10 +126,21 @@ class ThreadEnded(Value):
     reason: str | None = None
 
 
+class ServiceDeletion(Value):
+    """What became of the service's side of a thread: ``failed`` says why it is still there, None if it is gone."""
+
+    id: str
+    failed: str | None = None
+
+
 class ThreadDeleted(Value):
-    """The thread is not to be read any more. Its events remain until they are erased."""
+    """The thread is not to be read any more. Its events remain until they are erased.
+
+    ``service`` says what became of the service's side of it, when that was to be deleted, too.
+    """
 
     reason: str | None = None
+    service: tuple[ServiceDeletion, ...] = Field(default=(), exclude_if=not_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +169,7 @@ ThreadEvent: TypeAlias = (
     | ThreadResumed
     | ThreadEnded
     | ThreadDeleted
+    | RunEvent
 )
 
 EVENT_TYPES: Mapping[str, type[ThreadEvent]] = MappingProxyType(
@@ -151,6 +185,21 @@ EVENT_TYPES: Mapping[str, type[ThreadEvent]] = MappingProxyType(
         "thread-resumed": ThreadResumed,
         "thread-ended": ThreadEnded,
         "thread-deleted": ThreadDeleted,
+        "service-thread-bound": ServiceThreadBound,
+        "run-started": RunStarted,
+        "run-resumed": RunResumed,
+        "model-called": ModelCalled,
+        "model-answered": ModelAnswered,
+        "model-failed": ModelFailed,
+        "answer-interrupted": AnswerInterrupted,
+        "tool-started": ToolStarted,
+        "tool-finished": ToolFinished,
+        "tool-failed": ToolFailed,
+        "approval-requested": ApprovalRequested,
+        "approval-given": ApprovalGiven,
+        "run-completed": RunCompleted,
+        "run-failed": RunFailed,
+        "run-abandoned": RunAbandoned,
     }
 )
 """The closed registry. A stored row names its type by one of these strings and can never name code."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, Protocol
@@ -14,7 +15,18 @@ from uuid import UUID
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
-from clew.infrastructure.recorder import Append, Appended, Fork, Key, RecordedConflictError
+from clew.domain.run_errors import RunInProgressError
+from clew.infrastructure.recorder import (
+    NOTHING,
+    Append,
+    Appended,
+    Blob,
+    Claim,
+    Fork,
+    Key,
+    Lease,
+    RecordedConflictError,
+)
 
 SALT_BYTES = 16
 
@@ -71,6 +83,10 @@ class Known(Protocol):
         """What the key stands for, None when it is new."""
         ...
 
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream, None when nobody has taken it or it was let go of."""
+        ...
+
 
 @dataclass(slots=True)
 class Plan:
@@ -83,6 +99,8 @@ class Plan:
     """Where the streams of the append stand after it."""
     began: dict[str, Fork | None]
     """The streams that the append begins, in order, and what they are forks of."""
+    leases: Mapping[str, Lease | None] = NOTHING
+    """What its claims come to: a lease that is taken or kept, None for one that is let go of."""
 
 
 def stream_name(originator_id: UUID | str) -> str:
@@ -103,9 +121,9 @@ def content_digest(salt: bytes, content: bytes) -> bytes:
 def plan(append: Append, known: Known) -> Plan | Appended:
     """Check an append against what the store knows; an outcome instead of a plan when its key was there.
 
-    Raises RecordedConflictError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an append that no
-    store could carry out (a key without events, a fork without its first event, links without what they are linked to,
-    links or digests that are not as many as the events).
+    Raises RecordedConflictError, RunInProgressError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an
+    append that no store could carry out (a key without events, a fork without its first event, links without what they
+    are linked to, links or digests that are not as many as the events, a blob under another digest than its own).
     """
     try:
         return _plan(append, known)
@@ -122,6 +140,9 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
         if first is not None:
             return first.repeat(append.key)
     made = Plan(append, [], {}, {})
+    if append.claims:
+        # Before the versions, too: who comes second is told that somebody runs, and not only that somebody wrote.
+        made.leases = _decide_claims(append.claims, known)
     if append.forks:
         _check_forks(append, known)
     if append.links and len(append.links) != len(append.events):
@@ -146,6 +167,8 @@ def _plan(append: Append, known: Known) -> Plan | Appended:
         made.rows.append((name, version, event.topic, event.state, hashed))
     if append.key is not None or append.snapshots or append.shreds:
         _check_rest(made, known)
+    if append.claims or append.drafts or append.blobs:
+        _check_beside(made, known)
     return made
 
 
@@ -209,6 +232,42 @@ def _check_rest(made: Plan, known: Known) -> None:
         if found is None or found.digest is not None or address in gone or digest(found.state) != shred.digest:
             raise RecordedConflictError(shred.stream, shred.version, _version(known.head(shred.stream)))
         gone.add(address)
+
+
+def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | None]:
+    """What claims come to, one after the other. Raises RunInProgressError for one that is somebody else's."""
+    leases: dict[str, Lease | None] = {}
+    for claim in claims:
+        claim.holder.encode()  # checked here, because not every store finds out by itself
+        held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
+        mine = held is None or held.holder == claim.holder
+        if not claim.until:
+            if mine and held is not None:
+                leases[claim.stream] = None
+        elif mine or held is None or held.until <= claim.now:
+            leases[claim.stream] = Lease(claim.stream, claim.holder, claim.until)
+        else:
+            raise RunInProgressError(claim.stream, held.holder)
+    return leases
+
+
+def _check_beside(made: Plan, known: Known) -> None:
+    append = made.append
+    wanted = [name for name, lease in made.leases.items() if lease is not None]
+    wanted += [draft.stream for draft in append.drafts if draft.data is not None]
+    for name in wanted:
+        if name not in made.heads and known.head(name) is None:
+            raise RecordedConflictError(name, 1, 0)
+    for draft in append.drafts:
+        draft.run_id.encode()  # as above
+    for blob in append.blobs:
+        _check_blob(blob)
+
+
+def _check_blob(blob: Blob) -> None:
+    if digest(blob.data) != blob.digest:
+        msg = f"The blob {blob.digest.hex()} has bytes with another SHA-256: {digest(blob.data).hex()}."
+        raise ValueError(msg)
 
 
 def _check_stream(made: Plan, name: str, version: int, known: Known) -> None:

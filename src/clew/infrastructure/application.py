@@ -14,14 +14,27 @@ from clew.domain.chain import digest, link
 from clew.domain.control import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, Event
-from clew.domain.ports import Appended, Key, Redactable, Restore, Row, StreamInfo, Submitted, Verdict, Write
+from clew.domain.ports import (
+    Appended,
+    Blob,
+    Draft,
+    Key,
+    Lease,
+    Redactable,
+    Restore,
+    Row,
+    StreamInfo,
+    Submitted,
+    Verdict,
+    Write,
+)
 from clew.domain.projection import Recorded, Unreadable
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
 from clew.infrastructure.recorded import recorded
 from clew.infrastructure.recorder import Append, Recorder, Snapshot
-from clew.infrastructure.verification import verify_lineage, verify_store
+from clew.infrastructure.verification import is_whole, verify_lineage, verify_store
 
 
 class ConversationLog(Application[str]):
@@ -69,6 +82,9 @@ class ConversationLog(Application[str]):
                 key=write.key,
                 previous=write.previous,
                 links=links,
+                blobs=write.blobs,
+                claims=write.claims,
+                drafts=write.drafts,
             )
         )
         return Submitted(outcome, heads)
@@ -163,6 +179,21 @@ class ConversationLog(Application[str]):
             if row.version == version and row.digest is None:
                 return Redactable(digest(row.state), stub(_event(row)))
         return None
+
+    def blob(self, digest: bytes) -> Blob | None:
+        """The blob of that digest; CorruptEventError when its bytes are others."""
+        found = self._recorder.blob(digest)
+        if found is not None and not is_whole(found):
+            raise CorruptEventError(f"The blob {digest.hex()} is damaged. Restore it from a copy of the store.")
+        return found
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken."""
+        return self._recorder.lease(stream)
+
+    def draft(self, stream: str) -> Draft | None:
+        """The part of an answer that was last written down."""
+        return self._recorder.draft(stream)
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""

@@ -10,13 +10,29 @@ from typing import NamedTuple, Protocol
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 
 from clew.domain.errors import ConflictError
-from clew.domain.ports import NOTHING, Appended, Fork, Key, Row, Shred, StreamInfo
+from clew.domain.ports import (
+    NOTHING,
+    Appended,
+    Blob,
+    Claim,
+    Draft,
+    Fork,
+    Key,
+    Lease,
+    Row,
+    Shred,
+    StreamInfo,
+)
 
 __all__ = [
     "Append",
     "Appended",
+    "Blob",
+    "Claim",
+    "Draft",
     "Fork",
     "Key",
+    "Lease",
     "RecordedConflictError",
     "Recorder",
     "Row",
@@ -48,6 +64,10 @@ class Append(NamedTuple):
     do that, and the writer is one.
     ``digests`` come with the events of another store: of one whose bytes were shredded there, so that its state is a
     stub, the digest of those bytes, else None. It is stored as a shredded row, and counts as one.
+
+    ``blobs``, ``claims`` and ``drafts`` may come without events; then ``previous`` is not asked. Claims are decided in
+    their order, after those of the appends before. A stream that is claimed, or has a draft, must be there or begin in
+    this append; to let go of one that is not there, or to take away its draft, does nothing.
     """
 
     events: Sequence[StoredEvent]
@@ -59,6 +79,9 @@ class Append(NamedTuple):
     previous: Mapping[str, bytes] = NOTHING
     links: Sequence[bytes] = ()
     digests: Sequence[bytes | None] = ()
+    blobs: Sequence[Blob] = ()
+    claims: Sequence[Claim] = ()
+    drafts: Sequence[Draft] = ()
 
 
 class Recorder(Protocol):
@@ -69,7 +92,7 @@ class Recorder(Protocol):
 
         Fails with RecordedConflictError (a stream is not where the append says: an event's version must be its
         stream's head + 1; a stream without events may start at 0 or 1, a fork at its cut + 1; or its head has another
-        hash),
+        hash), RunInProgressError (it claims what somebody else holds),
         IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it is stored.
         """
         ...
@@ -122,6 +145,22 @@ class Recorder(Protocol):
 
     def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        ...
+
+    def blob(self, digest: bytes) -> Blob | None:
+        """The blob of that digest as it lies in the store, None when it is not there."""
+        ...
+
+    def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
+        """Key and digest of each blob in the order in which they came, ``after`` < key."""
+        ...
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken, also when it has run out; None when it was let go of."""
+        ...
+
+    def draft(self, stream: str) -> Draft | None:
+        """The part of an answer that was last written down for the stream, None when there is none."""
         ...
 
     def shredded(self) -> int:

@@ -13,8 +13,9 @@ from clew.domain.decisions import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.names import check_id, stream_name, stream_prefix
-from clew.domain.ports import NOTHING, Appended, EventLog, Fork, Key, Shred, Write
+from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
+from clew.domain.run_errors import RunInProgressError
 from clew.infrastructure import clock
 from clew.infrastructure.urls import open_log, open_projections
 from clew.projections import SHIPPED
@@ -90,7 +91,7 @@ class Terms:
 
     ``actor`` instead of the core's; ``expected_version`` of the thread; ``key`` is an idempotency key with what it
     stands for; ``base`` is the control that a new stream begins with, ``fork`` where it leaves its parent; ``again``
-    says whether a conflict is decided again.
+    says whether a conflict is decided again. ``blobs``, ``claims`` and ``drafts`` are written with it.
     """
 
     actor: str | None = None
@@ -100,6 +101,9 @@ class Terms:
     fork: Fork | None = None
     shreds: tuple[Shred, ...] = ()
     again: bool = True
+    blobs: tuple[Blob, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    drafts: tuple[Draft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,10 @@ def load(core: Core, thread_id: str) -> Operation[Control]:
     return control
 
 
-def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operation[Committed]:
+def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms: Terms) -> Operation[Committed]:
     """Decide and write; a conflict is decided again on what is there then, unless the terms say otherwise.
+
+    Several intents are decided one on the other, and written together.
 
     It is decided first on the tip, which counts on what this process has submitted; the writer refuses what was decided
     on an event that was not written in the end. The thread itself refuses only on a control that was just read.
@@ -137,13 +143,14 @@ def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operatio
     stream = core.stream(thread_id)
     if terms.actor is not None:
         check_id(terms.actor, "actor")
+    intents = (intent,) if isinstance(intent, Intent) else tuple(intent)
     conflict: ConflictError | None = None
     loaded = terms.base
     for _ in range(ATTEMPTS):
         if loaded is None and core.known.tips.get(stream) is None:
             loaded = yield from load(core, thread_id)
         try:
-            submitted = _submit(core, thread_id, stream, loaded, intent, terms)
+            submitted = _submit(core, thread_id, stream, loaded, intents, terms)
         except ClewError:
             if loaded is None:
                 loaded = yield from load(core, thread_id)
@@ -154,6 +161,8 @@ def commit(core: Core, thread_id: str, intent: Intent, terms: Terms) -> Operatio
             return Committed((), first.versions)
         try:
             return (yield from _outcome(core, stream, submitted))
+        except RunInProgressError as found:
+            raise RunInProgressError(thread_id, found.holder) from None
         except ConflictError as found:
             conflict = ConflictError(thread_id, found.expected, found.actual)
             if terms.base is not None or not terms.again:
@@ -199,7 +208,7 @@ class _Submitted(NamedTuple):
 
 
 def _submit(
-    core: Core, thread_id: str, stream: str, loaded: Control | None, intent: Intent, terms: Terms
+    core: Core, thread_id: str, stream: str, loaded: Control | None, intents: tuple[Intent, ...], terms: Terms
 ) -> _Submitted:
     """Decide on what was loaded, else on the tip; hand the events to the writer, and count on their being written.
 
@@ -211,8 +220,11 @@ def _submit(
         control = loaded or tip or Control()
         if terms.expected_version is not None and control.version != terms.expected_version:
             raise ConflictError(thread_id, terms.expected_version, control.version)
-        decided = decide(thread_id, control, intent)
-        events, after, passed = _record(core, stream, control, decided, terms.actor)
+        events: list[Event] = []
+        passed: list[Control] = []
+        after = control
+        for intent in intents:
+            after = _record(core, stream, after, decide(thread_id, after, intent), terms.actor, events, passed)
         submitted = core.log.submit(
             Write(
                 events,
@@ -221,6 +233,9 @@ def _submit(
                 shreds=terms.shreds,
                 controls=[(stream, each) for each in passed],
                 key=terms.key,
+                blobs=terms.blobs,
+                claims=terms.claims,
+                drafts=terms.drafts,
             )
         )
         after = after._replace(head=submitted.heads[stream])
@@ -230,20 +245,25 @@ def _submit(
 
 
 def _record(
-    core: Core, stream: str, control: Control, decided: list[Decided], actor: str | None
-) -> tuple[list[Event], Control, list[Control]]:
-    """Put what was decided into envelopes, with the control after them and those to keep snapshots of on the way.
+    core: Core,
+    stream: str,
+    control: Control,
+    decided: list[Decided],
+    actor: str | None,
+    events: list[Event],
+    passed: list[Control],
+) -> Control:
+    """Put what was decided into envelopes, after ``events``; returns the control after them.
 
-    Recorded time never decreases along a lineage.
+    Those to keep snapshots of on the way come to ``passed``. Recorded time never decreases along a lineage.
     """
     now = max(core.now(), control.updated_at)
     by = core.actor if actor is None else actor
-    events: list[Event] = []
-    passed: list[Control] = []
-    for data, messages in decided:
-        event = Event(stream, control.version + 1, TYPE_NAMES[type(data)], core.event_id(), now, messages, data, by)
+    for data, messages, run_id in decided:
+        version, type_ = control.version + 1, TYPE_NAMES[type(data)]
+        event = Event(stream, version, type_, core.event_id(), now, messages, data, by, run_id)
         events.append(event)
         control = advance(control, event)
         if control.version % SNAPSHOT_EVERY == 0:
             passed.append(control)
-    return events, control, passed
+    return control

@@ -1,0 +1,315 @@
+"""Tools: functions that a model may call, and how they are called with what it wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, overload
+
+from pydantic_core import to_jsonable_python
+
+from clew.agents.tool_schemas import (
+    InvalidArgumentsError,
+    Signature,
+    innermost,
+    plain_schema,
+    read_arguments,
+    read_signature,
+)
+from clew.domain.errors import InvalidContentError
+from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.model_client import ToolSchema
+from clew.domain.run_errors import InvalidToolError
+
+Approval: TypeAlias = Literal["never", "always"]
+"""Whether somebody must approve each call of a tool before it is made."""
+
+ToolErrors: TypeAlias = Literal["tell", "raise"]
+"""Whether the model is told of what a tool raised, and goes on, or the run ends with it."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_MESSAGE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a tool may know of the run that it is called in: it asks by a parameter of this type.
+
+    ``deps`` is what the application gave to the run, ``thread`` the thread that the run is on, ``actor`` who runs.
+    ``idempotency_key`` is the same when the run is gone on with after a crash, and another in a fork: give it to what
+    the tool calls, so that a call made twice acts once.
+    """
+
+    deps: Any
+    thread: Any
+    actor: str | None
+    run_id: str
+    call_id: str
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """What came of a call: ``result`` is what the model is given, an error's text too.
+
+    ``error`` is the class of what went wrong, None if nothing did. ``raised`` is the exception where it was the tool's
+    fault: what the model wrote wrongly, it is told in any case.
+    """
+
+    result: Json
+    error: str | None = None
+    raised: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tool:
+    """A function that a model may call; made by :func:`tool`. It can still be called as the function that it is.
+
+    ``timeout`` is in seconds. A tool that is ``idempotent`` may be called twice with the same idempotency key to the
+    effect of once, and is called again where a crash left its outcome unknown.
+    """
+
+    function: Callable[..., Any]
+    schema: ToolSchema
+    approval: Approval = "never"
+    idempotent: bool = False
+    timeout: float | None = None
+    errors: ToolErrors = "tell"
+    signature: Signature | None = field(default=None, repr=False)
+    """How arguments are read; None where the schema was given, and the function takes them as they are."""
+
+    @property
+    def name(self) -> str:
+        """What the model calls it by."""
+        return self.schema.name
+
+    @property
+    def description(self) -> str:
+        """What the model is told of it."""
+        return self.schema.description
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, past its schema, timeout and approval."""
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        if instance is None or self.signature is None or not self.signature.unbound:
+            return self
+        bound = dataclasses.replace(self.signature, unbound=False)
+        return dataclasses.replace(self, function=self.function.__get__(instance, owner), signature=bound)
+
+    def arguments(self, text: str) -> dict[str, Any]:
+        """What the function is called with, by parameter, for the JSON that a model wrote.
+
+        Raises InvalidArgumentsError, whose text is for the model.
+        """
+        if self.signature is not None:
+            return self.signature.read(self.name, text)
+        return read_arguments(self.function, self.name, text)
+
+
+@overload
+def tool(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    approval: Approval = "never",
+    idempotent: bool = False,
+    timeout: float | None = None,
+    errors: ToolErrors = "tell",
+    schema: JsonObject | None = None,
+) -> Tool: ...
+
+
+@overload
+def tool(
+    function: None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    approval: Approval = "never",
+    idempotent: bool = False,
+    timeout: float | None = None,
+    errors: ToolErrors = "tell",
+    schema: JsonObject | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    approval: Approval = "never",
+    idempotent: bool = False,
+    timeout: float | None = None,
+    errors: ToolErrors = "tell",
+    schema: JsonObject | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a tool: ``@tool``, ``@tool(approval="always")`` or ``tool(function, …)``.
+
+    Its name, its description and the schema of its parameters come from the function, its docstring (Google's sections
+    or ``:param name:``) and its annotations, unless they are given. A parameter annotated with :class:`ToolContext`
+    is not the model's. With a ``schema`` (a JSON schema of an object) the function is called with the keywords that the
+    model gives, not validated. ``timeout`` is in seconds; a function that is not async goes on in its thread when the
+    time is over, though nobody waits for it. Raises InvalidToolError.
+    """
+    if function is None:
+        return lambda given: tool(  # type: ignore[call-overload,no-any-return]  # the same once more, with it
+            given,
+            name=name,
+            description=description,
+            approval=approval,
+            idempotent=idempotent,
+            timeout=timeout,
+            errors=errors,
+            schema=schema,
+        )
+    called = _name(function, name)
+    _check_options(called, approval, timeout, errors)
+    if schema is None:
+        signature = read_signature(function, called, ToolContext)
+        described, parameters = signature.description, signature.parameters
+    else:
+        signature, described, parameters = None, inspect.getdoc(function) or "", plain_schema(called, schema)
+    return Tool(
+        function=function,
+        schema=ToolSchema(
+            name=called, description=described if description is None else description, parameters=parameters
+        ),
+        approval=approval,
+        idempotent=idempotent,
+        timeout=timeout,
+        errors=errors,
+        signature=signature,
+    )
+
+
+def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
+    """The tools, and tools made of the plain functions, among ``functions``.
+
+    Raises InvalidToolError for what is neither, and for two of one name.
+    """
+    tools = tuple(each if isinstance(each, Tool) else tool(each) for each in functions)
+    names: set[str] = set()
+    for each in tools:
+        if each.signature is not None and each.signature.unbound:
+            raise InvalidToolError(f"Tool {each.name!r} is a method without its object. Give that of an object.")
+        if each.name in names:
+            raise InvalidToolError(f"Two tools have the name {each.name!r}. Rename one: tool(function, name='…').")
+        names.add(each.name)
+    return tools
+
+
+def unknown_tool(name: str, tools: Sequence[Tool]) -> ToolOutcome:
+    """The outcome of calling a tool that there is not."""
+    there = f"There are: {', '.join(each.name for each in tools)}." if tools else "There are none."
+    return ToolOutcome(f"Error: there is no tool {_unicode(name)!r}. {there}", "UnknownToolError")
+
+
+async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> ToolOutcome:
+    """Call a tool with the JSON that a model wrote, and tell what came of it.
+
+    Functions that are not async run in a thread, with the caller's context variables. Cancelling, or the tool's
+    timeout, ends an async function; a thread cannot be ended, and the function goes on in it. Raises what is no
+    Exception: CancelledError, KeyboardInterrupt.
+    """
+    try:
+        arguments = called.arguments(arguments_text)
+    except InvalidArgumentsError as error:
+        return ToolOutcome(_unicode(str(error)), "InvalidArgumentsError")
+    if called.signature is not None and called.signature.context is not None:
+        arguments[called.signature.context] = context
+    try:
+        async with asyncio.timeout(called.timeout) as limit:
+            result = await _call(called.function, arguments)
+    except TimeoutError as error:
+        if limit.expired():
+            return ToolOutcome(f"Error: {called.name} gave no result in {called.timeout:g} s.", "TimeoutError", error)
+        return _raised(error)
+    except Exception as error:  # noqa: BLE001  # whatever a tool raises is its outcome
+        return _raised(error)
+    return _outcome(called.name, result)
+
+
+async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    args, kwargs = _bound(function, arguments)
+    if inspect.iscoroutinefunction(innermost(function)):
+        return await function(*args, **kwargs)
+
+    def caught() -> tuple[Any, Exception | None]:
+        try:
+            return function(*args, **kwargs), None
+        except Exception as error:  # noqa: BLE001  # raised again below: StopIteration cannot cross a future
+            return None, error
+
+    result, error = await asyncio.to_thread(caught)
+    if error is not None:
+        raise error
+    return await result if inspect.isawaitable(result) else result
+
+
+def _bound(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as the function takes them: some parameters have no name for callers."""
+    bound = inspect.signature(function).bind_partial()
+    bound.arguments.update({name: arguments[name] for name in bound.signature.parameters if name in arguments})
+    named = [each.name for each in bound.signature.parameters.values()]
+    rest = {name: value for name, value in arguments.items() if name not in named}
+    return bound.args, {**bound.kwargs, **rest}
+
+
+def _raised(error: Exception) -> ToolOutcome:
+    kind = type(error).__name__
+    try:
+        message = _unicode(str(error))
+    except Exception:  # noqa: BLE001  # an exception may fail to say what it is
+        message = ""
+    message = message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
+    return ToolOutcome(f"Error: {kind}: {message}" if message else f"Error: {kind}", kind, error)
+
+
+def _outcome(name: str, result: Any) -> ToolOutcome:
+    try:
+        plain: Json = result if type(result) in {str, int, bool, type(None)} else to_jsonable_python(result)
+        check_json(plain, "result")
+    except (ValueError, TypeError, RecursionError, InvalidContentError) as error:
+        raised = TypeError(f"{name} gave {type(result).__name__}, which is not JSON: {error}")
+        return ToolOutcome(f"Error: what {name} gave is not JSON and cannot be told.", "TypeError", raised)
+    return ToolOutcome(plain)
+
+
+def _name(function: Callable[..., Any], name: str | None) -> str:
+    if isinstance(function, Tool):
+        raise InvalidToolError(f"{function.name!r} is a tool already. Give its function: tool({function.name}.function, …).")
+    if not callable(function) or isinstance(function, type):
+        raise InvalidToolError(f"{function!r} cannot be a tool: it is no function. Give a function, sync or async.")
+    inside = innermost(function)
+    if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
+        raise InvalidToolError(f"{inside.__qualname__} cannot be a tool: it yields. Return the whole result, a list.")
+    called = name or (type(function).__name__ if inside.__name__ == "__call__" else inside.__name__)
+    if not _NAME.fullmatch(called):
+        raise InvalidToolError(
+            f"{called!r} cannot be the name of a tool: letters, digits, _ and -, 64 at most. Give one: "
+            "tool(function, name='…')."
+        )
+    return called
+
+
+def _check_options(name: str, approval: str, timeout: float | None, errors: str) -> None:
+    if approval not in {"never", "always"}:
+        raise InvalidToolError(f"Tool {name!r}: approval={approval!r} is neither 'never' nor 'always'.")
+    if errors not in {"tell", "raise"}:
+        raise InvalidToolError(f"Tool {name!r}: errors={errors!r} is neither 'tell' nor 'raise'.")
+    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+        raise InvalidToolError(f"Tool {name!r}: timeout={timeout!r} is not a number of seconds above 0.")
+
+
+def _unicode(text: str) -> str:
+    """The text without lone surrogates, which nothing can store or send."""
+    return text.encode("utf-8", "backslashreplace").decode()
