@@ -1,4 +1,4 @@
-# Clew's tasks; `make help` lists them. They need make, Python 3.11 or newer and pip's package index.
+# Clew's tasks; `make help` lists them. They need make, Python 3.11 or newer, pip's package index, and npm's for the tests.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -44,8 +44,12 @@ check: $(TOOLS) ## Run the linters and the type checks only
 	$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo
 
+.PHONY: servers
+servers: $(RUNTIME) ## Install the model servers that the tests talk to, into .venv-servers
+	@$(VENV_PYTHON) -m tests.servers.installation
+
 .PHONY: acceptance
-acceptance: $(TOOLS) ## Run the acceptance tests against the built wheel, on each Python that is there
+acceptance: $(TOOLS) servers ## Run the acceptance tests against the built wheel, on each Python that is there
 	@rm -rf dist
 	@$(VENV_PYTHON) -m hatchling build --target wheel
 	@set -e; \
@@ -86,12 +90,12 @@ bench: $(RUNTIME) ## Print the figures of the benchmarks beside their budgets
 	@$(VENV_PYTHON) -m benchmarks
 
 .PHONY: soak
-soak: $(TOOLS) ## Run all tests at full scale, without a time limit
+soak: $(TOOLS) servers ## Run all tests at full scale, without a time limit
 	@CLEW_SCALE=1 $(VENV_PYTHON) $(PYTEST) --timeout 0
 
 .PHONY: clean
 clean: ## Remove the environments, builds and caches
-	rm -rf .venv .venv-wheel dist build
+	rm -rf .venv .venv-servers .venv-wheel dist build
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

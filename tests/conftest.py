@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 SCALE = float(os.environ.get("CLEW_SCALE", "0.1"))
 
 # The commands that tests start must never reach a database that the shell names.

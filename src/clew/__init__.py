@@ -6,18 +6,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from clew.agents.agent import Agent
+    from clew.agents.tools import tool
     from clew.conversations import Conversations
     from clew.domain.errors import ClewError
     from clew.domain.messages import Message
     from clew.engine import Engine
+    from clew.infrastructure.openai_chat_client import OpenAIChatClient
+    from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+    from clew.infrastructure.scripted_client import ScriptedChatClient
 
-__all__ = ["ClewError", "Conversations", "Engine", "Message"]
+__all__ = [
+    "Agent",
+    "ClewError",
+    "Conversations",
+    "Engine",
+    "Message",
+    "OpenAIChatClient",
+    "OpenAIResponsesClient",
+    "ScriptedChatClient",
+    "tool",
+]
 
 _HOMES = {
+    "Agent": "clew.engine",
     "ClewError": "clew.domain.errors",
     "Conversations": "clew.conversations",
     "Engine": "clew.engine",
     "Message": "clew.domain.messages",
+    "OpenAIChatClient": "clew.infrastructure.openai_chat_client",
+    "OpenAIResponsesClient": "clew.infrastructure.openai_responses_client",
+    "ScriptedChatClient": "clew.infrastructure.scripted_client",
+    "tool": "clew.agents.tools",
 }
 
 

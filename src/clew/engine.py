@@ -10,17 +10,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
-from clew.domain.control import Status
+from clew.agents import default_engine
+from clew.agents.agent import Agent
+from clew.domain.control import Control, Status
 from clew.domain.decisions import Start
 from clew.domain.diff import Diff
 from clew.domain.importing import Failure, ImportReport, Item
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
+from clew.domain.model_client import ThreadKind
 from clew.domain.moving import EventsReport
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
 from clew.domain.tree import Branch
-from clew.engine_threads import LocalThread
+from clew.engine_threads import LocalThread, RemoteThread
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
@@ -45,9 +48,14 @@ from clew.service.listing import Order
 from clew.service.paging import Pages
 from clew.service.read_models import ProjectionStatus
 from clew.service.reading import At, ThreadSummary
+from clew.service.run_log import Beginning
 from clew.service.searching import Hit
 
+__all__ = ["Agent", "Engine"]
+
 T = TypeVar("T")
+
+default_engine.supply(lambda: Engine.open("memory:"))
 
 
 class Engine:
@@ -94,17 +102,29 @@ class Engine:
     ) -> LocalThread:
         """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
-        return self._thread(await drive(writing.start(self._core, thread_id, intent, actor)))
+        return LocalThread(self._core, self._live, await drive(writing.start(self._core, thread_id, intent, actor)))
 
-    async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread:
+    async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
         """The thread of that id, begun if it is not there."""
-        await drive(writing.open_or_start(self._core, thread_id, actor))
-        return self._thread(thread_id)
+        control = await drive(writing.open_or_start(self._core, thread_id, actor))
+        return self._thread(thread_id, control.kind)
 
-    async def thread(self, thread_id: str) -> LocalThread:
+    async def thread(self, thread_id: str) -> LocalThread | RemoteThread:
         """The thread of that id. Raises UnknownThreadError."""
-        await drive(reading.existing(self._core, thread_id))
-        return self._thread(thread_id)
+        control = await drive(reading.existing(self._core, thread_id))
+        return self._thread(thread_id, control.kind)
+
+    def beginning(self, kind: ThreadKind) -> LocalThread | RemoteThread:
+        """A thread that begins with the first run on it: for agents."""
+        thread_id = self._core.thread_id()
+        return self._thread(thread_id, kind).begun_by_run(Beginning(Start(kind=kind), Control()))
+
+    async def start_thread_of(
+        self, kind: ThreadKind, messages: Sequence[Message], service_thread_id: str | None
+    ) -> LocalThread | RemoteThread:
+        """A thread of a kind, with its first messages or with what the service calls it: for agents."""
+        thread_id = await drive(writing.start_of(self._core, kind, tuple(messages), service_thread_id))
+        return self._thread(thread_id, kind)
 
     async def find(self, prefix: str) -> str:
         """The id of the one thread that is named so, or else whose id begins so.
@@ -347,8 +367,9 @@ class Engine:
     ) -> None:
         await self.close()
 
-    def _thread(self, thread_id: str) -> LocalThread:
-        return LocalThread(self._core, self._live, thread_id)
+    def _thread(self, thread_id: str, kind: ThreadKind) -> LocalThread | RemoteThread:
+        made = RemoteThread if kind == "remote" else LocalThread
+        return made(self._core, self._live, thread_id)
 
 
 async def _each(pages: Pages[T]) -> AsyncIterator[T]:

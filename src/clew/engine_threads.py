@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypeVar, overload
+from typing import Self, TypeVar, overload
 
+from clew.domain.asking import Request
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Delete, End, Resume, Suspend
 from clew.domain.events import Event
@@ -15,7 +16,8 @@ from clew.domain.messages import Message
 from clew.domain.ports import Verdict
 from clew.domain.stepping import Step
 from clew.domain.view import ModelView, model_view
-from clew.service import exporting, reading, stepping, writing
+from clew.engine_runs import AgentThread
+from clew.service import exporting, reading, requesting, stepping, writing
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
@@ -25,8 +27,8 @@ from clew.service.reading import At, ThreadSummary
 T = TypeVar("T")
 
 
-class LocalThread:
-    """One conversation whose history Clew holds. The store has all of it; this is a way in.
+class Thread(AgentThread):
+    """One conversation. The store has all of it; this is a way in.
 
     ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
     deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
@@ -40,7 +42,7 @@ class LocalThread:
         self._look()
 
     def __repr__(self) -> str:
-        return f"LocalThread({self.id!r})"
+        return f"{type(self).__name__}({self.id!r})"
 
     @property
     def version(self) -> int:
@@ -119,12 +121,12 @@ class LocalThread:
         title: str | None = None,
         thread_id: str | None = None,
         actor: str | None = None,
-    ) -> LocalThread:
+    ) -> Self:
         """A new thread whose past is this one up to a version, by default the newest. It costs one event.
 
         Without ``title`` it has this one's. Raises ThreadExistsError for a ``thread_id`` that is taken.
         """
-        return self._other(
+        return self.of(
             await self._do(
                 writing.fork(
                     self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
@@ -147,12 +149,12 @@ class LocalThread:
         title: str | None = None,
         thread_id: str | None = None,
         actor: str | None = None,
-    ) -> LocalThread:
+    ) -> Self:
         """A fork from before a message, with something else said there; a string is said in the same role.
 
         ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError.
         """
-        return self._other(
+        return self.of(
             await self._do(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
         )
 
@@ -189,6 +191,14 @@ class LocalThread:
     async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
         return model_view(await self.history(at=at, at_message=at_message))
+
+    async def request(self, version: int) -> Request:
+        """What the model was asked at a version, rebuilt from the log, byte for byte, with its digest checked.
+
+        ``version`` is that of a model call. Raises UnknownVersionError for any other, and DefinitionMissingError when
+        the store does not have the instructions or tool schemas.
+        """
+        return await self._do(requesting.request(self._core, self.id, version))
 
     async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""
@@ -232,8 +242,11 @@ class LocalThread:
         """Recompute the hash chain of the thread and of its ancestors."""
         return await self._do(reading.verify(self._core, self.id))
 
-    def _other(self, thread_id: str) -> LocalThread:
-        return LocalThread(self._core, self._live, thread_id)
+    def of(self, thread_id: str) -> Self:
+        """A thread of the same kind, store and agent by its id."""
+        other = type(self)(self._core, self._live, thread_id)
+        other.agent = self.agent
+        return other
 
     async def _do(self, operation: Operation[T]) -> T:
         try:
@@ -247,3 +260,15 @@ class LocalThread:
         if known is not None and known.version > self._seen.version:
             self._seen = known
         return self._seen
+
+
+class LocalThread(Thread):
+    """A conversation whose history Clew holds."""
+
+    kind = "local"
+
+
+class RemoteThread(Thread):
+    """A conversation whose history a service holds. Clew has a full record of what passed through."""
+
+    kind = "remote"

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
+from clew.domain.asking import Request
 from clew.domain.control import Status
 from clew.domain.decisions import Delete, End, Resume, Suspend
 from clew.domain.events import Event
@@ -15,7 +16,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import Verdict
 from clew.domain.stepping import Step
 from clew.domain.view import ModelView, model_view
-from clew.service import exporting, reading, stepping, writing
+from clew.service import exporting, reading, requesting, stepping, writing
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
@@ -181,6 +182,14 @@ class LocalThread:
     def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
         return model_view(self.history(at=at, at_message=at_message))
+
+    def request(self, version: int) -> Request:
+        """What the model was asked at a version, rebuilt from the log, byte for byte, with its digest checked.
+
+        ``version`` is that of a model call. Raises UnknownVersionError for any other, and DefinitionMissingError when
+        the store does not have the instructions or tool schemas.
+        """
+        return run(requesting.request(self._core, self.id, version))
 
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""

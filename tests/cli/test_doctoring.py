@@ -15,11 +15,12 @@ from clew.domain.ports import Fault, Verdict
 from clew.domain.projection import Parked
 from clew.infrastructure import sqlite_doctor
 from clew.infrastructure.sqlite_doctor import of_disk, of_library, of_write_ahead_log
+from clew.infrastructure.sqlite_schema import SCHEMA_VERSION
 from clew.service.doctoring import examine, of_projection, of_verdict
 from clew.service.read_models import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
-OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database"]
+OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs"]
 PROJECTIONS = ["projection directory", "projection search", "projection audit", "projection usage"]
 
 
@@ -38,7 +39,7 @@ def test_looks_at_everything(filled: CalledClew) -> None:
     assert found["schema"] == {
         "name": "schema",
         "state": "ok",
-        "found": "clew.db has schema 1, which is this Clew's.",
+        "found": f"clew.db has schema {SCHEMA_VERSION}, which is this Clew's.",
         "advice": None,
     }
     assert found["verified"]["found"].endswith("those of the newest events; the others were not looked at.")
@@ -53,7 +54,37 @@ def test_reads_all_of_it_when_it_is_asked_to(filled: CalledClew) -> None:
 
 def test_says_it_to_people_too(filled: CalledClew) -> None:
     lines = filled.text("doctor").splitlines()
-    assert "ok       schema: clew.db has schema 1, which is this Clew's." in lines
+    assert f"ok       schema: clew.db has schema {SCHEMA_VERSION}, which is this Clew's." in lines
+
+
+def test_says_what_runs_keep_beside_the_events(filled: CalledClew, tmp_path: Path) -> None:
+    assert findings(filled)["runs"]["found"] == "0 under way, 0 with an answer that was arriving; 0 blobs of 0.0 KiB."
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("INSERT INTO lease VALUES (1, 'me', 9000000000000000), (2, 'you', 1)")
+        connection.execute("INSERT INTO draft VALUES (1, 'run', x'', x'00')")
+        connection.execute("INSERT INTO blob VALUES (x'00', 'definition', zeroblob(3072)), (x'01', 'content', x'')")
+    connection.close()
+    assert findings(filled)["runs"] == {
+        "name": "runs",
+        "state": "ok",
+        "found": "1 under way, 1 with an answer that was arriving; 2 blobs of 3.0 KiB.",
+        "advice": None,
+    }
+
+
+def test_finds_a_blob_that_was_changed_when_everything_is_read(filled: CalledClew, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("INSERT INTO blob VALUES (x'00', 'definition', x'00')")
+    connection.close()
+    assert findings(filled)["verified"]["state"] == "ok"
+    assert "Thread #blob:00, version 0: its bytes" in findings(filled, "--verify", code=1)["verified"]["found"]
+
+
+def test_finds_tables_of_runs_that_cannot_be_read(filled: CalledClew, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "clew.db") as connection:
+        connection.execute("DROP TABLE lease")
+    connection.close()
+    assert "no such table" in findings(filled, code=1)["runs"]["found"]
 
 
 def test_finds_a_thread_that_was_changed(filled: CalledClew, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_store_is_moved_to_another_database(clew: Clew, exported: str) -> None
         "messages": 9,
         "events": len(lines) - 2,
         "skipped": 0,
+        "definitions": 0,
         "torn": False,
         "failed": [],
     }

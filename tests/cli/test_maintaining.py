@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
 
 
+NOW = sqlite_schema.SCHEMA_VERSION
+NEXT = NOW + 1
+
+
 class Terminal(io.StringIO):
     """A stdin with somebody at it, who answers."""
 
@@ -23,36 +27,36 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def old(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> Clew:
-    """A database with the first schema, and a Clew that knows the second."""
-    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {1: ("CREATE TABLE extra (a INTEGER)",)})
+    """A database with the present schema, and a Clew that knows the next."""
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", NEXT)
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {NOW: ("CREATE TABLE extra (a INTEGER)",)})
     return filled
 
 
 def test_a_present_database_has_nothing_to_migrate(filled: Clew) -> None:
     assert filled.text("migrate", "--backup", "copy.db") == (
-        "clew.db has schema 1, which is this Clew's. There is nothing to migrate.\n"
+        f"clew.db has schema {NOW}, which is this Clew's. There is nothing to migrate.\n"
     )
     found = filled.object("migrate", "--backup", "copy.db", "--json")
-    assert found == {"database": "clew.db", "from": 1, "to": 1, "backup": None}
+    assert found == {"database": "clew.db", "from": NOW, "to": NOW, "backup": None}
     assert not (filled.folder / "copy.db").exists()
 
 
 def test_a_migration_has_the_documented_shape_and_the_copy_is_there(old: Clew) -> None:
     found = old.object("migrate", "--yes", "--backup", "copy.db", "--json")
-    assert found == {"database": "clew.db", "from": 1, "to": 2, "backup": "copy.db"}
+    assert found == {"database": "clew.db", "from": NOW, "to": NEXT, "backup": "copy.db"}
     assert len(old.ids()) == 2
     assert old.object("--db", "sqlite:///copy.db", "migrate", "-y", "--json") == {
         "database": "copy.db",
-        "from": 1,
-        "to": 2,
+        "from": NOW,
+        "to": NEXT,
         "backup": None,
     }
 
 
 def test_says_what_it_did(old: Clew) -> None:
     assert old.text("migrate", "--yes", "--backup", "copy.db") == (
-        "Migrated clew.db from schema 1 to 2. A copy of what it was is copy.db.\n"
+        f"Migrated clew.db from schema {NOW} to {NEXT}. A copy of what it was is copy.db.\n"
     )
     assert "nothing to migrate" in old.text("migrate")
 
@@ -65,7 +69,7 @@ def test_other_commands_say_that_it_is_to_be_migrated(old: Clew) -> None:
 def test_without_a_terminal_it_needs_yes(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert "Say --yes" in old.refused(2, "migrate")
-    assert "has schema 1" in old.refused(1, "threads")
+    assert f"has schema {NOW}" in old.refused(1, "threads")
 
 
 def test_on_a_terminal_it_asks_with_a_hint_at_a_copy(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +77,7 @@ def test_on_a_terminal_it_asks_with_a_hint_at_a_copy(old: Clew, monkeypatch: pyt
     done = old.run("migrate")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "clew.db has schema 1, and this Clew knows schema 2. Copy clew.db and clew.db-wal first, "
+        f"clew.db has schema {NOW}, and this Clew knows schema {NEXT}. Copy clew.db and clew.db-wal first, "
         "or say no and give --backup PATH. Migrate it now? [y/N] Nothing was changed.\n"
     )
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
@@ -86,7 +90,7 @@ def test_on_a_terminal_it_asks_with_a_hint_at_a_copy(old: Clew, monkeypatch: pyt
 def test_a_copy_does_not_replace_a_file(old: Clew) -> None:
     assert "there is a file already" in old.refused(1, "migrate", "--yes", "--backup", "two.jsonl")
     assert "there is a file already" in old.refused(1, "migrate", "--yes", "--backup", "clew.db")
-    assert "has schema 1" in old.refused(1, "threads")
+    assert f"has schema {NOW}" in old.refused(1, "threads")
 
 
 def test_what_is_no_file_is_wrong_usage(clew: Clew) -> None:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.domain.chain import digest
 from clew.domain.clew_jsonl import End, Entry, Header, is_header, read_line, write_line
 from clew.domain.errors import ImportFormatError
-from clew.domain.ports import Fork, Row
+from clew.domain.ports import Blob, Fork, Row
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 STATES = (
@@ -26,7 +27,13 @@ ENTRIES = st.builds(
     ),
     st.none() | st.builds(Fork, TEXTS, st.integers(0, 2**63 - 1)),
 )  # fmt: skip
-LINES = ENTRIES | st.builds(End, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)) | st.just(Header())
+NUMBERS = st.integers(0, 2**63 - 1)
+BLOBS = st.builds(
+    lambda kind, data: Blob(digest(data), kind, data),
+    st.sampled_from(["definition", "content"]),
+    st.binary(max_size=40) | TEXTS.map(str.encode),
+)
+LINES = ENTRIES | BLOBS | st.builds(End, NUMBERS, NUMBERS, NUMBERS) | st.just(Header())
 
 EVENT = {
     "stream": "default/thread/a",
@@ -41,6 +48,22 @@ EVENT = {
 def line(**more: Any) -> bytes:
     """An event's line with some fields changed, or with None left out."""
     return json.dumps({"event": {key: value for key, value in {**EVENT, **more}.items() if value is not None}}).encode()
+
+
+def blob(**more: Any) -> bytes:
+    """A blob's line with some fields changed, or with None left out."""
+    fields = {"digest": digest(b"Be kind.").hex(), "kind": "definition", "text": "Be kind.", **more}
+    return json.dumps({"blob": {key: value for key, value in fields.items() if value is not None}}).encode()
+
+
+def test_a_blob_is_text_where_it_can_be() -> None:
+    assert write_line(read_line(blob())) == blob().replace(b": ", b":").replace(b", ", b",") + b"\n"
+    assert b'"data":"/w=="' in write_line(Blob(digest(b"\xff"), "content", b"\xff"))
+
+
+def test_an_end_says_how_many_blobs_there_are_only_where_there_are_any() -> None:
+    assert write_line(End(1, 2)) == b'{"end":{"threads":1,"events":2}}\n'
+    assert write_line(End(1, 2, 3)) == b'{"end":{"threads":1,"events":2,"blobs":3}}\n'
 
 
 @given(LINES)
@@ -93,7 +116,15 @@ def test_a_header_is_known_whatever_its_version() -> None:
     [
         (b'{"format":{"name":"clew","version":2}}', "version 2 of Clew's own JSONL, and this Clew reads version 1"),
         (b'{"format":{"name":"clew","version":1,"packed":true}}', "A newer Clew"),
-        (b'{"blob":{"digest":"00"}}', "'blob' is no kind of line that this Clew knows. A newer Clew"),
+        (b'{"bolt":{"digest":"00"}}', "'bolt' is no kind of line that this Clew knows. A newer Clew"),
+        (b'{"blob":{"digest":"00"}}', "'kind' is missing"),
+        (blob(kind="picture"), "'picture' is no kind of blob that this Clew knows. A newer Clew"),
+        (blob(digest="00"), "'digest' is not 64 hex digits"),
+        (blob(text="Be cruel."), "holds other bytes than its digest is of"),
+        (blob(text=None), "A blob has 'text' or 'data'"),
+        (blob(data="AA=="), "A blob has 'text' or 'data'"),
+        (blob(text=None, data="*"), "'data' is not base64"),
+        (blob(size=3), "'size' is no field that this Clew knows. A newer Clew"),
         (line(encrypted="x"), "'encrypted' is no field that this Clew knows. A newer Clew"),
         (b'{"format":{"name":"clew"}}', "names no version"),
         (b'{"format":{"name":"clew","version":"1"}}', "names no version"),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from tests.infrastructure.append_contract import AppendContract, KeyContract
+from tests.infrastructure.beside_contract import BlobContract, DraftContract, LeaseContract
 from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
 from tests.infrastructure.recording import PATIENCE, Opener, append, event, fill, run_threads
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
@@ -151,6 +152,9 @@ class RecorderContract(
     ShredContract,
     RestoreContract,
     ReadContract,
+    BlobContract,
+    LeaseContract,
+    DraftContract,
     FutureContract,
     WakeContract,
 ):

@@ -50,7 +50,7 @@ class Store:
         """What verify finds after the changes, which are then taken back."""
         kept = [
             (table, self.raw.execute(f"SELECT rowid, * FROM {table}").fetchall())  # noqa: S608 - names of tables
-            for table in ("stream", "event", "remains")
+            for table in ("stream", "event", "remains", "blob")
         ]
         try:
             for sql, parameters in changes:
@@ -60,6 +60,8 @@ class Store:
             self.raw.execute("BEGIN")
             for table, rows in kept:
                 self.raw.execute(f"DELETE FROM {table}")  # noqa: S608 - names of tables
+                if not rows:
+                    continue
                 marks = ",".join("?" * (len(rows[0]) - 1))
                 sql = f"INSERT INTO {table} VALUES ({marks})"  # noqa: S608 - names of tables
                 self.raw.executemany(sql, [row[1:] for row in rows])

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from tests.domain.strategies import jsons, objects, texts
 
 from clew.conversations import Conversations
+from clew.domain.chain import digest
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
+from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
+from clew.domain.run_errors import RunInProgressError
 from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.mapper import EnvelopeMapper
@@ -220,3 +223,30 @@ def test_the_control_of_a_run_of_messages_with_unreadable_ones_is_the_fold(tmp_p
                     )
             log = conversations._core.log
             assert log.control(f"default/thread/{name}") == folded(log.lineage(f"default/thread/{name}"))
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_what_lies_beside_the_events_goes_through_the_log(store: str, tmp_path: Path) -> None:
+    url = "memory:" if store == "memory" else f"sqlite:///{tmp_path}/a.db"
+    blob = Blob(digest(b"Be kind."), "definition", b"Be kind.")
+    with Conversations.open(url) as conversations:
+        conversations.start_thread("Refund", thread_id="root")
+        log = conversations._core.log
+        written = log.submit(
+            Write(
+                [],
+                {ROOT: log.control(ROOT).head},
+                blobs=[blob],
+                claims=[Claim(ROOT, "me", 10, 20)],
+                drafts=[Draft(ROOT, "run", b"He")],
+            )
+        )
+        assert written.outcome.result() == Appended((), (), ())
+        assert written.heads == {ROOT: log.control(ROOT).head}
+        assert log.blob(blob.digest) == blob
+        assert log.blob(b"x" * 32) is None
+        assert log.lease(ROOT) == Lease(ROOT, "me", 20)
+        assert log.draft(ROOT) == Draft(ROOT, "run", b"He")
+        second = log.submit(Write([], {}, claims=[Claim(ROOT, "you", 19, 30)]))
+        with pytest.raises(RunInProgressError, match=r"a run is under way \(me\)"):
+            second.outcome.result()

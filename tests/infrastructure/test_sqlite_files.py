@@ -28,6 +28,7 @@ from clew.infrastructure.recorder import Append, Fork
 from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
 from clew.infrastructure.sqlite_readers import Readers
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder
+from clew.infrastructure.sqlite_schema import SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_says_what_it_is_in_the_header_of_the_file(path: str, recorder: SQLiteRe
     recorder.close()
     header = Path(path).read_bytes()[:100]
     assert header[68:72] == b"Clew"
-    assert header[60:64] == (1).to_bytes(4, "big")
+    assert header[60:64] == SCHEMA_VERSION.to_bytes(4, "big")
 
 
 def test_is_durable_private_and_checkpointed_by_nobody_else(recorder: SQLiteRecorder) -> None:
@@ -102,9 +103,9 @@ def test_refuses_another_program_s_database_and_leaves_it_as_it_is(path: str, ap
 def test_refuses_a_newer_schema(path: str) -> None:
     SQLiteRecorder.open(path).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     connection.close()
-    refused(path, StoreSchemaError, "schema 2", "newer")
+    refused(path, StoreSchemaError, f"schema {SCHEMA_VERSION + 1}", "newer")
 
 
 def test_takes_an_empty_file(path: str) -> None:

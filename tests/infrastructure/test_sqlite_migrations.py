@@ -1,10 +1,11 @@
-"""Migrations: all the way or not at all, under the lock, with a copy. They are made up: there is one schema yet."""
+"""Migrations: all the way or not at all, under the lock, with a copy; those of releases, and two that are made up."""
 
 from __future__ import annotations
 
 import fcntl
 import sqlite3
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,17 @@ from clew import Conversations, Message
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.infrastructure import sqlite_migrations, sqlite_schema, urls
 
+NOW = sqlite_schema.SCHEMA_VERSION
+THEN = NOW + 2
 STEPS = {
-    1: ("ALTER TABLE stream ADD COLUMN note TEXT", "UPDATE stream SET note = 'old'"),
-    2: ("CREATE TABLE extra (a INTEGER)", "INSERT INTO extra VALUES (7)"),
+    NOW: ("ALTER TABLE stream ADD COLUMN note TEXT", "UPDATE stream SET note = 'old'"),
+    NOW + 1: ("CREATE TABLE extra (a INTEGER)", "INSERT INTO extra VALUES (7)"),
 }
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A database with the first schema."""
+    """A database with the present schema, which is to be an old one."""
     path = tmp_path / "clew.db"
     with Conversations.open(f"sqlite:///{path}") as conversations:
         conversations.start_thread("Old", thread_id="old", messages=[Message.user("Hello")])
@@ -30,8 +33,8 @@ def old(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Clew that knows the third schema."""
-    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
+    """A Clew that knows the schema after the next."""
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", THEN)
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", STEPS)
 
 
@@ -46,9 +49,57 @@ def dump(path: Path) -> list[str]:
         return [*connection.iterdump(), *map(str, connection.execute("PRAGMA user_version").fetchone())]
 
 
+GOLDEN = Path(__file__).parents[1] / "golden"
+EXPORTED = {1: "51d5f9ac6fbf9d805d89826b47a954262ed9b2b97378ebe242a40c5d06724d91"}
+"""By schema, the SHA-256 of all events of its golden database, as exported by the Clew that made it."""
+
+
+@pytest.fixture(params=sorted(EXPORTED))
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[int, Path]:
+    """A schema, and a database that a Clew of that schema has made: forks, redactions, a rewind, a key, a snapshot."""
+    path = tmp_path / "golden.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((GOLDEN / f"schema-{request.param}.sql").read_text())
+    return request.param, path
+
+
+def test_a_database_of_an_older_clew_is_opened_only_when_it_was_migrated(golden: tuple[int, Path]) -> None:
+    schema, path = golden
+    with pytest.raises(StoreSchemaError, match=rf"has schema {schema}, and this Clew knows.*`clew migrate`"):
+        Conversations.open(f"sqlite:///{path}")
+    assert urls.migrate(f"sqlite:///{path}") == (schema, NOW)
+
+
+def test_a_database_of_an_older_clew_reads_as_it_did_and_goes_on(golden: tuple[int, Path], tmp_path: Path) -> None:
+    schema, path = golden
+    copy = tmp_path / "copy.db"
+    before = dump(path)
+    urls.migrate(f"sqlite:///{path}", backup=str(copy))
+    assert dump(copy) == before
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        assert conversations.verify() == (6, 152, None)
+        assert sha256(b"".join(conversations.export_events())).hexdigest() == EXPORTED[schema]
+        assert [said.text for said in conversations.thread("twig").history()] == ["", "x", "No", "Well"]
+        root, long = conversations.thread("root"), conversations.thread("long")
+        assert [said.text for said in root.history(at="here")] == ["", "x"]
+        assert root.append(Message.user("Thanks"), idempotency_key="k-1") == root.append(
+            Message.user("Thanks"), idempotency_key="k-1"
+        )
+        long.append(Message.user("And on"))
+        assert len(long.history().messages) == 132
+        assert conversations.verify() == (6, 153, None)
+
+
+def test_a_migrated_database_has_the_tables_of_a_new_one(golden: tuple[int, Path], old: Path) -> None:
+    _, path = golden
+    urls.migrate(f"sqlite:///{path}")
+    tables = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
+    assert rows(path, tables) == rows(old, tables)
+
+
 def test_there_is_nothing_to_migrate_in_a_present_database(old: Path, tmp_path: Path) -> None:
     before = dump(old)
-    assert sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy")) == (1, 1)
+    assert sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy")) == (NOW, NOW)
     assert dump(old) == before
     assert not (tmp_path / "copy").exists()
 
@@ -56,9 +107,9 @@ def test_there_is_nothing_to_migrate_in_a_present_database(old: Path, tmp_path: 
 @pytest.mark.usefixtures("newer")
 def test_leads_from_schema_to_schema_and_the_store_is_as_it_was(old: Path) -> None:
     url = f"sqlite:///{old}"
-    assert urls.schemas(url) == (1, 3)
-    assert urls.migrate(url) == (1, 3)
-    assert urls.schemas(url) == (3, 3)
+    assert urls.schemas(url) == (NOW, THEN)
+    assert urls.migrate(url) == (NOW, THEN)
+    assert urls.schemas(url) == (THEN, THEN)
     assert rows(old, "SELECT note FROM stream UNION ALL SELECT a FROM extra") == [("old",), (7,)]
     with Conversations.open(url) as conversations:
         thread = conversations.thread("old")
@@ -71,22 +122,26 @@ def test_leads_from_schema_to_schema_and_the_store_is_as_it_was(old: Path) -> No
 def test_an_older_database_is_not_opened_and_the_error_says_what_to_do(old: Path) -> None:
     before = dump(old)
     for create in (True, False):
-        with pytest.raises(StoreSchemaError, match=r"has schema 1, and this Clew knows schema 3.*`clew migrate`"):
+        with pytest.raises(
+            StoreSchemaError, match=rf"has schema {NOW}, and this Clew knows schema {THEN}.*`clew migrate`"
+        ):
             Conversations.open(f"sqlite:///{old}", create=create)
     assert dump(old) == before
 
 
 def test_a_newer_database_is_neither_opened_nor_migrated(old: Path) -> None:
     with closing(sqlite3.connect(old)) as connection:
-        connection.execute("PRAGMA user_version = 7")
+        connection.execute(f"PRAGMA user_version = {THEN}")
     for refused in (Conversations.open, urls.schemas, urls.migrate):
-        with pytest.raises(StoreSchemaError, match=r"has schema 7, and this Clew knows schema 1.*a newer one"):
+        with pytest.raises(
+            StoreSchemaError, match=rf"has schema {THEN}, and this Clew knows schema {NOW}.*a newer one"
+        ):
             refused(f"sqlite:///{old}")
 
 
 def test_a_schema_that_no_migration_begins_with_is_refused(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {2: STEPS[2]})
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", THEN)
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {NOW + 1: STEPS[NOW + 1]})
     with pytest.raises(StoreSchemaError, match=r"Open it with the Clew that made it\.$"):
         urls.migrate(f"sqlite:///{old}")
 
@@ -96,8 +151,10 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, backup: bool
 ) -> None:
     before = dump(old)
-    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {**STEPS, 2: (*STEPS[2], "INSERT INTO nowhere VALUES (1)")})
+    monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", THEN)
+    monkeypatch.setattr(
+        sqlite_schema, "MIGRATIONS", {**STEPS, NOW + 1: (*STEPS[NOW + 1], "INSERT INTO nowhere VALUES (1)")}
+    )
     with pytest.raises(StoreUnavailableError, match="nowhere"):
         sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy") if backup else None)
     assert dump(old) == before
@@ -146,7 +203,7 @@ def test_half_a_copy_does_not_stay(old: Path, tmp_path: Path, monkeypatch: pytes
         sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy"))
     monkeypatch.undo()
     assert not (tmp_path / "copy").exists()
-    assert urls.schemas(f"sqlite:///{old}").found == 1
+    assert urls.schemas(f"sqlite:///{old}").found == NOW
 
 
 @pytest.mark.usefixtures("newer")
@@ -157,14 +214,14 @@ def test_waits_for_the_lock_of_the_store_and_gives_up_in_time(old: Path) -> None
         with pytest.raises(StoreUnavailableError, match="another process has held the lock"):
             sqlite_migrations.migrate(str(old), lock_timeout=0.05)
         assert dump(old) == before
-    assert sqlite_migrations.migrate(str(old), lock_timeout=0.05) == (1, 3)
+    assert sqlite_migrations.migrate(str(old), lock_timeout=0.05) == (NOW, THEN)
 
 
 def test_refuses_while_another_program_has_the_store_open(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Conversations.open(f"sqlite:///{old}") as conversations:
         before = dump(old)
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite_schema, "SCHEMA_VERSION", 3)
+            patch.setattr(sqlite_schema, "SCHEMA_VERSION", THEN)
             patch.setattr(sqlite_schema, "MIGRATIONS", STEPS)
             with pytest.raises(StoreUnavailableError, match="another program has it open"):
                 sqlite_migrations.migrate(str(old))

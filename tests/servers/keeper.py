@@ -16,7 +16,7 @@ import threading
 
 def main() -> int:
     """Run the command in a process group of its own; kill the group when the command or the input ends."""
-    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603 # the tests' own
+    server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
 
     def kill(*_: object) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies

@@ -23,9 +23,10 @@ from tests.service.moving_stores import (
 
 from clew.conversations import Conversations
 from clew.domain.chain import digest
+from clew.domain.clew_jsonl import write_line
 from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.messages import Message
-from clew.domain.ports import Fork
+from clew.domain.ports import Blob, Fork
 from clew.infrastructure import event_files
 from clew.service import moving
 
@@ -57,6 +58,8 @@ def refused(copy: Conversations, lines: list[bytes], line: int, events: int) -> 
     return error
 
 
+BLOB = write_line(Blob(digest(b"Be kind."), "definition", b"Be kind."))
+
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "half a line": (lambda line: line[:-3] + b"\n", "not JSON, or not all of it"),
     "no UTF-8": (lambda line: line.replace(b"o", b"\xff", 1), "not UTF-8"),
@@ -84,7 +87,14 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a fork of nothing": (lambda line: changed(line, parent="default/thread/t", cut=0), "after its cut"),
     "a digest": (lambda line: changed(line, digest=digest(SAID).hex()), "its hash does not follow"),
     "no line": (lambda _: b"", "it follows version 2 of 'default/thread/t', which is neither"),
-    "a blob": (lambda line: b'{"blob":{}}\n' + line, "'blob' is no kind of line that this Clew knows. A newer Clew"),
+    "a kind": (lambda line: b'{"bolt":{}}\n' + line, "'bolt' is no kind of line that this Clew knows. A newer Clew"),
+    "a blob": (lambda line: BLOB + line, "is not named by the event after it"),
+    "another blob": (lambda line: BLOB.replace(b"kind.", b"good.") + line, "other bytes than its digest is of"),
+    "a blob at the end": (
+        lambda line: BLOB + b'{"end":{"threads":1,"events":1,"blobs":1}}\n' + line,
+        "without the event",
+    ),
+    "a missing blob": (lambda line: b'{"end":{"threads":1,"events":1,"blobs":1}}\n' + line, "0 were found"),
     "a header": (lambda line: b'{"format":{"name":"clew","version":1}}\n' + line, "A second file begins here"),
     "an end": (lambda line: b'{"end":{"threads":1,"events":1}}\n' + line, "goes on after its end"),
     "a wrong end": (lambda line: b'{"end":{"threads":2,"events":1}}\n' + line, "Lines are missing"),
@@ -97,7 +107,7 @@ def test_a_damaged_line_is_refused_and_what_is_before_stays(copy: Conversations,
     with Conversations.open("memory:") as store:
         store.start_thread(thread_id="t", messages=[Message.user("Hello"), Message.user("Again")])
         lines = list(store.export_events())
-    line = 4 if name == "an end" else 3
+    line = 4 if name in {"an end", "a blob", "a blob at the end"} else 3
     error = refused(copy, [*lines[:2], damage(lines[2]), *lines[3:]], line, 1)
     assert isinstance(error, ImportFormatError)
     assert said in str(error)

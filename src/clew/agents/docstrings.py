@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
 
-_SECTION = re.compile(
-    r"(Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters|"
-    r"Returns?|Yields?|Raises|Attributes|Examples?|Notes?|See Also|Warnings?|Warns|References|Todo):\s*$"
-)
-_OF_PARAMETERS = ("Args", "Arguments", "Parameters", "Params", "Keyword Args", "Keyword Arguments", "Other Parameters")
+_OF_PARAMETERS = re.compile(r"(Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters):\s*$")
+_NOT_FOR_MODELS = re.compile(r"(Returns?|Yields?|Raises|Attributes|Todo|See Also|References):\s*$")
 _PARAMETER = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_FIELD = re.compile(r":(\w+)(?:\s+([^:]*))?:\s*(.*)$")
+_FIELD = re.compile(r":(\w+)(?:\s+([^:]*\S)\s*)?:\s*(.*)$")
 _FIELDS_OF_PARAMETERS = ("param", "parameter", "arg", "argument", "key", "keyword")
 
 
 def read_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
     """The description of a function, and those of its parameters by name.
 
-    The description is what stands before the first section or field. A parameter's description is one line, however
-    many it was written on.
+    The description is all but what is said of parameters, results and errors. A parameter's description is one line,
+    however many it was written on.
     """
-    lines = inspect.cleandoc(docstring or "").splitlines()
-    end = next((at for at, line in enumerate(lines) if _SECTION.match(line) or _FIELD.match(line)), len(lines))
-    parameters = _google(lines[end:])
-    parameters.update(_rest(lines[end:]))
-    return "\n".join(lines[:end]).strip(), parameters
-
-
-def _google(lines: Iterable[str]) -> dict[str, str]:
-    """The entries of the sections of parameters: those are indented alike, and what goes on below one, deeper."""
+    description: list[str] = []
     said: dict[str, list[str]] = {}
-    inside, indent, name = False, 0, ""
-    for line in lines:
-        depth = len(line) - len(line.lstrip())
+    within, indent, name = "text", 0, ""  # what is said where we are, how deep its entries stand, and of whom
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        depth = len(line) - len(line.lstrip()) if line.strip() else 0
         if line.strip() and not depth:
-            section = _SECTION.match(line)
-            inside, indent, name = section is not None and section[1] in _OF_PARAMETERS, 0, ""
-        elif inside and line.strip():
+            within, indent, name = _begun(line), 0, ""
+            if (field := _FIELD.match(line)) and field[1] in _FIELDS_OF_PARAMETERS and field[2]:
+                name = field[2].split()[-1].lstrip("*")
+                said[name] = [field[3]]
+        if within == "text":
+            description.append(line)
+        elif within == "parameters" and depth:
             indent = indent or depth
             entry = _PARAMETER.match(line.strip()) if depth <= indent else None
             if entry:
@@ -46,26 +38,17 @@ def _google(lines: Iterable[str]) -> dict[str, str]:
                 said[name] = [entry[2]]
             elif name:
                 said[name].append(line)
-    return _joined(said)
-
-
-def _rest(lines: Iterable[str]) -> dict[str, str]:
-    """The fields of parameters: ``:param name:`` or ``:param type name:``, and the indented lines below."""
-    said: dict[str, list[str]] = {}
-    name = ""
-    for line in lines:
-        if field := _FIELD.match(line):
-            words = (field[2] or "").split()
-            name = words[-1].lstrip("*") if words and field[1] in _FIELDS_OF_PARAMETERS else ""
-            if name:
-                said[name] = [field[3]]
-        elif name and line.startswith(" "):
+        elif within == "field" and depth and name:
             said[name].append(line)
-        elif line.strip():
-            name = ""
-    return _joined(said)
-
-
-def _joined(said: dict[str, list[str]]) -> dict[str, str]:
     one_line = {name: " ".join(" ".join(lines).split()) for name, lines in said.items()}
-    return {name: text for name, text in one_line.items() if text}
+    text = re.sub(r"\n\s*\n+", "\n\n", "\n".join(description)).strip()
+    return text, {name: words for name, words in one_line.items() if words}
+
+
+def _begun(line: str) -> str:
+    """What a line that is not indented begins."""
+    if _OF_PARAMETERS.match(line):
+        return "parameters"
+    if _NOT_FOR_MODELS.match(line):
+        return "nothing"
+    return "field" if _FIELD.match(line) else "text"

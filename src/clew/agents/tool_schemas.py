@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic.errors import PydanticErrorMixin
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, to_json
@@ -26,6 +26,8 @@ from clew.domain.run_errors import InvalidToolError
 _SHOWN = 80
 """Characters of a wrong argument that are shown to the model that wrote it."""
 
+_ANY_OBJECT = TypeAdapter(dict[str, Any])
+
 
 class InvalidArgumentsError(Exception):
     """Arguments that do not fit a tool. Its text is for the model, which wrote them."""
@@ -36,60 +38,114 @@ class Signature:
     """A function as a model may call it.
 
     ``parameters`` is the JSON schema of the arguments; ``context`` the name of the parameter that takes the context,
-    if there is one; ``unbound`` says that the function is a method that has no object yet.
+    if there is one; ``positional`` the names of those that are given by place; ``unbound`` says that the function is a
+    method that has no object yet.
     """
 
     description: str
     parameters: JsonObject
     context: str | None
+    positional: tuple[str, ...]
     unbound: bool
-    _model: type[BaseModel]
-    _takes: tuple[inspect.Parameter, ...]
-
-    def read(self, name: str, text: str) -> dict[str, Any]:
-        """The arguments by parameter, of the parameters' types. Raises InvalidArgumentsError.
-
-        What the text leaves out is left out here as well: the function has its own defaults. No text is no arguments.
-        """
-        try:
-            given = self._model.model_validate_json(text.strip() or "{}")
-        except ValidationError as error:
-            raise InvalidArgumentsError(_told(name, error)) from None
-        except (ValueError, RecursionError) as error:  # a lone surrogate in the text, or a validator of the user's
-            message = f"Error: the arguments for {name} cannot be read: {error}. Write one JSON object."
-            raise InvalidArgumentsError(message) from None
-        fields = zip(self._takes, type(given).model_fields, strict=True)
-        return {
-            parameter.name: getattr(given, field)
-            for parameter, field in fields
-            if field in given.model_fields_set or _has_no_default_of_its_own(parameter)
-        }
+    read: Callable[[str], dict[str, Any]]
+    """The arguments by parameter for the JSON that a model wrote. Raises InvalidArgumentsError."""
 
 
-def read_signature(function: Callable[..., Any], name: str, context_type: type) -> Signature:
+def read_signature(
+    function: Callable[..., Any], name: str, context_type: type, schema: JsonObject | None = None
+) -> Signature:
     """Read what a model is to know of ``function``. Raises InvalidToolError for one that a model cannot call.
 
-    A parameter that is annotated with ``context_type`` is not the model's. A partial's keywords are not either.
+    A parameter that is annotated with ``context_type`` is not the model's. A partial's keywords are not either. With a
+    ``schema`` the parameters are those that it says, and arguments are passed on as the model wrote them.
     """
-    described, documented = read_docstring(_docstring(function))
+    description, documented = read_docstring(_docstring(function))
     takes, unbound = _parameters(function, name)
     hints = _hints(function, name, takes, context_type)
-    contexts = [each.name for each in takes if hints[each.name] is context_type]
+    contexts = [each for each, hint in hints.items() if hint is context_type]
     if len(contexts) > 1:
         raise InvalidToolError(f"Tool {name!r}: {' and '.join(contexts)} both take the context. Keep one of them.")
-    takes = [each for each in takes if each.name not in contexts]
+    read: Callable[[str], dict[str, Any]]
+    if schema is None:
+        own = [each for each in takes if each.name not in contexts]
+        model = _model(name, own, hints, documented)
+        read, parameters = functools.partial(_validated, name, own, model), _schema(name, model)
+    else:
+        read = functools.partial(_passed_on, name, [*takes], contexts)
+        parameters = plain_schema(name, schema)
+    positional = tuple(each.name for each in takes if each.kind is each.POSITIONAL_ONLY)
+    return Signature(description, parameters, contexts[0] if contexts else None, positional, unbound, read)
+
+
+def _model(
+    name: str, takes: list[inspect.Parameter], hints: dict[str, Any], documented: dict[str, str]
+) -> type[BaseModel]:
+    for parameter in takes:
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise InvalidToolError(
+                f"Tool {name!r}: a model cannot be told what {stars}{parameter.name} takes. Name the parameters one by "
+                "one, or give schema=… to a function that takes keywords."
+            )
+        if parameter.name not in hints:
+            raise InvalidToolError(
+                f"Tool {name!r}: the parameter {parameter.name!r} has no type. Annotate it: {parameter.name}: str."
+            )
     try:
         # Named by number, for a parameter may be called as pydantic's own methods are; its alias is its name.
-        fields = {f"p{at}": _field(each, hints[each.name], documented) for at, each in enumerate(takes)}
-        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)  # type: ignore[call-overload]
-        parameters = plain_schema(name, model.model_json_schema(schema_generator=_Generator))
-    except (PydanticErrorMixin, TypeError, ValueError) as error:
-        said = error.message if isinstance(error, PydanticErrorMixin) else str(error)
-        message = f"Tool {name!r}: pydantic cannot make a schema of its parameters. {said}"
-        raise InvalidToolError(message) from error
+        fields: dict[str, Any] = {f"p{at}": _field(each, hints[each.name], documented) for at, each in enumerate(takes)}
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+        raise _no_schema(name, error) from error
+
+
+def _schema(name: str, model: type[BaseModel]) -> JsonObject:
+    try:
+        schema = model.model_json_schema(schema_generator=_Generator)
+    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+        raise _no_schema(name, error) from error
+    parameters = plain_schema(name, schema)
     parameters.pop("title", None)
-    parameters.pop("description", None)
-    return Signature(described, parameters, contexts[0] if contexts else None, unbound, model, tuple(takes))
+    return parameters
+
+
+def _no_schema(name: str, error: Exception) -> InvalidToolError:
+    said = error.message if isinstance(error, PydanticUserError) else str(error)
+    said = said.partition("\n")[0].partition(" Set `")[0]  # the rest is advice for those who write pydantic models
+    return InvalidToolError(f"Tool {name!r}: pydantic cannot make a schema of its parameters. {said}")
+
+
+def _validated(name: str, takes: list[inspect.Parameter], model: type[BaseModel], text: str) -> dict[str, Any]:
+    """What the text leaves out is left out here as well: the function has its own defaults."""
+    given = _parsed(name, model.model_validate_json, text)
+    return {
+        parameter.name: getattr(given, field)
+        for parameter, field in zip(takes, model.model_fields, strict=True)
+        if field in given.model_fields_set
+        or parameter.default is parameter.empty
+        or isinstance(parameter.default, FieldInfo)
+        or parameter.kind is parameter.POSITIONAL_ONLY  # those after it are given by place
+    }
+
+
+def _passed_on(name: str, takes: list[inspect.Parameter], contexts: list[str], text: str) -> dict[str, Any]:
+    given: dict[str, Any] = _parsed(name, _ANY_OBJECT.validate_json, text)
+    try:
+        inspect.Signature(takes).bind(**given, **dict.fromkeys(contexts))
+    except TypeError as error:
+        raise InvalidArgumentsError(f"Error: the arguments for {name} do not fit: {error}.") from None
+    return given
+
+
+def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
+    """No text is no arguments: some models write none for a function without parameters."""
+    try:
+        return parse(text if text.strip() else "{}")
+    except ValidationError as error:
+        raise InvalidArgumentsError(_told(name, error)) from None
+    except Exception as error:  # noqa: BLE001  # a validator of the application's may raise anything
+        message = f"Error: the arguments for {name} cannot be read: {type(error).__name__}: {error}"
+        raise InvalidArgumentsError(message) from None
 
 
 def plain_schema(name: str, schema: Any) -> JsonObject:
@@ -122,9 +178,12 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 class _Generator(GenerateJsonSchema):
     """Without titles made from names, which tell a model nothing; sets in one order, so that a digest is stable."""
 
-    ignored_warning_kinds: typing.ClassVar[set[JsonSchemaWarningKind]] = {"skipped-choice", "non-serializable-default"}
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012  # so it is declared there, and only read
+        "skipped-choice",
+        "non-serializable-default",
+    }
 
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002, PLR6301  # pydantic asks so
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic asks so
         return False
 
     def encode_default(self, dft: Any) -> Any:
@@ -148,16 +207,6 @@ def _parameters(function: Callable[..., Any], name: str) -> tuple[list[inspect.P
     bound = function.keywords if isinstance(function, functools.partial) else {}
     takes = [each for each in takes if each.name not in bound]
     unbound = bool(takes) and takes[0].name == "self" and takes[0].annotation is inspect.Parameter.empty
-    for parameter in takes[unbound:]:
-        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-            raise InvalidToolError(
-                f"Tool {name!r}: a model cannot be told what {parameter} takes. Name the parameters one by one, or "
-                "give schema=… to a function that takes keywords."
-            )
-        if parameter.annotation is parameter.empty:
-            raise InvalidToolError(
-                f"Tool {name!r}: the parameter {parameter.name!r} has no type. Annotate it: {parameter.name}: str."
-            )
     return takes[unbound:], unbound
 
 
@@ -167,7 +216,9 @@ def _hints(
     """The parameters' types, also of annotations that are text. What the function returns is not looked at."""
     inside = innermost(function)
     globals_ = {context_type.__name__: context_type, **getattr(inside, "__globals__", {})}
-    annotated = types.SimpleNamespace(__annotations__={each.name: each.annotation for each in takes})
+    annotated = types.SimpleNamespace(
+        __annotations__={each.name: each.annotation for each in takes if each.annotation is not each.empty}
+    )
     try:
         return typing.get_type_hints(annotated, globals_, _names_around(inside), include_extras=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
@@ -187,8 +238,11 @@ def _names_around(inside: Callable[..., Any]) -> dict[str, Any]:
         if frame.f_code.co_qualname in around and frame.f_globals is getattr(inside, "__globals__", None):
             found.append(frame.f_locals)
         frame = frame.f_back
-    closed = inspect.getclosurevars(inside).nonlocals if inspect.isfunction(inside) else {}
-    return {name: value for names in reversed(found) for name, value in names.items()} | dict(closed)
+    if inspect.isfunction(inside):
+        closed = zip(inside.__code__.co_freevars, inside.__closure__ or (), strict=True)
+        # The cell of what is defined later, such as the tool itself, is empty still.
+        found.insert(0, {name: cell.cell_contents for name, cell in closed if cell != types.CellType()})
+    return {name: value for names in reversed(found) for name, value in names.items()}
 
 
 def _field(parameter: inspect.Parameter, hint: Any, documented: dict[str, str]) -> tuple[Any, FieldInfo]:
@@ -207,10 +261,6 @@ def _field(parameter: inspect.Parameter, hint: Any, documented: dict[str, str]) 
     return hint, Field(**given)
 
 
-def _has_no_default_of_its_own(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty or isinstance(parameter.default, FieldInfo)
-
-
 def _told(name: str, error: ValidationError) -> str:
     """What is wrong with the arguments, a line each."""
     found = error.errors(include_url=False, include_context=False)
@@ -224,8 +274,8 @@ def _told_one(error: ErrorDetails) -> str:
         return f"- {where}: it is missing."
     if error["type"] == "extra_forbidden":
         return f"- {where}: there is no such parameter."
-    if error["type"] == "model_type":
+    if error["type"] in {"model_type", "dict_type"} and not error["loc"]:
         return "- arguments: they must be one JSON object."
-    given = to_json(error["input"], fallback=str, inf_nan_mode="constants").decode("utf-8", "replace")
+    given = json.dumps(error["input"], ensure_ascii=False, default=str)
     shown = given if len(given) <= _SHOWN else given[: _SHOWN - 1] + "…"
     return f"- {where}: {error['msg']} (given: {shown})."

@@ -17,8 +17,6 @@ from clew.agents.tool_schemas import (
     InvalidArgumentsError,
     Signature,
     innermost,
-    plain_schema,
-    read_arguments,
     read_signature,
 )
 from clew.domain.errors import InvalidContentError
@@ -31,6 +29,9 @@ Approval: TypeAlias = Literal["never", "always"]
 
 ToolErrors: TypeAlias = Literal["tell", "raise"]
 """Whether the model is told of what a tool raised, and goes on, or the run ends with it."""
+
+ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unknown-tool"]
+"""Why a call gave no result."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_MESSAGE = 2_000
@@ -57,13 +58,14 @@ class ToolContext:
 class ToolOutcome:
     """What came of a call: ``result`` is what the model is given, an error's text too.
 
-    ``error`` is the class of what went wrong, None if nothing did. ``raised`` is the exception where it was the tool's
-    fault: what the model wrote wrongly, it is told in any case.
+    ``error`` is the class of what went wrong, None if nothing did, and ``reason`` how (``raised`` also where there
+    is no error). ``raised`` is the exception, where it was the tool's fault and not the model's.
     """
 
     result: Json
     error: str | None = None
     raised: Exception | None = None
+    reason: ToolFailure = "raised"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,12 +78,11 @@ class Tool:
 
     function: Callable[..., Any]
     schema: ToolSchema
+    signature: Signature = field(repr=False)
     approval: Approval = "never"
     idempotent: bool = False
     timeout: float | None = None
     errors: ToolErrors = "tell"
-    signature: Signature | None = field(default=None, repr=False)
-    """How arguments are read; None where the schema was given, and the function takes them as they are."""
 
     @property
     def name(self) -> str:
@@ -98,7 +99,7 @@ class Tool:
         return self.function(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        if instance is None or self.signature is None or not self.signature.unbound:
+        if instance is None or not self.signature.unbound:
             return self
         bound = dataclasses.replace(self.signature, unbound=False)
         return dataclasses.replace(self, function=self.function.__get__(instance, owner), signature=bound)
@@ -108,9 +109,7 @@ class Tool:
 
         Raises InvalidArgumentsError, whose text is for the model.
         """
-        if self.signature is not None:
-            return self.signature.read(self.name, text)
-        return read_arguments(self.function, self.name, text)
+        return self.signature.read(text)
 
 
 @overload
@@ -161,7 +160,7 @@ def tool(
     time is over, though nobody waits for it. Raises InvalidToolError.
     """
     if function is None:
-        return lambda given: tool(  # type: ignore[call-overload,no-any-return]  # the same once more, with it
+        return lambda given: tool(
             given,
             name=name,
             description=description,
@@ -173,21 +172,16 @@ def tool(
         )
     called = _name(function, name)
     _check_options(called, approval, timeout, errors)
-    if schema is None:
-        signature = read_signature(function, called, ToolContext)
-        described, parameters = signature.description, signature.parameters
-    else:
-        signature, described, parameters = None, inspect.getdoc(function) or "", plain_schema(called, schema)
+    signature = read_signature(function, called, ToolContext, schema)
+    described = signature.description if description is None else description
     return Tool(
         function=function,
-        schema=ToolSchema(
-            name=called, description=described if description is None else description, parameters=parameters
-        ),
+        schema=ToolSchema(name=called, description=described, parameters=signature.parameters),
+        signature=signature,
         approval=approval,
         idempotent=idempotent,
         timeout=timeout,
         errors=errors,
-        signature=signature,
     )
 
 
@@ -199,7 +193,7 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
     tools = tuple(each if isinstance(each, Tool) else tool(each) for each in functions)
     names: set[str] = set()
     for each in tools:
-        if each.signature is not None and each.signature.unbound:
+        if each.signature.unbound:
             raise InvalidToolError(f"Tool {each.name!r} is a method without its object. Give that of an object.")
         if each.name in names:
             raise InvalidToolError(f"Two tools have the name {each.name!r}. Rename one: tool(function, name='…').")
@@ -210,7 +204,7 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
 def unknown_tool(name: str, tools: Sequence[Tool]) -> ToolOutcome:
     """The outcome of calling a tool that there is not."""
     there = f"There are: {', '.join(each.name for each in tools)}." if tools else "There are none."
-    return ToolOutcome(f"Error: there is no tool {_unicode(name)!r}. {there}", "UnknownToolError")
+    return ToolOutcome(f"Error: there is no tool {_unicode(name)!r}. {there}", "UnknownToolError", None, "unknown-tool")
 
 
 async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> ToolOutcome:
@@ -223,48 +217,42 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
     try:
         arguments = called.arguments(arguments_text)
     except InvalidArgumentsError as error:
-        return ToolOutcome(_unicode(str(error)), "InvalidArgumentsError")
-    if called.signature is not None and called.signature.context is not None:
+        return ToolOutcome(_unicode(str(error)), "InvalidArgumentsError", None, "invalid-arguments")
+    if called.signature.context is not None:
         arguments[called.signature.context] = context
     try:
-        async with asyncio.timeout(called.timeout) as limit:
-            result = await _call(called.function, arguments)
+        async with asyncio.timeout(called.timeout):
+            result, raised = await _call(called, arguments)
     except TimeoutError as error:
-        if limit.expired():
-            return ToolOutcome(f"Error: {called.name} gave no result in {called.timeout:g} s.", "TimeoutError", error)
-        return _raised(error)
-    except Exception as error:  # noqa: BLE001  # whatever a tool raises is its outcome
-        return _raised(error)
-    return _outcome(called.name, result)
+        told = f"Error: {called.name} gave no result in {called.timeout:g} s."
+        return ToolOutcome(told, "TimeoutError", error, "timeout")
+    return _given(called.name, result) if raised is None else raised_outcome(raised)
 
 
-async def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    args, kwargs = _bound(function, arguments)
-    if inspect.iscoroutinefunction(innermost(function)):
-        return await function(*args, **kwargs)
+async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
+    """What the function gave, or what it raised: not raised here, where it could be taken for the tool's timeout."""
+    args = [arguments.pop(name) for name in called.signature.positional]
 
-    def caught() -> tuple[Any, Exception | None]:
+    def call() -> tuple[Any, Exception | None]:
         try:
-            return function(*args, **kwargs), None
-        except Exception as error:  # noqa: BLE001  # raised again below: StopIteration cannot cross a future
+            return called.function(*args, **arguments), None
+        except Exception as error:  # noqa: BLE001  # whatever a tool raises is its outcome
             return None, error
 
-    result, error = await asyncio.to_thread(caught)
-    if error is not None:
-        raise error
-    return await result if inspect.isawaitable(result) else result
+    if inspect.iscoroutinefunction(innermost(called.function)):
+        result, raised = call()
+    else:
+        result, raised = await asyncio.to_thread(call)
+    if not inspect.isawaitable(result):
+        return result, raised
+    try:
+        return await result, None
+    except Exception as error:  # noqa: BLE001  # the same
+        return None, error
 
 
-def _bound(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments as the function takes them: some parameters have no name for callers."""
-    bound = inspect.signature(function).bind_partial()
-    bound.arguments.update({name: arguments[name] for name in bound.signature.parameters if name in arguments})
-    named = [each.name for each in bound.signature.parameters.values()]
-    rest = {name: value for name, value in arguments.items() if name not in named}
-    return bound.args, {**bound.kwargs, **rest}
-
-
-def _raised(error: Exception) -> ToolOutcome:
+def raised_outcome(error: Exception) -> ToolOutcome:
+    """The outcome of a call that raised: the model is told the class and the words, and no traceback."""
     kind = type(error).__name__
     try:
         message = _unicode(str(error))
@@ -274,7 +262,7 @@ def _raised(error: Exception) -> ToolOutcome:
     return ToolOutcome(f"Error: {kind}: {message}" if message else f"Error: {kind}", kind, error)
 
 
-def _outcome(name: str, result: Any) -> ToolOutcome:
+def _given(name: str, result: Any) -> ToolOutcome:
     try:
         plain: Json = result if type(result) in {str, int, bool, type(None)} else to_jsonable_python(result)
         check_json(plain, "result")
@@ -286,7 +274,7 @@ def _outcome(name: str, result: Any) -> ToolOutcome:
 
 def _name(function: Callable[..., Any], name: str | None) -> str:
     if isinstance(function, Tool):
-        raise InvalidToolError(f"{function.name!r} is a tool already. Give its function: tool({function.name}.function, …).")
+        raise InvalidToolError(f"{function.name!r} is a tool already. Give its function: tool(….function, …).")
     if not callable(function) or isinstance(function, type):
         raise InvalidToolError(f"{function!r} cannot be a tool: it is no function. Give a function, sync or async.")
     inside = innermost(function)

@@ -102,7 +102,7 @@ def stats(
     until: Annotated[str | None, typer.Option("--until", metavar="DAY", help="Up to a day (UTC).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count threads, messages, events, bytes and tokens."""
+    """Count threads, messages, events, bytes, tokens and calls."""
     begin, end = _day(context, since, "--since"), _day(context, until, "--until")
     with opened(context) as conversations:
         id_ = None if thread is None else conversations.find(thread)
@@ -180,6 +180,9 @@ def _print_total(found: Usage, console: Console) -> None:
     console.print(f"Bytes     {_size(found.bytes)}")
     if found.input_tokens or found.output_tokens:
         console.print(f"Tokens    {found.input_tokens:,} in, {found.output_tokens:,} out")
+    if found.model_calls or found.tool_calls or found.failed_calls:
+        failed = f", {found.failed_calls:,} failed" if found.failed_calls else ""
+        console.print(f"Calls     {found.model_calls:,} of models, {found.tool_calls:,} of tools{failed}")
 
 
 def _thread_table(found: Sequence[Usage]) -> Table:
@@ -189,16 +192,18 @@ def _thread_table(found: Sequence[Usage]) -> Table:
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("Thread", overflow="fold")
-    for heading in ("Messages", "Events", "Bytes", "Tokens"):
+    called = any(each.model_calls or each.tool_calls for each in found)
+    for heading in ("Messages", "Events", "Bytes", "Tokens", *(("Calls",) if called else ())):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in found:
-        tokens = each.input_tokens + each.output_tokens
+        tokens, calls = each.input_tokens + each.output_tokens, each.model_calls + each.tool_calls
         table.add_row(
             Text(one_line(each.thread_id or ""), style="bold"),
             f"{each.messages:,}",
             f"{each.events:,}",
             _size(each.bytes),
             f"{tokens:,}" if tokens else "",
+            *((f"{calls:,}" if calls else "",) if called else ()),
         )
     return table
 

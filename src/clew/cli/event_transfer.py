@@ -115,9 +115,14 @@ def _text(reports: Sequence[tuple[str, EventsReport]]) -> str:
     threads = sum(report.threads for _, report in reports)
     events = sum(report.events for _, report in reports)
     skipped = sum(report.skipped for _, report in reports)
-    lines = ["Nothing new was imported."]
+    definitions = sum(report.definitions for _, report in reports)
+    lines = []
     if events:
         lines = [f"Imported {counted(events, 'event')} into {counted(threads, 'thread')}, verified."]
+    if definitions:
+        lines.append(f"Imported {counted(definitions, 'definition')} of agents.")
+    if not lines:
+        lines = ["Nothing new was imported."]
     if skipped:
         lines.append(f"Skipped {counted(skipped, 'event')}: there already, and equal.")
     return "\n".join(lines)

@@ -27,7 +27,7 @@ def follow(conversations: Conversations, id_: str | None, after: int, *, as_json
     It ends when the store is closed, with Ctrl-C (SystemExit, as quiet as ``tail -f``), or with BrokenPipeError when
     nobody reads the output any more.
     """
-    write = _json if as_json else _line(of_store=id_ is None)
+    write = _json if as_json else _line(conversations, of_store=id_ is None)
     try:
         followed = conversations if id_ is None else conversations.thread(id_)
         with followed.subscribe(after=after) as events:
@@ -67,14 +67,15 @@ def _json(event: Event) -> None:
     write_json(shapes.event(event))
 
 
-def _line(*, of_store: bool) -> Callable[[Event], None]:
+def _line(conversations: Conversations, *, of_store: bool) -> Callable[[Event], None]:
     """Writes an event on a line of its own, cut to the width of the terminal if there is one."""
     from clew.cli import rendering
+    from clew.cli.reading import lookup
 
-    console = rendering.console()
+    console, look = rendering.console(), lookup(conversations.thread)
 
     def write(event: Event) -> None:
-        line = rendering.event_line(event, of_store=of_store)
+        line = rendering.event_line(event, look, of_store=of_store)
         if console.is_terminal:
             line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clew.cli.run_rendering import Lookup, nowhere
 from clew.cli.rendering import INDENT, STATUS_STYLES, console, contents, heading, what_happened
 from clew.cli.stepper import HELP, Stepper
 from clew.cli.text import one_line, shown_time
@@ -34,16 +35,31 @@ WORDS = {
     "thread-resumed": "The thread was resumed",
     "thread-ended": "The thread was ended",
     "thread-deleted": "The thread was deleted",
+    "service-thread-bound": "The service named its side of the thread",
+    "run-started": "A run began",
+    "run-resumed": "The run was taken up again",
+    "model-called": "A model was asked",
+    "model-answered": "The model answered",
+    "model-failed": "The model did not answer",
+    "answer-interrupted": "The answer was interrupted",
+    "tool-started": "A tool was begun",
+    "tool-finished": "The tool was carried out",
+    "tool-failed": "The tool was not carried out, or failed",
+    "approval-requested": "An approval was asked for",
+    "approval-given": "Somebody decided",
+    "run-completed": "The run was completed",
+    "run-failed": "The run failed",
+    "run-abandoned": "The run was given up",
 }
 """What each type of event does."""
 
 FOOTER = "? help · q quit · ← → step · PgUp PgDn ten · Home End · [ ] message · c checkpoint · : go to"
 
 
-def block(step: Step, thread_id: str) -> Iterable[Text]:
+def block(step: Step, thread_id: str, look: Lookup = nowhere) -> Iterable[Text]:
     """A step where there is no terminal: what happened, and the message if there is one, whole."""
     yield place(step).append(" · ").append_text(when(step))
-    yield Text(INDENT).append_text(words(step, thread_id))
+    yield Text(INDENT).append_text(words(step, thread_id, look))
     for said in new_messages(step):
         for content in contents(said):
             for line in content.split(allow_blank=True):
@@ -71,10 +87,10 @@ def when(step: Step) -> Text:
     return Text(f"{one_line(step.event.type)} · {shown_time(step.event.time)}{by}")
 
 
-def words(step: Step, thread_id: str) -> Text:
+def words(step: Step, thread_id: str, look: Lookup = nowhere) -> Text:
     """What the event did, in words on one line."""
     event = step.event
-    told = what_happened(event)
+    told = what_happened(event, look)
     if event.type == MESSAGE_APPENDED:
         told = told.partition(":")[0]  # its text stands with the message
     done = WORDS.get(event.type)
@@ -89,14 +105,16 @@ def new_messages(step: Step) -> Sequence[HistoryMessage]:
     return [said for said in step.messages[-1:] if said.version == step.version]
 
 
-def frame(step: Step, stepper: Stepper, thread_id: str, width: int, height: int) -> list[Text]:
+def frame(  # noqa: PLR0913 - all that a screen depends on
+    step: Step, stepper: Stepper, thread_id: str, width: int, height: int, look: Lookup = nowhere
+) -> list[Text]:
     """A screen of exactly so many lines, none wider than the screen."""
     title = one_line(step.control.title or "")
     top = [
         Text.assemble((title, "bold"), " " if title else "", (one_line(thread_id), "dim")),
         place(step),
         when(step),
-        words(step, thread_id),
+        words(step, thread_id, look),
         Text("─" * width, style="dim"),
     ]
     rows = max(height - len(top) - 1, 0)

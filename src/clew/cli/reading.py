@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,18 +17,26 @@ from clew.cli.text import write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from clew.cli.run_rendering import Lookup
     from clew.conversations import Conversations
+    from clew.domain.events import Event
+    from clew.domain.history import History
+    from clew.domain.run_summaries import RunSummary
+    from clew.threads import LocalThread
+
+KEPT = 16
+"""Events that are kept because others may name them."""
 
 
 def show(context: typer.Context, thread: ThreadArgument, at: AtOption = None, as_json: AsJson = False) -> None:
-    """Show a thread's messages, now or as they were."""
+    """Show a thread's messages and runs, now or as they were."""
     with opened(context) as conversations:
         id_, when = conversations.find(thread), moment(at)
         if as_json:
             from clew.cli import shapes
 
             found = conversations.thread(id_).history(at=when.at, at_message=when.at_message)
-            write_json(shapes.history(found))
+            write_json(shapes.history(found, runs(conversations, found)))
         else:
             from clew.cli import rendering
 
@@ -77,7 +87,8 @@ def print_thread(conversations: Conversations, id_: str, when: Moment, console: 
 
     found = conversations.thread(id_)
     history, summary = found.history(at=when.at, at_message=when.at_message), found.summary()
-    for line in rendering.conversation(history, summary.title, summary.version, console):
+    ran = runs(conversations, history)
+    for line in rendering.conversation(history, summary.title, summary.version, console, ran):
         console.print(line, soft_wrap=True)
 
 
@@ -85,4 +96,29 @@ def print_events(conversations: Conversations, id_: str, console: Console, after
     """Write what ``clew log`` shows to people."""
     from clew.cli import rendering
 
-    console.print(rendering.event_table(conversations.thread(id_).events(after=after), id_, console))
+    events = conversations.thread(id_).events(after=after)
+    console.print(rendering.event_table(events, id_, console, lookup(conversations.thread)))
+
+
+def runs(conversations: Conversations, history: History) -> list[RunSummary]:
+    """The runs on the path at the version of a history."""
+    from clew.domain.run_summaries import run_summaries
+
+    return run_summaries(conversations.thread(history.thread_id).events(at=history.version or None))
+
+
+def lookup(thread: Callable[[str], LocalThread]) -> Lookup:
+    """What finds the events that other events name, in the thread of that id.
+
+    Several in a row name the same one, so the last are kept.
+    """
+    from clew.domain.errors import ClewError
+
+    @lru_cache(maxsize=KEPT)
+    def found(thread_id: str, version: int) -> Event | None:
+        try:
+            return next(thread(thread_id).events(after=version - 1, at=version), None)
+        except ClewError:  # a version that no event is at, which somebody wrote there
+            return None
+
+    return lambda event, version: found(event.thread_id, version)

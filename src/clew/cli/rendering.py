@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.run_rendering import Lookup, nowhere, partial_answer, run_lines, run_words, type_of
 from clew.cli.text import one_line, safe, shortened, shown_time
 from clew.domain import events as happened
 from clew.domain import messages as said_as
+from clew.domain.run_events import RunEvent, RunStarted
 
 if TYPE_CHECKING:
     from clew.domain.control import Status
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History, HistoryMessage
     from clew.domain.json_values import Json
     from clew.domain.ports import Verdict
+    from clew.domain.run_summaries import RunSummary
     from clew.service.reading import ThreadSummary
 
 ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "green", "assistant": "cyan", "tool": "yellow"}
@@ -87,18 +90,38 @@ def _forks_under_parents(
         waiting += [(depth + 1, *each) for each in reversed(children.get(summary.thread_id, []))]
 
 
-def conversation(found: History, title: str | None, newest: int, console: Console) -> Iterator[Text]:
-    """The lines of a thread's messages at a version, whole; wrapped on a terminal, and left as they are elsewhere."""
+def conversation(
+    found: History, title: str | None, newest: int, console: Console, runs: Sequence[RunSummary] = ()
+) -> Iterator[Text]:
+    """The lines of a thread's messages at a version, whole; wrapped on a terminal, and left as they are elsewhere.
+
+    Each run has a line of its own, after the last message that it added.
+    """
     count = len(found)
     place = f"version {found.version}" + ("" if found.version == newest else f" of {newest}")
     if title is not None:
         yield Text(one_line(title), style="bold")
     yield Text(f"{one_line(found.thread_id)} · {place} · {count} message{'' if count == 1 else 's'}", style="dim")
+    messages = {said.version: said for said in found}
+    partial = {each.message: each.reason for run in runs for each in run.interrupted}
+    left = list(reversed(runs))
     for number, said in enumerate(found, start=1):
+        while left and left[-1].last_version < said.version:
+            yield from _run(left.pop(), messages, console)
         yield Text()
         yield heading(number, said)
         for content in contents(said):
             yield from _indented(content, console)
+        if said.version in partial:
+            yield from _indented(partial_answer(partial[said.version]), console)
+    while left:
+        yield from _run(left.pop(), messages, console)
+
+
+def _run(run: RunSummary, messages: Mapping[int, HistoryMessage], console: Console) -> Iterator[Text]:
+    yield Text()
+    for line in run_lines(run, messages):
+        yield from _indented(line, console)
 
 
 def _indented(text: Text, console: Console) -> Iterator[Text]:
@@ -166,8 +189,11 @@ def _json(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def event_table(events: Iterable[Event], thread_id: str, console: Console) -> Table:
-    """A line for each event; those of ancestors name their thread."""
+def event_table(events: Iterable[Event], thread_id: str, console: Console, look: Lookup = nowhere) -> Table:
+    """A line for each event; those of ancestors are dim. What events of runs name by its version is looked up.
+
+    Within a run only somebody else than who began it is named.
+    """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("Ver", justify="right", no_wrap=True)
     roomy = console.width >= ROOMY
@@ -175,32 +201,35 @@ def event_table(events: Iterable[Event], thread_id: str, console: Console) -> Ta
         table.add_column("Time", no_wrap=True)
     table.add_column("Event", no_wrap=True)
     table.add_column("What", overflow="ellipsis", no_wrap=True, ratio=1, min_width=10)
+    began: dict[str | None, str | None] = {None: None}
     for event in events:
         style = "" if event.thread_id == thread_id else "dim"
-        by = "" if event.actor is None else f" by {one_line(event.actor)}"
+        by = "" if event.actor in {None, began.get(event.run_id)} else f" by {one_line(event.actor or '')}"
+        if isinstance(event.data, RunStarted):
+            began = {None: None, event.run_id: event.actor}
         table.add_row(
             str(event.version),
             *((shown_time(event.time),) if roomy else ()),
-            event.type,
-            Text(shortened(f"{what_happened(event)}{by}", BEGINNING)),
+            type_of(event),
+            Text(shortened(f"{what_happened(event, look)}{by}", BEGINNING)),
             style=style,
         )
     return table
 
 
-def event_line(event: Event, *, of_store: bool) -> Text:
+def event_line(event: Event, look: Lookup = nowhere, *, of_store: bool) -> Text:
     """An event on a line of its own; among those of a whole store it names its thread."""
     by = "" if event.actor is None else f" by {one_line(event.actor)}"
     return Text.assemble(
         (f"{shown_time(event.time)} ", "dim"),
         (f"{one_line(event.thread_id)} " if of_store else "", "bold"),
         f"{event.version:>5} ",
-        (f"{one_line(event.type):<16} ", "cyan"),
-        shortened(f"{what_happened(event)}{by}", BEGINNING),
+        (f"{type_of(event).plain:<18} ", "cyan"),
+        shortened(f"{what_happened(event, look)}{by}", BEGINNING),
     )
 
 
-def what_happened(event: Event) -> str:
+def what_happened(event: Event, look: Lookup = nowhere) -> str:
     """What an event says beside its type, on one line."""
     match event.data:
         case happened.Shredded(role=role):
@@ -209,17 +238,20 @@ def what_happened(event: Event) -> str:
             return "of a type that this Clew does not know"
         case happened.MessageAppended(message=message):
             return f"{message.role}: {beginning(message)}"
+        case data if isinstance(data, RunEvent):
+            return one_line(run_words(event, data, look))
         case data:
             return one_line(_of_the_thread(data))
 
 
 def _of_the_thread(data: happened.ThreadEvent) -> str:
     match data:
-        case happened.ThreadStarted(title=title, source=source):
+        case happened.ThreadStarted(title=title, source=source, kind=kind):
             origin = None if source is None else "imported" if source.id is None else f"imported: {source.id}"
-            return ", ".join(part for part in (title, origin) if part)
+            return ", ".join(part for part in (title, origin, kind if kind != "local" else None) if part)
         case happened.ThreadForked(parent_id=parent, parent_version=version, title=title):
-            return f"from {parent} at version {version}" + ("" if title is None else f": {title}")
+            kind = "" if data.kind is None else f", {data.kind}"
+            return f"from {parent} at version {version}{kind}" + ("" if title is None else f": {title}")
         case happened.HistoryRewound(to=to):
             return f"to version {to}"
         case happened.CheckpointMade(name=name, at=at):
@@ -228,6 +260,9 @@ def _of_the_thread(data: happened.ThreadEvent) -> str:
             return f"version {version}" + ("" if reason is None else f": {reason}")
         case happened.ThreadLabelled(labels=labels):
             return ", ".join(f"{key}={_json(value)}" for key, value in labels.items())
+        case happened.ThreadDeleted(reason=reason, service=service):
+            there = (f"{each.id} {'deleted' if each.failed is None else 'remains'} at the service" for each in service)
+            return ", ".join(part for part in (reason, *there) if part)
         case _:
             return str(getattr(data, "reason", None) or "")
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clew.domain.importing import ImportReport
     from clew.domain.moving import EventsReport
     from clew.domain.ports import Verdict
+    from clew.domain.run_summaries import RunSummary
     from clew.domain.stepping import Step
     from clew.domain.tree import Branch
     from clew.infrastructure.sqlite_migrations import Schemas
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from clew.service.reading import ThreadSummary
     from clew.service.searching import Hit
 
+_FAILURE = ("kind", "message", "status", "code")
 
 def thread(summary: ThreadSummary) -> dict[str, Any]:
     """A thread in a list."""
@@ -42,6 +44,7 @@ def thread(summary: ThreadSummary) -> dict[str, Any]:
         "created_at": json_time(summary.created_at),
         "updated_at": json_time(summary.updated_at),
         "metadata": summary.metadata,
+        "kind": summary.kind,
     }
 
 
@@ -86,13 +89,25 @@ def usage(found: Usage) -> dict[str, Any]:
     return counted if day is None else {"day": day.isoformat(), **counted}
 
 
-def history(found: History) -> dict[str, Any]:
-    """A thread's messages at a version."""
+def history(found: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
+    """A thread's messages at a version, and its runs."""
     return {
         "thread_id": found.thread_id,
         "version": found.version,
         "messages": [_message(said) for said in found],
+        "runs": [_run(run) for run in runs],
     }
+
+
+def _run(run: RunSummary) -> dict[str, Any]:
+    told = run._asdict()
+    told["agent"] = run.agent.model_dump()
+    told["started_at"] = json_time(run.started)
+    told["ended_at"] = None if run.ended is None else json_time(run.ended)
+    told["error"] = None if run.error is None else {name: getattr(run.error, name) for name in _FAILURE}
+    told["approvals"] = [each._asdict() for each in run.approvals]
+    told["interrupted"] = [each._asdict() for each in run.interrupted]
+    return told
 
 
 def event(found: Event) -> dict[str, Any]:
@@ -107,6 +122,7 @@ def event(found: Event) -> dict[str, Any]:
         "event_id": found.event_id,
         "data": _data(found),
         "hash": None if found.hash is None else found.hash.hex(),
+        "run_id": found.run_id,
     }
 
 
@@ -195,6 +211,7 @@ def events_report(found: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:
         "messages": sum(report.messages for _, report in found),
         "events": sum(report.events for _, report in found),
         "skipped": sum(report.skipped for _, report in found),
+        "definitions": sum(report.definitions for _, report in found),
         "torn": any(report.torn for _, report in found),
         "failed": failed,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clew.cli.options import AsJson, AtOption, ThreadArgument
+from clew.cli.reading import lookup
 from clew.cli.stores import moment, opened
 from clew.cli.text import write_json
 
@@ -41,9 +42,9 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
         else:
             from clew.cli import frames, rendering
 
-            console = rendering.console()
+            console, look = rendering.console(), lookup(lambda _: found)
             for step in steps(found, first):
-                for line in frames.block(step, found.id):
+                for line in frames.block(step, found.id, look):
                     console.print(line, soft_wrap=True)
 
 
@@ -64,10 +65,10 @@ def step_through(thread: LocalThread, step: Step, screen: Screen) -> None:
     from clew.cli.frames import frame
     from clew.cli.stepper import Stepper, grown, press
 
-    stepper = Stepper(step.version, step.newest)
+    stepper, look = Stepper(step.version, step.newest), lookup(lambda _: thread)
     while not stepper.ended:
         size = screen.size
-        screen.draw(frame(step, stepper, thread.id, size.columns, size.lines))
+        screen.draw(frame(step, stepper, thread.id, size.columns, size.lines, look))
         pressed = screen.keys()
         summary = thread.summary()
         stepper = grown(stepper, summary.version, tuple(sorted(set(summary.checkpoints.values()))))

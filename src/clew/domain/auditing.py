@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clew.domain.events import EVENT_TYPES
@@ -17,7 +17,8 @@ _PLAIN: Mapping[str, str] = {
     "thread-suspended": "suspended the thread",
     "thread-resumed": "resumed the thread",
     "thread-ended": "ended the thread",
-    "thread-deleted": "deleted the thread",
+    "run-completed": "completed the run",
+    "run-abandoned": "gave up the run",
 }
 
 
@@ -45,10 +46,15 @@ def why(event: Recorded | Unreadable) -> str | None:
 def _done(type_: str, data: Mapping[str, Any]) -> str:
     match type_:
         case "thread-started":
-            begun = "started the thread" if data.get("source") is None else "imported the thread"
-            return begun + _titled(data)
+            begun = "started" if data.get("source") is None else "imported"
+            return f"{begun} the {'remote ' if data.get('kind') == 'remote' else ''}thread{_titled(data)}"
         case "thread-forked":
-            return f"forked {_named(data['parent_id'])} at version {data['parent_version']:d}{_titled(data)}"
+            kind = "" if data.get("kind") is None else f" into a {_named(data['kind'])} thread"
+            return f"forked {_named(data['parent_id'])} at version {data['parent_version']:d}{kind}{_titled(data)}"
+        case "thread-deleted":
+            return f"deleted the thread{_deleted(data.get('service', ()))}"
+        case "service-thread-bound":
+            return f"bound the thread to {_named(data['kind'])} {_named(data['id'])} of the service"
         case "thread-labelled":
             return _labelled(data["labels"])
         case "message-appended":
@@ -60,7 +66,70 @@ def _done(type_: str, data: Mapping[str, Any]) -> str:
         case "checkpoint-made":
             return f"made checkpoint {_named(data['name'])} at version {data['at']:d}"
         case _:
-            return _PLAIN[type_]
+            return _PLAIN.get(type_) or _of_a_run(type_, data)
+
+
+def _of_a_run(type_: str, data: Mapping[str, Any]) -> str:
+    match type_:
+        case "run-started":
+            return f"started a run of agent {_agent(data['agent'])}"
+        case "run-resumed":
+            return f"took up the run of agent {_agent(data['agent'])} again (attempt {data['attempt']:d})"
+        case "run-failed":
+            return f"ended the run with an error ({_failure(data['error'])})"
+        case "model-called":
+            again = f" (attempt {data['attempt']:d})" if data.get("attempt", 1) != 1 else ""
+            return f"asked model {_named(data['model'])}{again}"
+        case "model-answered":
+            return f"recorded the answer of the model (version {data['message']:d}{_tokens(data.get('usage'))})"
+        case "model-failed":
+            again = "" if data.get("retry_in") is None else ", to be asked again"
+            return f"recorded that the model failed ({_failure(data['error'])}){again}"
+        case "answer-interrupted":
+            kept = "nothing of it" if data.get("message") is None else f"version {data['message']:d} is a part of it"
+            return f"recorded that the answer was interrupted ({kept})"
+        case "approval-given":
+            return f"{'approved' if data['approved'] else 'rejected'} the request of version {data['request']:d}"
+        case _:
+            return _of_a_tool(type_, f"the tool call of version {data['message']:d}, content {data['index']:d}", data)
+
+
+def _of_a_tool(type_: str, call: str, data: Mapping[str, Any]) -> str:
+    match type_:
+        case "tool-started":
+            return f"began {call}"
+        case "tool-finished":
+            return f"finished {call} (result: version {data['result']:d})"
+        case "tool-failed":
+            kind = "" if data.get("kind") is None else f", {_named(data['kind'])}"
+            return f"recorded that nothing came of {call} (told: version {data['result']:d}{kind})"
+        case "approval-requested":
+            return f"asked for approval of {call}"
+        case _:
+            raise LookupError(type_)
+
+
+def _agent(agent: Mapping[str, Any]) -> str:
+    return _named(agent["id"] if agent.get("name") is None else agent["name"])
+
+
+def _failure(error: Mapping[str, Any]) -> str:
+    """The class of an error and what the service called it, without its words: they may quote a message."""
+    status = "" if error.get("status") is None else f" {error['status']:d}"
+    return f"{_named(error['kind'])}{status}" + ("" if error.get("code") is None else f" {_named(error['code'])}")
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> str:
+    if usage is None:
+        return ""
+    return f", {usage['input_tokens']:,d} tokens in and {usage['output_tokens']:,d} out"
+
+
+def _deleted(service: Sequence[Mapping[str, Any]]) -> str:
+    if not service:
+        return ""
+    remain = sum(each.get("failed") is not None for each in service)
+    return " and its side at the service" + (f", of which {remain:,} of {len(service):,} remain" if remain else "")
 
 
 def _appended(message: Mapping[str, Any]) -> str:

@@ -7,8 +7,9 @@ import re
 from base64 import b64decode, b64encode
 from typing import Any, NamedTuple, TypeAlias
 
+from clew.domain.chain import digest
 from clew.domain.errors import ImportFormatError
-from clew.domain.ports import Fork, Row
+from clew.domain.ports import Blob, Fork, Row
 
 FORMAT = "clew"
 FORMAT_VERSION = 1
@@ -24,6 +25,8 @@ _ESCAPED = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
 
 _EVENT = {"stream": str, "version": int, "type": str, "hash": str}
 _MAYBE = {"parent": str, "cut": int, "digest": str, "salt": str, "json": str, "stub": str, "state": str}
+_BLOB = {"digest": str, "kind": str}
+_MAYBE_OF_BLOB = {"text": str, "data": str}
 
 
 class Header(NamedTuple):
@@ -45,13 +48,14 @@ class Entry(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last line: how many threads begin in the file, and how many events are in it."""
+    """The last line: how many threads begin in the file, and how many events and blobs are in it."""
 
     threads: int
     events: int
+    blobs: int = 0
 
 
-Line: TypeAlias = Header | Entry | End
+Line: TypeAlias = Header | Entry | Blob | End
 
 
 def write_line(line: Line) -> bytes:
@@ -59,8 +63,10 @@ def write_line(line: Line) -> bytes:
     match line:
         case Header(version=version):
             value: Any = {"format": {"name": FORMAT, "version": version}}
-        case End(threads=threads, events=events):
-            value = {"end": {"threads": threads, "events": events}}
+        case End(threads=threads, events=events, blobs=blobs):
+            value = {"end": {"threads": threads, "events": events} | ({"blobs": blobs} if blobs else {})}
+        case Blob(digest=name, kind=kind, data=data):
+            value = {"blob": {"digest": name.hex(), "kind": kind, **_data(data)}}
         case Entry(row=row, fork=fork):
             fields: dict[str, Any] = {"stream": row.stream, "version": row.version, "type": row.type}
             if fork is not None:
@@ -79,16 +85,16 @@ def read_line(text: bytes) -> Line:
     if not isinstance(value, dict) or len(value) != 1:
         raise ImportFormatError("It is no line of Clew's own JSONL: each is a JSON object with one field, its kind.")
     ((kind, fields),) = value.items()
-    if kind not in {"format", "event", "end"}:
+    if kind not in {"format", "event", "blob", "end"}:
         raise ImportFormatError(f"{_shown(kind)} is no kind of line that this Clew knows. {_NEWER}")
     if not isinstance(fields, dict):
         raise ImportFormatError(f"{kind!r} holds no object. {_DAMAGED}")
     if kind == "format":
         return _header(fields)
     if kind == "end":
-        _check_fields(fields, {"threads": int, "events": int}, {})
-        return End(fields["threads"], fields["events"])
-    return _entry(fields)
+        _check_fields(fields, {"threads": int, "events": int}, {"blobs": int})
+        return End(fields["threads"], fields["events"], fields.get("blobs", 0))
+    return _blob(fields) if kind == "blob" else _entry(fields)
 
 
 def is_header(text: bytes) -> bool:
@@ -118,6 +124,14 @@ def _state(state: bytes) -> dict[str, str]:
     return {"state": _base64(state)}
 
 
+def _data(data: bytes) -> dict[str, str]:
+    """The bytes of a blob as text where they are text."""
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"data": _base64(data)}
+
+
 def _header(fields: dict[str, Any]) -> Header:
     version = fields.get("version")
     if fields.get("name") != FORMAT or type(version) is not int:
@@ -135,9 +149,27 @@ def _entry(fields: dict[str, Any]) -> Entry:
     if len(forked) == 1:
         raise ImportFormatError(f"A fork's first event says its parent and its cut, here is but one. {_DAMAGED}")
     fork = Fork(fields["parent"], fields["cut"]) if forked else None
-    digest = _hex(fields["digest"], "digest") if "digest" in fields else None
+    shredded = _hex(fields["digest"], "digest") if "digest" in fields else None
     hash_ = _hex(fields["hash"], "hash")
-    return Entry(Row(0, fields["stream"], fields["version"], fields["type"], _bytes(fields), hash_, digest), fork)
+    return Entry(Row(0, fields["stream"], fields["version"], fields["type"], _bytes(fields), hash_, shredded), fork)
+
+
+def _blob(fields: dict[str, Any]) -> Blob:
+    _check_fields(fields, _BLOB, _MAYBE_OF_BLOB)
+    kind = fields["kind"]
+    if kind not in {"definition", "content"}:
+        raise ImportFormatError(f"{_shown(kind)} is no kind of blob that this Clew knows. {_NEWER}")
+    match sorted(fields.keys() - _BLOB.keys()):
+        case ["text"]:
+            data = fields["text"].encode()
+        case ["data"]:
+            data = _unbase64(fields["data"], "data")
+        case _:
+            raise ImportFormatError(f"A blob has 'text' or 'data'. {_DAMAGED}")
+    blob = Blob(_hex(fields["digest"], "digest"), kind, data)
+    if digest(blob.data) != blob.digest:
+        raise ImportFormatError(f"The blob {blob.digest.hex()} holds other bytes than its digest is of. {_DAMAGED}")
+    return blob
 
 
 def _bytes(fields: dict[str, str]) -> bytes:

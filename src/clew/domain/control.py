@@ -21,6 +21,7 @@ from clew.domain.events import (
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.model_client import ThreadKind
 from clew.domain.open_run import OpenRun, run_after
+from clew.domain.run_events import RunResumed, RunStarted
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 
@@ -40,8 +41,8 @@ class Control(NamedTuple):
 
     ``head`` is the hash of the version, empty where it is not recorded yet; ``messages`` counts those on the
     path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
-    conversation that was imported as this thread; ``run`` is the run that has begun and not ended. Nothing in it is
-    changed in place.
+    conversation that was imported as this thread; ``run`` is the run that has begun and not ended, ``agents``
+    maps the ids of agents to the version where each last began or went on with a run. Nothing in it is changed in place.
     """
 
     version: int = 0
@@ -60,12 +61,16 @@ class Control(NamedTuple):
     updated_at: int = 0
     kind: ThreadKind = "local"
     run: OpenRun | None = None
+    agents: dict[str, int] = {}  # noqa: RUF012  # the same
 
 
 def detached(control: Control) -> Control:
     """The same, sharing nothing that could be changed in place."""
     return control._replace(
-        labels=deepcopy(control.labels), metadata=deepcopy(control.metadata), checkpoints=dict(control.checkpoints)
+        labels=deepcopy(control.labels),
+        metadata=deepcopy(control.metadata),
+        checkpoints=dict(control.checkpoints),
+        agents=dict(control.agents),
     )
 
 
@@ -114,6 +119,9 @@ def advance(control: Control, event: Event) -> Control:
             return then._replace(status=_STATUS_AFTER[event.type], run=None)
         case HistoryRewound():
             return then._replace(run=None)  # what began on the path that was left does not go on
+        case RunStarted(agent=agent) | RunResumed(agent=agent):
+            run = run_after(control.run, event.version, event.run_id, data)
+            return then._replace(run=run, agents={**control.agents, agent.id: event.version})
         case _:
             run = run_after(control.run, event.version, event.run_id, data)
             return then if run is control.run else then._replace(run=run)

@@ -16,6 +16,7 @@ from clew.domain.errors import (
     UnknownVersionError,
 )
 from clew.domain.events import (
+    TYPE_NAMES,
     CheckpointMade,
     HistoryRewound,
     MessageAppended,
@@ -38,6 +39,7 @@ from clew.domain.names import check_checkpoint_name
 from clew.domain.open_run import check_step, run_after
 from clew.domain.run_errors import RunTakenOverError
 from clew.domain.run_events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
+from clew.domain.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,10 +307,19 @@ def _advanced(thread_id: str, control: Control, intent: Advance) -> list[Decided
             continue
         happened = placed(step, version)
         check_step(thread_id, run, intent.run_id, intent.attempt, happened)
-        check_json(happened.model_dump(), "step")
+        _check_fields(happened, TYPE_NAMES[type(happened)])
         run = run_after(run, version, intent.run_id, happened)
         decided.append(Decided(happened, count, intent.run_id))
     return decided
+
+
+def _check_fields(value: Value, where: str) -> None:
+    for name in type(value).model_fields:
+        field = getattr(value, name)
+        if isinstance(field, Value):
+            _check_fields(field, f"{where}.{name}")
+        else:
+            check_json(list(field) if isinstance(field, tuple) else field, f"{where}.{name}")
 
 
 def _said(messages: tuple[Message, ...], count: int) -> list[Decided]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
@@ -12,9 +13,15 @@ from clew.domain.errors import ClewError, CorruptEventError, ImportFormatError, 
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.names import check_id, parse_stream_name, stream_name
 from clew.domain.ports import Fork, Row, Shred
+from clew.domain.run_events import RunResumed, RunStarted
 
 Address: TypeAlias = tuple[str, int]
 """A row's stream and version."""
+
+NAMES_BLOBS = frozenset({"run-started", "run-resumed"})
+"""Types of events that name blobs."""
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 AGAIN = "Export it again, or take another copy of the file; what is imported until then stays, and is skipped."
 
@@ -31,7 +38,7 @@ class EventsReport(NamedTuple):
 
     ``threads`` were begun or extended, with so many ``events``, ``messages`` among them; ``skipped`` events were there
     already, and equal. ``torn`` is true when the file ends before its end: what it has was imported up to ``line``, the
-    last one that was read and kept.
+    last one that was read and kept. ``definitions`` of agents were added.
     """
 
     threads: int
@@ -41,6 +48,7 @@ class EventsReport(NamedTuple):
     torn: bool
     line: int
     failed: list[RefusedLine]
+    definitions: int = 0
 
 
 class There(Protocol):
@@ -53,6 +61,13 @@ class There(Protocol):
     def first(self, stream: str) -> Row | None:
         """The first row of the stream's own, None when there is no such stream."""
         ...
+
+
+def named_blobs(event: Event) -> list[bytes]:
+    """The digests of the blobs that an event names: what the agent is made of that runs."""
+    if not isinstance(event.data, RunStarted | RunResumed):
+        return []
+    return [bytes.fromhex(name) for name in event.data.fingerprint.digests if _DIGEST.fullmatch(name)]
 
 
 def check_stream(entry: Entry, tenant: str) -> None:

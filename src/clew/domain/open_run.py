@@ -86,16 +86,17 @@ def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, s
     RunTakenOverError when the run is not theirs any more; ApprovalNotPendingError for an approval that nobody waits
     for, and so for one that was given before.
     """
+    if isinstance(step, ApprovalGiven):
+        asked = () if run is None or run.id != run_id else run.asked
+        if all(version != step.request for version, _ in asked):
+            raise ApprovalNotPendingError(thread_id, step.request)
+        return
     if isinstance(step, RunStarted):
         allowed = run is None
     elif run is None or run.id != run_id:
         allowed = False
     elif isinstance(step, RunResumed):
         allowed = step.attempt == run.attempt + 1
-    elif isinstance(step, ApprovalGiven):
-        if all(version != step.request for version, _ in run.asked):
-            raise ApprovalNotPendingError(thread_id, step.request)
-        allowed = True
     else:
         allowed = attempt == run.attempt and _fits(run, step)
     if not allowed:

@@ -14,6 +14,7 @@ ClewError
 │   ├── MissingExtraError          an optional package that is not installed
 │   └── UnsupportedThreadError     a kind of thread that the client or the service cannot do
 ├── ToolFailedError                a tool raised, and its error is to be raised
+├── RunStoppedError                a stream that was left, and is asked for more
 ├── RunLimitError                  a run took more rounds or time than it may
 ├── ApprovalPendingError           a run waits for somebody's approval
 ├── ApprovalNotPendingError        what was to be approved does not wait for it
@@ -145,6 +146,13 @@ class ToolFailedError(ClewError):
             f"The tool {tool!r} raised {kind}. The run ended with it, and the log has it; run again to go on."
         )
         self.tool = tool
+
+
+class RunStoppedError(ClewError):
+    """A stream that was left is asked for more."""
+
+    def __init__(self) -> None:
+        super().__init__("The stream was left, and the run ended with it: what came is on the log. Run again to go on.")
 
 
 class RunLimitError(ClewError):

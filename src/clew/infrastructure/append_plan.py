@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple, Protocol
@@ -17,7 +17,6 @@ from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
 from clew.domain.run_errors import RunInProgressError
 from clew.infrastructure.recorder import (
-    NOTHING,
     Append,
     Appended,
     Blob,
@@ -32,6 +31,8 @@ SALT_BYTES = 16
 
 _BEFORE_SURROGATES = 0xD7FF
 _AFTER_SURROGATES = "\ue000"
+
+_LAST_MICROSECOND = 2**63 - 1
 
 
 # Plain tuples, because a writer's budget is a few microseconds an append.
@@ -99,7 +100,9 @@ class Plan:
     """Where the streams of the append stand after it."""
     began: dict[str, Fork | None]
     """The streams that the append begins, in order, and what they are forks of."""
-    leases: Mapping[str, Lease | None] = NOTHING
+    beside: bool = False
+    """Whether the append has blobs, claims or drafts."""
+    leases: tuple[tuple[str, Lease | None], ...] = ()
     """What its claims come to: a lease that is taken or kept, None for one that is let go of."""
 
 
@@ -126,30 +129,29 @@ def plan(append: Append, known: Known) -> Plan | Appended:
     are linked to, links or digests that are not as many as the events, a blob under another digest than its own).
     """
     try:
-        return _plan(append, known)
+        # Before the versions: who lost the answer asks again with the versions of then.
+        first = None if append.key is None else _repeated(append.key, known)
+        return _plan(append, known) if first is None else first
     except UnicodeEncodeError as error:
         msg = f"Names, types and keys must be valid Unicode; found {error.object!r}. Take another."
         raise InvalidNameError(msg) from None
 
 
-def _plan(append: Append, known: Known) -> Plan | Appended:
-    if append.key is not None:
-        append.key.key.encode()  # checked here, because not every store finds out by itself
-        # Before the versions: who lost the answer asks again with the versions of then.
-        first = known.outcome(append.key)
-        if first is not None:
-            return first.repeat(append.key)
+def _repeated(key: Key, known: Known) -> Appended | None:
+    key.key.encode()  # checked here, because not every store finds out by itself
+    first = known.outcome(key)
+    return None if first is None else first.repeat(key)
+
+
+def _plan(append: Append, known: Known) -> Plan:
     made = Plan(append, [], {}, {})
     if append.claims:
-        # Before the versions, too: who comes second is told that somebody runs, and not only that somebody wrote.
-        made.leases = _decide_claims(append.claims, known)
-    if append.forks:
-        _check_forks(append, known)
+        # Before the versions: who comes second is told that somebody runs, and not only that somebody wrote.
+        made.leases = tuple(_decide_claims(append.claims, known).items())
+    if append.forks or append.digests:
+        _check_origin(append, known)
     if append.links and len(append.links) != len(append.events):
         msg = f"An append of {len(append.events)} events has {len(append.links)} links."
-        raise ValueError(msg)
-    if append.digests and len(append.digests) != len(append.events):
-        msg = f"An append of {len(append.events)} events has {len(append.digests)} digests."
         raise ValueError(msg)
     for number, event in enumerate(append.events):
         name = stream_name(event.originator_id)
@@ -206,7 +208,10 @@ def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: K
     return found
 
 
-def _check_forks(append: Append, known: Known) -> None:
+def _check_origin(append: Append, known: Known) -> None:
+    if append.digests and len(append.digests) != len(append.events):
+        msg = f"An append of {len(append.events)} events has {len(append.digests)} digests."
+        raise ValueError(msg)
     for name in append.forks:
         head = known.head(name)
         if head is not None:
@@ -238,7 +243,10 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
     """What claims come to, one after the other. Raises RunInProgressError for one that is somebody else's."""
     leases: dict[str, Lease | None] = {}
     for claim in claims:
-        claim.holder.encode()  # checked here, because not every store finds out by itself
+        (claim.stream + claim.holder).encode()  # as above
+        if not 0 <= claim.until <= _LAST_MICROSECOND:
+            msg = f"The lease of {claim.stream!r} cannot last until {claim.until}: that is no time, in microseconds."
+            raise ValueError(msg)
         held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
         mine = held is None or held.holder == claim.holder
         if not claim.until:
@@ -252,14 +260,15 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
 
 
 def _check_beside(made: Plan, known: Known) -> None:
+    made.beside = True
     append = made.append
-    wanted = [name for name, lease in made.leases.items() if lease is not None]
+    wanted = [name for name, lease in made.leases if lease is not None]
     wanted += [draft.stream for draft in append.drafts if draft.data is not None]
     for name in wanted:
         if name not in made.heads and known.head(name) is None:
             raise RecordedConflictError(name, 1, 0)
     for draft in append.drafts:
-        draft.run_id.encode()  # as above
+        (draft.stream + draft.run_id).encode()  # as above
     for blob in append.blobs:
         _check_blob(blob)
 

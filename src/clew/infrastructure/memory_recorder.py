@@ -36,6 +36,7 @@ from clew.infrastructure.append_plan import (
     stream_name,
 )
 from clew.infrastructure.append_queue import AppendQueue
+from clew.infrastructure.memory_beside import Beside
 from clew.infrastructure.recorder import (
     Append,
     Appended,
@@ -73,9 +74,7 @@ class MemoryRecorder(POPOProcessRecorder):
         self._infos: list[StreamInfo] = []
         self._forks: dict[str, list[StreamInfo]] = {}
         self._keys: dict[tuple[str, str], Outcome] = {}
-        self._blobs: dict[bytes, Blob] = {}
-        self._leases: dict[str, Lease] = {}
-        self._drafts: dict[str, Draft] = {}
+        self._beside = Beside()
         self._shredded = 0
         self._committed = False
         self._shut = False
@@ -147,23 +146,10 @@ class MemoryRecorder(POPOProcessRecorder):
             self._keys[append.key.stream, append.key.key] = found
         if append.tracking is not None:
             self._insert_tracking(append.tracking)
-        self._put_beside(made)
+        if made.beside:
+            self._beside.put(made)
         self._committed = True
         return appended
-
-    def _put_beside(self, made: Plan) -> None:
-        for blob in made.append.blobs:
-            self._blobs.setdefault(blob.digest, blob)
-        for name, lease in made.leases.items():
-            if lease is None:
-                del self._leases[name]
-            else:
-                self._leases[name] = lease
-        for draft in made.append.drafts:
-            if draft.data is None:
-                self._drafts.pop(draft.stream, None)
-            else:
-                self._drafts[draft.stream] = draft
 
     def _shred(self, shred: Shred) -> None:
         row = self._own(shred.stream, shred.version)
@@ -254,23 +240,22 @@ class MemoryRecorder(POPOProcessRecorder):
     def blob(self, digest: bytes) -> Blob | None:
         """The blob of that digest."""
         with self._open_lock():
-            return self._blobs.get(digest)
+            return self._beside.blobs.get(digest)
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
         """Key and digest of each blob in the order in which they came: the key is its place in it, from one."""
         with self._open_lock():
-            start = max(after, 0)
-            return list(enumerate(islice(self._blobs, min(start, sys.maxsize), min(start + limit, sys.maxsize)), start + 1))
+            return list(enumerate(self._beside.blobs, start=1))[max(after, 0) :][:limit]
 
     def draft(self, stream: str) -> Draft | None:
         """The part of an answer that was last written down for the stream."""
         with self._open_lock():
-            return self._drafts.get(stream)
+            return self._beside.drafts.get(stream)
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream as it was last taken: what the plan of the next append is told as well."""
         with self._open_lock():
-            return self._leases.get(stream)
+            return self._beside.leases.get(stream)
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""

@@ -41,6 +41,7 @@ class Checkpoints:
         self._look_at = LOOK_BYTES
         self._try_at = 0.0
         self._scrub = False
+        self._wipe = False
 
     def count(self, state_bytes: int) -> None:
         """A commit added so many bytes of events to the log."""
@@ -49,6 +50,10 @@ class Checkpoints:
     def scrub(self) -> None:
         """Text was shredded: what the log still has of it is to go."""
         self._scrub = True
+
+    def wipe(self) -> None:
+        """Text was written that is overwritten soon: the log need not be emptied of it now, but when it is time."""
+        self._wipe = True
 
     def take_over(self) -> None:
         """See to a log that was there at the opening: of text that a process shredded before it was killed.
@@ -74,12 +79,12 @@ class Checkpoints:
         if size >= TRUNCATE_BYTES:
             self._try("TRUNCATE", BUSY_MS if size < PATIENT_BYTES else PATIENT_MS)
         elif self._written >= PASSIVE_BYTES:
-            self._try("PASSIVE", BUSY_MS)
+            self._try("TRUNCATE" if self._wipe else "PASSIVE", BUSY_MS)
         return None
 
     def finish(self) -> None:
         """The last try for shredded text, when the store is closed; the caller holds the lock."""
-        if self._scrub:
+        if self._scrub or self._wipe:
             self._checkpoint("TRUNCATE", PATIENT_MS)
 
     def truncate(self) -> bool:
@@ -95,7 +100,8 @@ class Checkpoints:
         if done:
             self._written = 0
             self._look_at = LOOK_BYTES
-            self._scrub = self._scrub and mode != "TRUNCATE"
+            if mode == "TRUNCATE":
+                self._scrub = self._wipe = False
         else:
             self._try_at = time.monotonic() + AGAIN_SECONDS
 

@@ -86,6 +86,20 @@ def of_write_ahead_log(name: str, path: str, size: int) -> Finding:
     return Finding(name, "warning", found, advice)
 
 
+def of_runs(path: str, now: int) -> Finding:
+    """What runs keep beside the events of a store; ``now`` is in microseconds since 1970."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+            leases, drafts = connection.execute(
+                "SELECT (SELECT count(*) FROM lease WHERE until > ?), (SELECT count(*) FROM draft)", (now,)
+            ).fetchone()
+            blobs, size = connection.execute("SELECT count(*), total(length(data)) FROM blob").fetchone()
+    except sqlite3.Error as error:
+        return Finding("runs", "failed", f"{path}: {error}.", "Look at its pages: `clew doctor --verify`.")
+    found = f"{leases:,} under way, {drafts:,} with an answer that was arriving; {blobs:,} blobs of {_kibibytes(size)}."
+    return Finding("runs", "ok", found)
+
+
 def of_pages(name: str, path: str) -> Iterator[Finding]:
     """Whether the pages of a file are whole, if it is there: it takes as long as reading the file."""
     if not Path(path).exists():
@@ -100,6 +114,10 @@ def of_pages(name: str, path: str) -> Iterator[Finding]:
         return
     advice = "Restore a copy of it." if name == "pages" else "Delete it: it is made anew from the log."
     yield Finding(name, "failed", f"{path} is damaged: {'; '.join(said)}.", advice)
+
+
+def _kibibytes(size: float) -> str:
+    return f"{size / 1024:,.1f} KiB"
 
 
 def _mebibytes(size: int) -> str:

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder import Appended, Key, Row, Snapshot, StreamInfo
+from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo
 
 if TYPE_CHECKING:
     from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
@@ -77,6 +77,9 @@ KEY = (
     "SELECT k.first, k.last, k.salt, k.digest FROM stream s CROSS JOIN append_key k ON k.stream = s.id "
     "WHERE s.name = ? AND k.key = ?"
 )
+LEASE = "SELECT l.holder, l.until FROM stream s CROSS JOIN lease l ON l.stream = s.id WHERE s.name = ?"
+DRAFT = "SELECT d.run, d.data FROM stream s CROSS JOIN draft d ON d.stream = s.id WHERE s.name = ?"
+BLOB = "SELECT digest, kind, data FROM blob WHERE digest = ?"
 KEY_ROWS = "SELECT position, hash, version FROM event WHERE position BETWEEN ? AND ? ORDER BY position"
 
 _version = itemgetter(2)
@@ -178,6 +181,26 @@ class SQLiteReads:
             _SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto}
         )
         return Snapshot(*found[0]) if found else None
+
+    def blob(self, digest: bytes) -> Blob | None:
+        """The blob of that digest as it lies in the store."""
+        found = self.datastore.query(BLOB, (digest,))
+        return Blob._make(found[0]) if found else None
+
+    def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
+        """Key and digest of each blob in the order in which they came."""
+        sql = "SELECT rowid, digest FROM blob WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        return [(key, digest) for key, digest in self.datastore.query(sql, (after, limit))]
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken."""
+        found = self.datastore.query(LEASE, (stream,))
+        return Lease(stream, *found[0]) if found else None
+
+    def draft(self, stream: str) -> Draft | None:
+        """The part of an answer that was last written down for the stream."""
+        found = self.datastore.query(DRAFT, (stream,))
+        return Draft(stream, *found[0]) if found else None
 
     def shredded(self) -> int:
         """How many rows were ever shredded."""

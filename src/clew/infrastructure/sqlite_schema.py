@@ -13,10 +13,25 @@ from clew.domain.errors import StoreSchemaError
 APPLICATION_ID = 0x436C6577
 """``Clew`` in ASCII, in the header of the file."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {}
-"""The statements that lead from a schema to the next one. The first schema is the present one: there are none yet."""
+_BESIDE = (
+    # A table with row ids, so that a blob that comes never moves the others: see the writer on what is shredded.
+    "CREATE TABLE blob (digest BLOB PRIMARY KEY NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL)",
+    "CREATE TABLE lease (stream INTEGER PRIMARY KEY, holder TEXT NOT NULL, until INTEGER NOT NULL)",
+    # The margin is a page of noughts: SQLite keeps the beginning of a long row in a page of the tree, where rows are
+    # moved about and copies stay behind, and the rest in pages of its own, which are wiped when it goes.
+    """CREATE TABLE draft (
+        stream INTEGER PRIMARY KEY,
+        run TEXT NOT NULL,
+        margin BLOB NOT NULL,
+        data BLOB NOT NULL
+    )""",
+)
+"""What lies beside the chain since the second schema."""
+
+MIGRATIONS: dict[int, tuple[str, ...]] = {1: _BESIDE}
+"""The statements that lead from a schema to the next one."""
 
 # Streams are integers inside, so that rows and their index stay small and a lineage is read by integer keys.
 TABLES = (
@@ -58,6 +73,7 @@ TABLES = (
     ) WITHOUT ROWID""",
     "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT INTO counter (name, value) VALUES ('shredded', 0)",
+    *_BESIDE,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )

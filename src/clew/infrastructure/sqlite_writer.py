@@ -10,6 +10,7 @@ from eventsourcing.persistence import IntegrityError
 from eventsourcing.sqlite import SQLiteTrackingRecorder
 
 from clew.domain.errors import ClewError
+from clew.infrastructure import sqlite_beside
 from clew.infrastructure.append_plan import (
     KnownHead,
     Outcome,
@@ -20,10 +21,10 @@ from clew.infrastructure.append_plan import (
     outcome,
     plan,
 )
-from clew.infrastructure.recorder import Append, Appended, Key, RecordedConflictError, Shred
+from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
 from clew.infrastructure.sqlite_checkpoints import Checkpoints
 from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite_reads import HIGHEST, find_outcome
+from clew.infrastructure.sqlite_reads import HIGHEST, LEASE, find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
@@ -175,6 +176,8 @@ class SQLiteWriter:
         self._heads.update(made.heads)
         if append.shreds or append.snapshots or append.key is not None:
             self._add(connection, append, first)
+        if made.beside:
+            sqlite_beside.put(connection, made)
         self._plans.append((made, first))
         return outcome(made.rows, first)
 
@@ -269,6 +272,10 @@ class SQLiteWriter:
                 self._checkpoints.scrub()
             for row in made.rows:
                 written += len(row[3])
+            if made.beside:
+                written += sqlite_beside.size(made)
+                if made.append.drafts:
+                    self._checkpoints.wipe()
         self._checkpoints.count(written)
         self._plans.clear()
 
@@ -296,7 +303,9 @@ class SQLiteWriter:
         try:
             self._store.drop_writing()
             connection = self._store.writing()
-            if all(self._is_stored(connection, made, first) for made, first in plans):
+            if all(self._is_stored(connection, made, first) for made, first in plans) and sqlite_beside.is_stored(
+                connection, [made for made, _ in plans]
+            ):
                 self._plans = plans
                 self._done()
                 return outcomes
@@ -355,6 +364,11 @@ class SQLiteWriter:
         connection = self._store.writing()
         self._flush(connection)
         return find_outcome(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), key)
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream."""
+        row = self._store.writing().execute(LEASE, (stream,)).fetchone()
+        return None if row is None else Lease(stream, *row)
 
     def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
         if abs(version) > HIGHEST:

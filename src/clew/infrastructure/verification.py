@@ -11,7 +11,7 @@ from clew.domain.control import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name
-from clew.domain.ports import Fault, StreamInfo, Verdict
+from clew.domain.ports import Blob, Fault, StreamInfo, Verdict
 from clew.infrastructure.control_snapshots import read_control
 from clew.infrastructure.envelope import decode, peek
 
@@ -38,7 +38,7 @@ def verify_store(recorder: Recorder) -> Verdict:
         after = page[-1].key
     for key, version in recorder.orphans(1):
         return Verdict(streams, events, Fault(_owner(recorder, key), version, "no append has put it there"))
-    return Verdict(streams, events, None)
+    return Verdict(streams, events, _check_blobs(recorder))
 
 
 def verify_lineage(recorder: Recorder, name: str) -> Verdict:
@@ -52,6 +52,24 @@ def verify_lineage(recorder: Recorder, name: str) -> Verdict:
             return Verdict(streams, events, fault)
         stream = None if stream.parent is None else recorder.stream(stream.parent)
     return Verdict(streams, events, None)
+
+
+def _check_blobs(recorder: Recorder) -> Fault | None:
+    """The first blob whose bytes are not those that it is named by; it is of no thread, and has no version."""
+    after = LOWEST
+    while page := recorder.blobs(after=after, limit=PAGE):
+        for _, name in page:
+            found = recorder.blob(name)
+            if found is None or not is_whole(found):
+                shown = name.hex() if isinstance(name, bytes) else repr(name)
+                return Fault(f"#blob:{shown}", 0, "its bytes are not those that it is named by")
+        after = page[-1][0]
+    return None
+
+
+def is_whole(blob: Blob) -> bool:
+    """Whether a blob holds the bytes that its digest is of; what is not even of the right kind, as above, does not."""
+    return isinstance(blob.data, bytes) and digest(blob.data) == blob.digest
 
 
 def _owner(recorder: Recorder, key: int) -> str:

@@ -18,7 +18,7 @@ class Directory:
     """
 
     name = "directory"
-    version = 1
+    version = 2
     tables = (
         Table(
             "thread",
@@ -39,6 +39,7 @@ class Directory:
                 Column("labels", "json"),
                 Column("imported", "integer"),
                 Column("source_id", "json"),
+                Column("kind"),
             ),
             key=("tenant", "thread_id"),
             indexes=(
@@ -98,7 +99,7 @@ class Directory:
         if event.data is not None:
             yield from self._change(event, event.data, row, rows)
         elif rows.get("thread", event.tenant, event.thread_id) is None:  # it begins with what is not known here
-            row |= {**_begun(event), "created_at": 0, "metadata": {}, "imported": 0}
+            row |= {**_begun(event), "created_at": 0, "metadata": {}, "imported": 0, "kind": "local"}
         yield Upsert("thread", row)
 
     def _change(self, event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:
@@ -111,6 +112,7 @@ class Directory:
                     "metadata": data.get("metadata", {}),
                     "imported": int(source is not None),
                     "source_id": None if source is None else source.get("id"),
+                    "kind": data.get("kind", "local"),
                 }
                 yield from self._label(event, data.get("labels", {}), row, {}, event.position)
             case "thread-forked":
@@ -148,6 +150,7 @@ class Directory:
             "parent_id": parent,
             "forked_at": cut,
             "tree": there.get("tree", event.position),
+            "kind": data.get("kind") or there.get("kind", "local"),
         }
         of_parent = (Where("tenant", "=", event.tenant), Where("thread_id", "=", parent), Where("version", "<=", cut))
         for mark in rows.select(Query("checkpoint", of_parent)):

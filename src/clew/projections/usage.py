@@ -11,15 +11,26 @@ from clew.domain.projection import Change, Column, Recorded, Recount, Rows, Tabl
 _DAY = 86_400_000_000
 """Microseconds."""
 
+_CALLS = {
+    "model-called": "model_calls",
+    "tool-started": "tool_calls",
+    "model-failed": "failed_calls",
+    "answer-interrupted": "failed_calls",
+    "tool-failed": "failed_calls",
+}
+"""What each of these events counts as."""
+
 
 class Usage:
-    """A row for each thread and day (UTC): events and messages, bytes stored, and tokens as far as messages tell.
+    """A row for each thread and day (UTC): events, messages, bytes stored, the calls of runs, and tokens.
 
-    A thread's own: what a fork inherited is counted where it was recorded.
+    Tokens are those that models told of in runs, and that other messages tell. Failed calls are those of models and
+    tools that failed, were refused or were interrupted. A thread's own: what a fork inherited is counted where it was
+    recorded.
     """
 
     name = "usage"
-    version = 1
+    version = 2
     tables = (
         Table(
             "usage",
@@ -32,6 +43,9 @@ class Usage:
                 Column("bytes", "integer", adds=True),
                 Column("input_tokens", "integer", adds=True),
                 Column("output_tokens", "integer", adds=True),
+                Column("model_calls", "integer", adds=True),
+                Column("tool_calls", "integer", adds=True),
+                Column("failed_calls", "integer", adds=True),
             ),
             key=("tenant", "thread_id", "day"),
             indexes=(("tenant", "day"),),
@@ -60,6 +74,10 @@ class Usage:
                     values |= tokens(message["metadata"].get("usage"))
                 elif message.get("source"):
                     values |= tokens(_imported(message["source"]))
+        elif event.type in _CALLS:
+            values[_CALLS[event.type]] = 1
+        elif event.type == "model-answered" and event.data is not None:
+            values |= tokens(event.data.get("usage"))
         counted = Upsert("usage", values)
         if event.type == "message-redacted":
             return (counted, Recount("usage", event.tenant, event.kind, event.thread_id))
@@ -75,7 +93,7 @@ def _imported(source: Any) -> Any:
 
 
 def tokens(usage: Any) -> dict[str, int]:
-    """The tokens that a message's ``usage`` tells, under the names of either API of OpenAI's."""
+    """The tokens that a ``usage`` tells, under the names of either API of OpenAI's."""
     found: dict[str, int] = {}
     if isinstance(usage, dict):
         for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):

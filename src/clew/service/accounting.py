@@ -1,4 +1,4 @@
-"""How much there is: threads, events, messages, bytes and tokens, all in all, by thread and by day."""
+"""How much there is: threads, events, messages, bytes, tokens and calls, all in all, by thread and by day."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ By: TypeAlias = Literal["total", "thread", "day"]
 
 USAGE = "usage"
 
-_COUNTED = ("events", "messages", "bytes", "input_tokens", "output_tokens")
+_COUNTED = (
+    *("events", "messages", "bytes", "input_tokens", "output_tokens"),
+    *("model_calls", "tool_calls", "failed_calls"),
+)
 
 
 class Usage(NamedTuple):
     """What was recorded: of a thread, on a day, or all in all; the other of the two is None.
 
     ``forks`` are those of the threads that have a parent. What a fork inherited is counted where it was recorded.
-    ``bytes`` are those of the events as they are stored; tokens are those that messages tell of.
+    ``bytes`` are those of the events as they are stored; tokens are those that models told of in runs, and that other
+    messages tell. ``tool_calls`` are those that were begun, and ``failed_calls`` those of models and tools that failed,
+    were refused or were interrupted.
     """
 
     thread_id: str | None
@@ -37,6 +42,9 @@ class Usage(NamedTuple):
     bytes: int
     input_tokens: int
     output_tokens: int
+    model_calls: int = 0
+    tool_calls: int = 0
+    failed_calls: int = 0
 
 
 def usage(core: Core, *, thread: str | None, since: date | None, until: date | None, by: By) -> Operation[list[Usage]]:
@@ -80,7 +88,7 @@ def _usage(rows: Iterable[RowValues], forks: frozenset[str], by: By, key: str) -
     for row in rows:
         threads.add(row["thread_id"])
         for name in _COUNTED:
-            counted[name] += row[name]
+            counted[name] += row.get(name, 0)  # tables that are built anew meanwhile may lack one
     return Usage(
         thread_id=key if by == "thread" else None,
         day=date.fromisoformat(key) if by == "day" else None,

@@ -59,6 +59,7 @@ def examine(
 
 def _of_core(core: Core, path: str, *, verify: bool) -> Iterator[Finding]:
     yield Finding("database", "ok", f"{path} can be opened; it has {core.log.last_position():,} positions.")
+    yield sqlite_doctor.of_runs(path, clock.now())
     yield from _projections(core)
     if verify:
         yield of_verdict(core.log.verify(), "that is everything")

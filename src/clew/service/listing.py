@@ -267,6 +267,7 @@ def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
         labels=row["labels"],
         checkpoints={mark["name"]: mark["at"] for mark in marks},
         imported=bool(row["imported"]),
+        kind=row.get("kind") or "local",
     )
 
 

@@ -11,10 +11,19 @@ from typing import BinaryIO, NamedTuple
 
 from clew.domain.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.control import SNAPSHOT_EVERY, Control
-from clew.domain.errors import ConflictError, ImportFormatError, UnknownThreadError
+from clew.domain.errors import ConflictError, CorruptEventError, ImportFormatError, UnknownThreadError
 from clew.domain.events import Event
-from clew.domain.moving import AGAIN, Batch, EventsReport, RefusedLine, check_stream, with_batch
-from clew.domain.ports import EventLog, Fork, Restore, Row
+from clew.domain.moving import (
+    AGAIN,
+    NAMES_BLOBS,
+    Batch,
+    EventsReport,
+    RefusedLine,
+    check_stream,
+    named_blobs,
+    with_batch,
+)
+from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.core import ATTEMPTS, Core
@@ -35,10 +44,14 @@ MOST_HELD = 32 << 20
 """Stored bytes of one commit that waits for the redaction of what was redacted in it, so that the copy verifies."""
 
 
-def export_events(core: Core, thread_ids: Iterable[str] | None) -> Operation[Iterator[bytes]]:
+def export_events(
+    core: Core, thread_ids: Iterable[str] | None, *, definitions: bool = False
+) -> Operation[Iterator[bytes]]:
     """The lines of threads with all their ancestors, or of the whole tenant, in position order.
 
-    The lines read the log as they are asked for: see next_lines(). Raises UnknownThreadError.
+    With ``definitions`` those of the agents that ran on them are there, each before the first event that names it, as
+    far as the store has them. The lines read the log as they are asked for: see next_lines(). Raises
+    UnknownThreadError.
     """
     rows = _all_rows(core)
     if thread_ids is not None:
@@ -47,7 +60,7 @@ def export_events(core: Core, thread_ids: Iterable[str] | None) -> Operation[Ite
         rows = heapq.merge(
             *(_own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position")
         )
-    return _lines(core.log, rows)
+    return _lines(core.log, rows, definitions=definitions)
 
 
 def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
@@ -71,7 +84,9 @@ def import_events(
             gathered = yield from read(reader.gather)
             batch = yield from _write(core, reader, gathered)
             report = with_batch(report, batch, since=since, line=reader.line)
-            report = report._replace(torn=reader.torn, failed=report.failed + reader.failed)
+            report = report._replace(
+                torn=reader.torn, failed=report.failed + reader.failed, definitions=reader.definitions
+            )
             if progress is not None:
                 progress(report)
         yield from _write(core, reader, reader.empty())  # the last snapshots
@@ -81,6 +96,11 @@ def import_events(
 def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
     """Commit a batch; if somebody else wrote to one of its threads meanwhile, it is checked again on what is there."""
     conflict = ConflictError("import", 0, 0)
+    missing = yield from read(reader.missing)
+    if missing:
+        # Before the events that name them: who reads those finds these. They belong to no thread, and nobody conflicts.
+        yield from wait(core.log.submit(Write((), {}, blobs=missing)).outcome)
+        reader.definitions += len(missing)
     for _ in range(ATTEMPTS):
         controls = yield from read(reader.controls)
         if not batch.rows and not controls:
@@ -102,10 +122,11 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
 
 
 class _Read(NamedTuple):
-    """An event of the file, and the line that it is on."""
+    """An event of the file, the line that it is on, and the blobs before it, which it names."""
 
     line: int
     entry: Entry
+    blobs: tuple[Blob, ...]
 
 
 class _Reader:
@@ -118,8 +139,10 @@ class _Reader:
         self._refused: dict[str, int] = {}
         self._due: list[tuple[str, int]] = []
         self._ahead: Redactions | None = None
-        self._threads = self._events = 0
+        self._blobs: list[Blob] = []
+        self._threads = self._events = self._blobs_read = 0
         self.line = 1
+        self.definitions = 0
         self.ended = self.torn = False
         self.failed: list[RefusedLine] = []
 
@@ -143,9 +166,14 @@ class _Reader:
     def gather_again(self) -> Batch:
         """The same events on what is there now."""
         batch = self.empty()
-        for line, entry in self._held:
-            batch.add(line, entry)
+        for held in self._held:
+            batch.add(held.line, held.entry)
         return batch
+
+    def missing(self) -> list[Blob]:
+        """The blobs that the same events name, and the store does not have."""
+        named = {blob.digest: blob for held in self._held for blob in held.blobs}
+        return [blob for blob in named.values() if not _has(self._core.log, blob)]
 
     def controls(self) -> list[tuple[str, Control]]:
         """The snapshots that are due of what was written last, of the versions of which an append makes them."""
@@ -185,6 +213,9 @@ class _Reader:
                 case Entry() as entry:
                     self._add(batch, entry)
                     return len(entry.row.state)
+                case Blob() as blob:
+                    self._wait(blob)
+                    return len(blob.data)
                 case End() as end:
                     self._finish(batch, end)
                 case None:
@@ -193,7 +224,7 @@ class _Reader:
             self._fail(self._file.number, error)
         return 0
 
-    def _said(self, line: FileLine) -> Entry | End | None:
+    def _said(self, line: FileLine) -> Entry | Blob | End | None:
         """What a line says, None for the half of one."""
         try:
             said = read_line(line.text)
@@ -208,10 +239,20 @@ class _Reader:
     def _add(self, batch: Batch, entry: Entry) -> None:
         line = self._file.number
         check_stream(entry, self._core.tenant)
+        blobs, self._blobs = tuple(self._blobs), []
+        if blobs:
+            _check_named(entry.row, blobs)
         batch.add(line, entry)
-        self._held.append(_Read(line, entry))
+        self._held.append(_Read(line, entry, blobs))
         self._events += 1
         self._threads += entry.begins
+
+    def _wait(self, blob: Blob) -> None:
+        """Hold a blob until the event that names it, which is the next."""
+        self._blobs.append(blob)
+        self._blobs_read += 1
+        if sum(len(each.data) for each in self._blobs) > MOST_HELD:
+            raise ImportFormatError(f"More definitions stand before one event than any agent has. {AGAIN}")
 
     def _finish(self, batch: Batch, end: End) -> None:
         self._stop(batch, torn=False)
@@ -220,6 +261,11 @@ class _Reader:
                 f"The file says that it holds {end.events} events of {end.threads} threads, and {self._events} of "
                 f"{self._threads} were found. Lines are missing. {AGAIN}"
             )
+        if end.blobs != self._blobs_read or self._blobs:
+            raise ImportFormatError(
+                f"The file says that it holds {end.blobs} definitions, and {self._blobs_read} were found, the last "
+                f"{len(self._blobs)} without the event that names them. Lines are missing. {AGAIN}"
+            )
         if self._file.next() is not None:
             raise ImportFormatError("The file goes on after its end. Import each file on its own.")
 
@@ -227,7 +273,7 @@ class _Reader:
         """The end of what can be imported; what was redacted, without the event that says so, is left out."""
         self.ended, self.torn = True, torn
         if batch.open and not torn:
-            line, entry = self._held[min(batch.open.values())]
+            line, entry, _ = self._held[min(batch.open.values())]
             error = ImportFormatError(
                 f"Version {entry.row.version} of {entry.row.stream!r} was redacted, and the file does not hold the "
                 f"event that says so. {AGAIN}"
@@ -269,6 +315,24 @@ def _decoded(row: Row) -> Event:
     return decode(row.stream, row.version, row.type, row.state)
 
 
+def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
+    """Raise ImportFormatError unless an event names all of the blobs that stand before it."""
+    try:
+        named = named_blobs(_decoded(row))
+    except CorruptEventError:
+        named = []
+    for blob in blobs:
+        if blob.digest not in named:
+            raise ImportFormatError(f"The blob {blob.digest.hex()} is not named by the event after it. {AGAIN}")
+
+
+def _has(log: EventLog, blob: Blob) -> bool:
+    try:
+        return log.blob(blob.digest) is not None
+    except CorruptEventError:  # what is there stays as it is
+        return True
+
+
 def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
     """The streams of threads and of all that they were forked from, each once."""
     found: dict[str, None] = {}
@@ -282,15 +346,32 @@ def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _lines(log: EventLog, rows: Iterator[Row]) -> Iterator[bytes]:
+def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
     threads = events = 0
+    written: set[bytes] = set()
     yield write_line(Header())
     for row in rows:
+        if definitions and row.type in NAMES_BLOBS:
+            for blob in _not_yet(log, row, written):
+                yield write_line(blob)
         entry = Entry(row, _forked_from(log, row))
         threads += entry.begins
         events += 1
         yield write_line(entry)
-    yield write_line(End(threads, events))
+    yield write_line(End(threads, events, len(written)))
+
+
+def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
+    """The blobs that an event names, those that are there and were not written before."""
+    try:
+        named = named_blobs(_decoded(row))
+    except CorruptEventError:  # it is moved as it is
+        return
+    for name in named:
+        blob = None if name in written else log.blob(name)
+        if blob is not None:
+            written.add(name)
+            yield blob
 
 
 def _forked_from(log: EventLog, row: Row) -> Fork | None:

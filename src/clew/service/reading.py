@@ -17,6 +17,7 @@ from clew.domain.errors import (
 from clew.domain.events import Event, to_microseconds, to_time
 from clew.domain.history import History, HistoryBuilder, ThreadState
 from clew.domain.json_values import JsonObject
+from clew.domain.model_client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
 from clew.service.core import Core, load
@@ -30,7 +31,10 @@ PAGE = 500
 
 
 class ThreadSummary(NamedTuple):
-    """A thread in a list. ``head`` is its hash in hex; ``metadata`` names an imported thread's ``source_id``."""
+    """A thread in a list. ``head`` is its hash in hex; ``metadata`` names an imported thread's ``source_id``.
+
+    ``kind`` says who holds the history: ``local`` is Clew, ``remote`` a service.
+    """
 
     thread_id: str
     title: str | None
@@ -46,6 +50,7 @@ class ThreadSummary(NamedTuple):
     labels: JsonObject
     checkpoints: dict[str, int]
     imported: bool
+    kind: ThreadKind = "local"
 
 
 def existing(core: Core, thread_id: str) -> Operation[Control]:
@@ -167,6 +172,7 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
         labels=control.labels,
         checkpoints=control.checkpoints,
         imported=control.imported,
+        kind=control.kind,
     )
 
 

@@ -68,7 +68,8 @@ class Remembered:
     """The caches of a service, shared by its actors.
 
     ``tips`` are controls that appends are decided on: they count on what was submitted being written. ``controls`` and
-    ``histories`` hold what the log had: they are never ahead of it. ``lock`` is held while something is decided.
+    ``histories`` hold what the log had: they are never ahead of it. ``blobs`` are digests of some that the log has.
+    ``lock`` is held while something is decided.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,7 @@ class Remembered:
         self.lock = threading.Lock()
         self.tips: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
         self.controls: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
+        self.blobs: set[bytes] = set()
         self.histories: Recent[Reading] = Recent(CACHED_HISTORIES, CACHED_MESSAGES)
 
     def before_fork(self) -> None:

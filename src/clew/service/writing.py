@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 
 from clew.domain.control import Control
 from clew.domain.decisions import (
+    Bind,
     Branch,
     Checkpoint,
     Intent,
@@ -31,9 +33,11 @@ from clew.domain.errors import (
 )
 from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
 from clew.domain.history import HistoryMessage, as_message
-from clew.domain.json_values import Json, JsonObject
+from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
+from clew.domain.model_client import ServiceKind, ThreadKind
 from clew.domain.ports import Fork, Key, Shred
+from clew.domain.run_events import ServiceThreadBound
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve
@@ -53,16 +57,29 @@ def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -
     return chosen
 
 
-def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[None]:
+def start_of(
+    core: Core, kind: ThreadKind, messages: tuple[Message, ...], service_thread_id: str | None
+) -> Operation[str]:
+    """Begin a thread of a kind, perhaps with what the service that holds it calls it; returns its id."""
+    chosen = core.thread_id()
+    intents: list[Intent] = [Start(messages=messages, kind=kind)]
+    if service_thread_id is not None:
+        check_text(service_thread_id, "service_thread_id")
+        known: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
+        intents.append(Bind(ServiceThreadBound(id=service_thread_id, kind=known)))
+    yield from commit(core, chosen, intents, Terms(base=Control()))
+    return chosen
+
+
+def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[Control]:
     """Begin a thread if it is not there. Raises ThreadDeletedError if it is there and deleted."""
     control = yield from load(core, thread_id)
     if control.version:
         check_readable(thread_id, control, "open")
-        return
-    try:
+        return control
+    with suppress(ThreadExistsError):
         yield from start(core, thread_id, Start(), actor)
-    except ThreadExistsError:
-        yield from readable(core, thread_id, "open")
+    return (yield from readable(core, thread_id, "open"))
 
 
 def as_messages(messages: Message | Sequence[Message]) -> tuple[Message, ...]:

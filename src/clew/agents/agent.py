@@ -1,0 +1,388 @@
+"""Agents: a model, instructions and tools, that run on threads and hold no conversation themselves."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, Unpack, overload
+
+from clew.agents import default_engine, own_loop
+from clew.agents.answer_format import response_format_of
+from clew.agents.approvals import pending
+from clew.agents.beginning import begin_run, resume_run
+from clew.agents.middleware import Middleware, RunContext, compose
+from clew.agents.options import ContinueOptions, RunOptions, ToolFunction
+from clew.agents.recording import Emit
+from clew.agents.response import AgentResponse
+from clew.agents.run import Run
+from clew.agents.setup import Limits, Setup, rules_of
+from clew.agents.stream import AgentStream, Stop
+from clew.agents.telemetry import Telemetry
+from clew.agents.tools import as_tools
+from clew.domain.agent_ports import EnginePort, ThreadPort
+from clew.domain.definitions import Definitions, blobs, changed
+from clew.domain.errors import InvalidContentError
+from clew.domain.json_values import JsonObject, check_json, check_text
+from clew.domain.messages import Message, check_message
+from clew.domain.model_client import ModelClient, ThreadKind
+from clew.domain.names import check_id
+from clew.domain.run_errors import AgentChangedError, AgentConfigurationError, UnsupportedThreadError
+from clew.domain.run_events import AgentIdentity, Fingerprint, RunResumed, RunStarted
+
+Input: TypeAlias = str | Message | Sequence[Message] | None
+"""What a run is given: words of the user, a message, several, or nothing, to answer what was said on the thread."""
+
+OnChangedAgent: TypeAlias = Literal["warn", "raise"]
+"""What is done when a thread is taken up again by an agent that is made of something else than before."""
+
+
+class AgentChangedWarning(UserWarning):
+    """A thread is taken up again by an agent that is made of something else than before."""
+
+
+class Agent:
+    """A model with instructions and tools. It holds no conversation: threads do, and many can be run at once.
+
+    ``id`` says who it is to the log and in other processes; by default it is the ``name``, and else ``agent``.
+    ``engine`` is where the threads live that it starts; without one, in memory. ``model`` and ``options`` (such as
+    ``temperature``) are those of its client unless given here or to a run. ``max_rounds`` is the number of model calls,
+    and ``max_seconds`` the time, that a run may take; ``retries`` is how often a request is sent again after a fault
+    that may pass. Raises AgentConfigurationError or InvalidNameError.
+    """
+
+    def __init__(
+        self,
+        client: ModelClient,
+        *,
+        engine: EnginePort | None = None,
+        id: str | None = None,  # noqa: A002  # what it is called in the event
+        name: str | None = None,
+        description: str | None = None,
+        instructions: str | None = None,
+        tools: Sequence[ToolFunction] = (),
+        model: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        middleware: Sequence[Middleware] = (),
+        telemetry: Telemetry | None = None,
+        max_rounds: int = 20,
+        max_seconds: float | None = None,
+        retries: int = 2,
+        on_changed_agent: OnChangedAgent = "warn",
+    ) -> None:
+        self.id = id or name or "agent"
+        check_id(self.id, "agent id")
+        for text, where in ((name, "name"), (description, "description"), (instructions, "instructions")):
+            if text is not None:
+                check_text(text, where)
+        if on_changed_agent not in {"warn", "raise"}:
+            raise AgentConfigurationError(f"on_changed_agent={on_changed_agent!r} is neither 'warn' nor 'raise'.")
+        self.client = client
+        self.name = name
+        self.description = description
+        self.instructions = instructions
+        self.tools = as_tools(tools)
+        self.model = model
+        self._options = _options(options)
+        self._middleware = tuple(middleware)
+        self._telemetry = Telemetry() if telemetry is None else telemetry
+        self._limits = Limits(max_rounds, max_seconds, retries)
+        self._on_changed = on_changed_agent
+        self._engine = engine
+        self._compared: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @property
+    def engine(self) -> EnginePort:
+        """Where the threads live that the agent starts."""
+        if self._engine is None:
+            self._engine = default_engine.make()
+        return self._engine
+
+    # Threads
+
+    async def get_local_thread(self, messages: Sequence[Message] | None = None) -> Any:
+        """A new thread whose history Clew holds, with its first messages if there are any.
+
+        Raises UnsupportedThreadError where the client cannot run on one.
+        """
+        self._check_kind("local")
+        return (await self.engine.start_thread_of("local", messages or (), None)).bound_to(self)
+
+    async def get_remote_thread(self, service_thread_id: str | None = None) -> Any:
+        """A new thread whose history the client's service holds, or one that goes on from there.
+
+        ``service_thread_id`` is the id of a response or a conversation of the service's. Raises UnsupportedThreadError
+        where the client cannot run on one.
+        """
+        self._check_kind("remote")
+        return (await self.engine.start_thread_of("remote", (), service_thread_id)).bound_to(self)
+
+    async def thread(self, thread_id: str) -> Any:
+        """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
+        thread = await self.engine.thread(thread_id)
+        await self._take_up(thread, self._setup({}), force=True)
+        return thread.bound_to(self)
+
+    # Running
+
+    @overload
+    def run(
+        self,
+        input: Input = None,  # the word of the field
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    @overload
+    def run(
+        self,
+        input: Input = None,  # noqa: A002  # the same
+        *,
+        stream: Literal[True],
+        **options: Unpack[RunOptions],
+    ) -> AgentStream: ...
+    def run(
+        self,
+        input: Input = None,  # noqa: A002  # the same
+        *,
+        stream: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+        """Say something to the agent, and have what it does recorded on a thread as it happens.
+
+        Without ``input`` it answers what was appended to the thread; without a ``thread`` it starts one, which the
+        response has. With ``stream`` it gives an AgentStream of updates instead of being awaited. RunOptions says what
+        else a run may be given: thread, actor, fork, at, tools, model, options, response_format, deps, on_conflict,
+        abandon_run, max_rounds, max_seconds.
+
+        Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
+        ModelError, ToolFailedError or RunLimitError when all until then is recorded, and what went wrong.
+        """
+        messages = _inputs(input)
+        setup = self._setup(options)
+
+        async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse:
+            where = await self._where(messages, options)
+            run_id = uuid.uuid4().hex[:16]
+            context = self._context(where, run_id, setup.actor, messages)
+
+            async def innermost() -> AgentResponse:
+                await self._take_up(where, setup)
+                run, ran_on = await begin_run(
+                    setup,
+                    where,
+                    run_id,
+                    messages,
+                    on_conflict=options.get("on_conflict", "raise"),
+                    abandon=options.get("abandon_run", False),
+                    emit=emit,
+                    started=_stops(stopper),
+                )
+                return self._response(run, ran_on, setup)
+
+            return await self._within(context, innermost)
+
+        return AgentStream(work) if stream else work(None, None)
+
+    @overload
+    def continue_run(
+        self, thread: ThreadPort, *, stream: Literal[False] = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    @overload
+    def continue_run(
+        self, thread: ThreadPort, *, stream: Literal[True], **options: Unpack[ContinueOptions]
+    ) -> AgentStream: ...
+    def continue_run(
+        self, thread: ThreadPort, *, stream: bool = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+        """Go on with the run that a thread is in the middle of: after a crash, or when its approvals are decided.
+
+        What is on the log is not done again. A tool that had been started when the process died is called again if it
+        is idempotent; about any other somebody is asked (``outcome-unknown``). The options are actor, deps and
+        on_conflict (``raise`` or ``wait``). Raises NoOpenRunError, ApprovalPendingError, RunInProgressError,
+        AgentChangedError and what ``run`` raises.
+        """
+        setup = self._setup({"actor": options.get("actor"), "deps": options.get("deps")})
+
+        async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse:
+            self._check_thread(thread)
+            context = self._context(thread, "", setup.actor, ())
+
+            async def innermost() -> AgentResponse:
+                run = await resume_run(
+                    setup,
+                    thread,
+                    on_conflict=options.get("on_conflict", "raise"),
+                    emit=emit,
+                    started=_stops(stopper),
+                    check=lambda state: self._compare(thread.id, state.fingerprint, setup.fingerprint),
+                )
+                return self._response(run, thread, setup)
+
+            return await self._within(context, innermost)
+
+        return AgentStream(work) if stream else work(None, None)
+
+    def run_sync(self, input: Input = None, **options: Unpack[RunOptions]) -> AgentResponse:  # noqa: A002  # the same
+        """The same as ``await agent.run(…)``, for scripts that have no event loop."""
+        return own_loop.run(self.run(input, **options))
+
+    def _setup(self, options: RunOptions) -> Setup:
+        actor = options.get("actor")
+        if actor is not None:
+            check_id(actor, "actor")
+        tools = as_tools((*self.tools, *options.get("tools", ())))
+        format_ = options.get("response_format")
+        limits = self._limits
+        rounds, seconds = options.get("max_rounds"), options.get("max_seconds")
+        return Setup(
+            identity=AgentIdentity(id=self.id, name=self.name, type=type(self).__name__),
+            client=self.client,
+            model=options.get("model") or self.model or self.client.model,
+            definitions=Definitions(
+                self.instructions, tuple(tool.schema for tool in tools), response_format_of(format_)
+            ),
+            tools=tools,
+            options={**self.client.options, **self._options, **_options(options.get("options"))},
+            limits=Limits(
+                limits.rounds if rounds is None else rounds,
+                limits.seconds if seconds is None else seconds,
+                limits.retries,
+            ),
+            telemetry=self._telemetry,
+            middleware=self._middleware,
+            actor=actor,
+            deps=options.get("deps"),
+            response_format=format_,
+            rules=rules_of(tools),
+        )
+
+    async def _where(self, messages: Sequence[Message], options: RunOptions) -> ThreadPort:
+        thread, fork, at = options.get("thread"), options.get("fork", False), options.get("at")
+        if thread is None:
+            if fork or at is not None:
+                raise AgentConfigurationError("fork= and at= need the thread to fork. Give thread=.")
+            if not messages:
+                raise InvalidContentError("run: there is nothing to answer. Give some input, or a thread= to answer.")
+            return self.engine.beginning(self.client.thread_kinds[0])
+        self._check_thread(thread)
+        return await thread.branch(at) if fork or at is not None else thread
+
+    def _check_thread(self, thread: ThreadPort) -> None:
+        if not hasattr(thread, "runs"):
+            kind = type(thread).__name__
+            raise AgentConfigurationError(
+                f"run: {kind} is no thread of an Engine. Give one of engine.start_thread(), engine.thread(id)."
+            )
+        self._check_kind(thread.kind)
+
+    def _check_kind(self, kind: ThreadKind) -> None:
+        if kind not in self.client.thread_kinds:
+            raise UnsupportedThreadError(type(self.client).__name__, kind, self.client.thread_kinds)
+
+    def _context(self, thread: ThreadPort, run_id: str, actor: str | None, messages: Sequence[Message]) -> RunContext:
+        return RunContext(
+            agent_id=self.id,
+            agent_name=self.name,
+            thread_id=thread.id,
+            run_id=run_id,
+            actor=actor,
+            messages=tuple(messages),
+        )
+
+    async def _within(
+        self, context: RunContext, innermost: Callable[[], Coroutine[Any, Any, AgentResponse]]
+    ) -> AgentResponse:
+        """Within the application's middleware, and what is told to OpenTelemetry."""
+        with self._telemetry.run(
+            agent_id=self.id,
+            agent_name=self.name,
+            thread_id=context.thread_id,
+            run_id=context.run_id,
+            description=self.description,
+            messages=context.messages,
+        ) as span:
+            response: AgentResponse = await compose(self._middleware, "run", context, innermost)
+            added = [each.message for each in response.messages if each.message is not None]
+            span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
+            return response
+
+    def _response(self, run: Run, thread: ThreadPort, setup: Setup) -> AgentResponse:
+        state = run.state
+        return AgentResponse(
+            run_id=state.run_id,
+            thread=thread.bound_to(self),
+            messages=list(state.added),
+            usage=state.usage,
+            finish_reason=state.finish_reason,
+            approvals=pending(thread.runs, state),
+            response_format=setup.response_format,
+        )
+
+    # What the agent is made of, and was made of
+
+    async def _take_up(self, thread: ThreadPort, setup: Setup, *, force: bool = False) -> None:
+        """Compare with what the agent was when it last ran on the thread, once for each thread and process."""
+        if thread.id in self._compared and not force:
+            return
+        control = await thread.runs.control()
+        version = control.agents.get(self.id)
+        if version is not None:
+            data = (await thread.runs.event(version)).data
+            if isinstance(data, RunStarted | RunResumed):
+                self._compare(thread.id, data.fingerprint, setup.fingerprint)
+                await thread.runs.supply(blobs(setup.definitions))
+        self._compared.add(thread.id)
+
+    def _compare(self, thread_id: str, before: Fingerprint | None, now: Fingerprint) -> None:
+        differs = [] if before is None else changed(before, now)
+        if not differs:
+            return
+        if self._on_changed == "raise":
+            raise AgentChangedError(thread_id, differs)
+        warnings.warn(
+            f"Thread {thread_id!r} was last run by another {self.id!r}: {', '.join(differs)} differ.",
+            AgentChangedWarning,
+            stacklevel=2,
+        )
+
+
+def _inputs(given: Input) -> tuple[Message, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        messages: tuple[Message, ...] = (Message.user(given),)
+    elif isinstance(given, Message):
+        messages = (given,)
+    elif (
+        isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, Message) for each in given)
+    ):
+        messages = tuple(given)
+    else:
+        kind = type(given).__name__
+        raise InvalidContentError(f"run: {kind} is no input. Give a string, a Message or a list of Messages.")
+    for message in messages:
+        check_message(message)
+    return messages
+
+
+def _options(given: Mapping[str, Any] | None) -> JsonObject:
+    options: JsonObject = dict(given or {})
+    check_json(options, "options")
+    return options
+
+
+def _stops(stopper: Callable[[Stop], None] | None) -> Callable[[Run], None]:
+    """Tells a stream how the run that it follows is stopped."""
+
+    def started(run: Run) -> None:
+        def stop() -> None:
+            run.stopped = True
+
+        if stopper is not None:
+            stopper(stop)
+
+    return started

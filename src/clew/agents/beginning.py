@@ -1,0 +1,176 @@
+"""How a run begins, or is gone on with, on a thread that somebody else may be running on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+from weakref import WeakValueDictionary
+
+from clew.agents.arriving import drafted
+from clew.agents.recording import Emit
+from clew.agents.run import Run
+from clew.agents.setup import Setup
+from clew.domain.agent_ports import RunLog, ThreadPort
+from clew.domain.control import Control
+from clew.domain.decisions import Advance
+from clew.domain.definitions import blobs
+from clew.domain.errors import ConflictError
+from clew.domain.messages import Message
+from clew.domain.open_run import OpenRun
+from clew.domain.ports import Lease
+from clew.domain.run_errors import (
+    ApprovalPendingError,
+    NoOpenRunError,
+    RunInProgressError,
+    RunTakenOverError,
+)
+from clew.domain.run_events import AnswerInterrupted, RunAbandoned, RunResumed, RunStarted
+from clew.domain.run_state import RunState, fold
+
+OnConflict: TypeAlias = Literal["raise", "wait", "fork"]
+"""What a run does when another one is under way on its thread."""
+
+_LOOKS_AGAIN = 1.0
+"""Seconds after which a run that waits for another looks whether that still holds its lease."""
+
+_live: WeakValueDictionary[str, Run] = WeakValueDictionary()
+"""The runs of this process, by who holds their leases."""
+
+
+async def begin_run(
+    setup: Setup,
+    thread: ThreadPort,
+    run_id: str,
+    inputs: Sequence[Message],
+    *,
+    on_conflict: OnConflict,
+    abandon: bool,
+    emit: Emit | None,
+    started: Callable[[Run], None],
+) -> tuple[Run, ThreadPort]:
+    """Carry out a new run; returns it with the thread that it was on, which is a new one after ``fork``.
+
+    A run that crashed is closed first. Raises RunInProgressError, or ApprovalPendingError for one that waits, unless it
+    is to be abandoned.
+    """
+    fresh = False
+    while True:
+        thread = await _free(thread, on_conflict, abandon=abandon, fresh=fresh)
+        run = Run(setup, thread, RunState(run_id), emit)
+        run.recording.add(RunStarted(agent=setup.identity, fingerprint=setup.fingerprint), *inputs)
+        _live[run.recording.holder] = run
+        started(run)
+        try:
+            await run.go()
+        except ConflictError:
+            if run.state.began:
+                raise
+            fresh = True  # somebody else was first: look what they do
+        else:
+            return run, thread
+
+
+async def resume_run(
+    setup: Setup,
+    thread: ThreadPort,
+    *,
+    on_conflict: OnConflict,
+    emit: Emit | None,
+    started: Callable[[Run], None],
+    check: Callable[[RunState], None],
+) -> Run:
+    """Go on with the open run of a thread, from the log; ``check`` may refuse. Raises NoOpenRunError."""
+    log = thread.runs
+    while True:
+        control = await log.control(fresh=True)
+        if control.run is None:
+            raise NoOpenRunError(log.thread_id)
+        lease = await log.lease()
+        if lease is not None:
+            await _held(log, control, lease, on_conflict)
+            continue
+        if control.run.asked:
+            raise ApprovalPendingError(log.thread_id, [version for version, _ in control.run.asked])
+        state = fold(control.run.id, await log.events(control.run.began - 1))
+        check(state)
+        run = Run(setup, thread, state, emit, control.run.attempt + 1)
+        interrupted = await _interrupted(log, control.run, setup.identity.name)
+        before = [Advance(state.run_id, control.run.attempt, interrupted)] if interrupted else []
+        run.recording.add(
+            RunResumed(attempt=run.recording.attempt, agent=setup.identity, fingerprint=setup.fingerprint)
+        )
+        _live[run.recording.holder] = run
+        started(run)
+        try:
+            await run.recording.take_up(before, blobs(setup.definitions))
+        except ConflictError:
+            continue  # somebody else goes on with it, or it is over
+        await run.go([call for call in run.state.calls if call.status != "done"])
+        return run
+
+
+async def _free(thread: ThreadPort, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadPort:
+    """The thread, or a fork of it, when nobody runs on it; a run that crashed there is closed."""
+    while True:
+        log = thread.runs
+        control = await log.control(fresh=fresh)
+        if control.run is None:
+            return thread
+        fresh = True
+        lease = await log.lease()
+        if lease is not None:
+            if on_conflict == "fork" and not await _closed(lease):
+                return await thread.branch(control.run.began - 1)
+            await _held(log, control, lease, on_conflict)
+            continue
+        control = await log.control(fresh=True)
+        if control.run is not None:
+            await _abandon(log, control.run, asked=abandon)
+
+
+async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
+    """Wait for whoever holds the lease, if that is wanted."""
+    if await _closed(lease):
+        return
+    if on_conflict != "wait":
+        raise RunInProgressError(log.thread_id, f"run {lease.holder}")
+    await log.changed(control.version, _LOOKS_AGAIN)
+
+
+async def _closed(lease: Lease) -> bool:
+    """Whether the lease is of a run of this process that was ended and only has to record it: that is waited for."""
+    run = _live.get(lease.holder)
+    task = None if run is None else run.task
+    if run is None or task is None or task.get_loop() is not asyncio.get_running_loop():
+        return False
+    if not run.stopped and not task.cancelling():
+        return False
+    if not task.done():
+        await asyncio.wait([task])
+    return True
+
+
+async def _abandon(log: RunLog, run: OpenRun, *, asked: bool) -> None:
+    """Close a run that nobody carries out any more. Raises ApprovalPendingError for one that waits for somebody."""
+    state = fold(run.id, await log.events(run.began - 1))
+    waits = run.asked or any(call.status in {"approved", "rejected"} for call in state.calls)
+    if waits and not asked:
+        raise ApprovalPendingError(log.thread_id, [version for version, _ in run.asked])
+    steps = (*await _interrupted(log, run, None), RunAbandoned(reason="superseded" if waits else "crashed"))
+    try:
+        await log.record([Advance(run.id, run.attempt, steps)], drop_draft=run.id)
+    except RunTakenOverError:
+        return  # somebody else has closed it
+
+
+async def _interrupted(log: RunLog, run: OpenRun, author: str | None) -> tuple[Message | AnswerInterrupted, ...]:
+    """What is to be recorded of an answer that was arriving when its process ended."""
+    if not run.call:
+        return ()
+    draft = await log.draft()
+    part = None
+    if draft is not None and draft.run_id == run.id and draft.data is not None:
+        part = drafted(draft.data, run.call, author)
+    interrupted = AnswerInterrupted(call=run.call, message=None if part is None else -1, reason="crashed")
+    return (interrupted,) if part is None else (part, interrupted)

@@ -1,0 +1,24 @@
+"""Where the threads of agents live that were given no engine: in memory, from a factory that the engine supplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clew.domain.agent_ports import EnginePort
+from clew.domain.run_errors import AgentConfigurationError
+
+_factories: list[Callable[[], EnginePort]] = []
+
+
+def supply(factory: Callable[[], EnginePort]) -> None:
+    """Say how a default engine is made."""
+    _factories[:] = [factory]
+
+
+def make() -> EnginePort:
+    """A new default engine. Raises AgentConfigurationError when nobody said how one is made."""
+    if not _factories:
+        raise AgentConfigurationError(
+            "The agent has no engine. Give Agent(engine=…), or import it: from clew import Agent."
+        )
+    return _factories[0]()

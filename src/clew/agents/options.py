@@ -1,0 +1,55 @@
+"""What a single run may be given beside its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from pydantic import BaseModel
+
+from clew.agents.beginning import OnConflict
+from clew.agents.tools import Tool
+from clew.domain.agent_ports import ThreadPort
+
+ToolFunction: TypeAlias = Tool | Callable[..., Any]
+"""A tool, or a plain function that becomes one."""
+
+
+class ContinueOptions(TypedDict, total=False):
+    """What going on with a run may be given.
+
+    ``actor`` is who has it gone on with. ``deps`` is what tools get in their ToolContext. ``on_conflict`` says what to
+    do when somebody else goes on with it: raise RunInProgressError, or wait.
+    """
+
+    actor: str | None
+    deps: Any
+    on_conflict: Literal["raise", "wait"]
+
+
+class RunOptions(TypedDict, total=False):
+    """What a run may be given beside its input.
+
+    ``thread`` is the one to run on; without it one is started. ``actor`` is who says what is said. ``fork`` runs on a
+    new fork of the thread, ``at`` on one from a version, a checkpoint or a time. ``tools`` (beside the agent's),
+    ``model``, ``options`` of the model service's own (beside the agent's) and ``response_format``, a pydantic model,
+    hold for this run only. ``deps`` is what tools get in their ToolContext.
+
+    When another run is under way on the thread, ``on_conflict`` says whether to raise RunInProgressError (``raise``),
+    to ``wait`` for it, or to run on a ``fork`` from before it. One that waits for approvals raises ApprovalPendingError,
+    unless ``abandon_run`` gives it up. ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
+    """
+
+    thread: ThreadPort | None
+    actor: str | None
+    fork: bool
+    at: Any
+    tools: Sequence[ToolFunction]
+    model: str | None
+    options: Mapping[str, Any] | None
+    response_format: type[BaseModel] | None
+    deps: Any
+    on_conflict: OnConflict
+    abandon_run: bool
+    max_rounds: int | None
+    max_seconds: float | None

@@ -1,0 +1,184 @@
+"""What a run has to record: gathered until something happens outside, then written together, and then it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from clew.agents.arriving import Arriving
+from clew.domain.agent_ports import LEASE_SECONDS, Holding, RunLog
+from clew.domain.decisions import Advance, Intent
+from clew.domain.errors import ClewError
+from clew.domain.events import Event
+from clew.domain.history import HistoryMessage, as_message
+from clew.domain.messages import Message
+from clew.domain.ports import Blob
+from clew.domain.run_events import AnswerInterrupted, ModelAnswered, ModelFailed, RunEvent
+from clew.domain.run_state import RunState, after
+
+T = TypeVar("T")
+
+Step = RunEvent | Message
+
+
+async def seen_through(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
+    """The outcome of work that goes on to its end, though its caller is cancelled; and that cancellation, if any."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:  # noqa: BLE001, S110  # it is raised below, by result()
+            pass
+    return task.result(), cancelled
+
+
+class Recording:
+    """The steps of one attempt of a run: those that wait, and the state that those written have led to.
+
+    ``version`` is that of the thread as far as the run has seen it, and ``history`` its path, None when somebody else
+    wrote meanwhile and it is to be read again.
+    """
+
+    def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int) -> None:
+        self.log = log
+        self.state = state
+        self.attempt = attempt
+        self.steps: list[Step] = []
+        self.version = 0
+        self._drop_draft = False
+        self._history: list[HistoryMessage] | None = None
+        self._actor = actor
+        self._arriving: Arriving | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._beating: asyncio.Task[None] | None = None
+
+    @property
+    def holder(self) -> str:
+        """Who holds the lease: this attempt of the run."""
+        return f"{self.state.run_id}/{self.attempt}"
+
+    def add(self, *steps: Step) -> int:
+        """Let steps wait to be written; returns the place of the first among those that wait."""
+        place = len(self.steps)
+        self.steps += steps
+        return place
+
+    def back(self, place: int) -> int:
+        """What the next step calls the one at a place: it counts back."""
+        return place - len(self.steps)
+
+    async def history(self) -> list[HistoryMessage]:
+        """The path of the thread with the messages that wait."""
+        if self._history is None:
+            self.version, self._history = await self.log.history()
+        waiting = [step for step in self.steps if isinstance(step, Message)]
+        ahead = (
+            HistoryMessage(self.version + number, message.role, message, "", 0)
+            for number, message in enumerate(waiting, start=1)
+        )
+        return [*self._history, *ahead]
+
+    def lose_history(self) -> None:
+        """Read it again when it is asked for."""
+        self._history = None
+
+    def arriving(self) -> Arriving:
+        """A new answer begins to arrive."""
+        self._arriving = Arriving(self.state.called, lambda data: self.log.put_draft(self.state.run_id, data))
+        return self._arriving
+
+    @property
+    def arrived(self) -> Arriving | None:
+        """The answer that is arriving, None when there is none."""
+        return self._arriving
+
+    async def write(
+        self,
+        *,
+        before: Sequence[Intent] = (),
+        expected_version: int | None = None,
+        blobs: Sequence[Blob] = (),
+        final: bool = False,
+    ) -> None:
+        """Write what waits, whether or not the caller is cancelled meanwhile; ``final`` lets go of the lease.
+
+        What could not be written waits no more. Raises what the port does.
+        """
+        steps, self.steps = tuple(self.steps), []
+        over = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in steps)
+        early = await self._rest() if over else None
+        run_id = self.state.run_id
+        intents = (*before, *([Advance(run_id, self.attempt, steps)] if steps else []))
+        written, cancelled = await seen_through(
+            self.log.record(
+                intents,
+                actor=self._actor,
+                expected_version=expected_version,
+                blobs=blobs,
+                holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
+                drop_draft=run_id if self._drop_draft else None,
+            )
+        )
+        self._drop_draft = False
+        self._take(written)
+        self._keep(final=final)
+        if cancelled or early:
+            raise cancelled or early or asyncio.CancelledError
+
+    async def take_up(self, before: Sequence[Intent], blobs: Sequence[Blob]) -> None:
+        """Write what waits after the intents ``before``; the draft of the attempt before this one goes."""
+        self._drop_draft = True
+        await self.write(before=before, blobs=blobs)
+
+    async def _rest(self) -> asyncio.CancelledError | None:
+        """Nothing of the answer that arrived is written down any more."""
+        if self._arriving is None:
+            return None
+        arriving, self._arriving = self._arriving, None
+        _, cancelled = await seen_through(arriving.rest())
+        self._drop_draft = self._drop_draft or arriving.drafted
+        return cancelled
+
+    def _take(self, written: list[Event]) -> None:
+        for event in written:
+            if self._history is not None and event.version != self.version + 1:
+                self._history = None
+            if event.run_id == self.state.run_id:
+                self.state = after(self.state, event)
+            self.version = event.version
+            said = as_message(event)
+            if said is not None and self._history is not None:
+                self._history.append(said)
+
+    # The lease, while nothing is written
+
+    def _keep(self, *, final: bool) -> None:
+        self.let_go()
+        if not final:
+            self._beat = asyncio.get_running_loop().call_later(LEASE_SECONDS / 3, self._renew)
+
+    def let_go(self) -> None:
+        """Renew the lease no more."""
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
+
+    def _renew(self) -> None:
+        self._beat = asyncio.get_running_loop().call_later(LEASE_SECONDS / 3, self._renew)
+        self._beating = asyncio.ensure_future(self._hold())
+
+    async def _hold(self) -> None:
+        try:
+            await self.log.hold(Holding(self.holder))
+        except ClewError:
+            self.let_go()  # somebody else has it: the next thing to be written will say so
+
+
+Emit = Callable[[Any], Coroutine[Any, Any, None]]
+"""Hands something to whoever follows a run as it goes."""

@@ -1,0 +1,63 @@
+"""With what a run is made: everything that the agent, the call and the client say before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from clew.agents.middleware import Middleware
+from clew.agents.telemetry import Telemetry
+from clew.agents.tools import Tool
+from clew.domain.definitions import Definitions, fingerprint
+from clew.domain.json_values import JsonObject
+from clew.domain.model_client import ModelClient
+from clew.domain.run_events import AgentIdentity, Fingerprint
+from clew.domain.run_state import Rule
+
+MOST_WAIT = 60.0
+"""Seconds that a service may ask to wait before a request is sent again; when it asks for more, the run fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a run may go: model calls, seconds in all, and how often a request is sent again after a fault."""
+
+    rounds: int = 20
+    seconds: float | None = None
+    retries: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Who runs, on what client, with which tools, and on what terms."""
+
+    identity: AgentIdentity
+    client: ModelClient
+    model: str
+    definitions: Definitions
+    tools: tuple[Tool, ...]
+    options: JsonObject
+    limits: Limits
+    telemetry: Telemetry
+    middleware: Sequence[Middleware] = ()
+    actor: str | None = None
+    deps: Any = None
+    response_format: type[BaseModel] | None = None
+    rules: dict[str, Rule] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What the agent is made of, by digest."""
+        return fingerprint(self.definitions, self.client.kind)
+
+    def tool(self, name: str) -> Tool | None:
+        """The tool that the model calls so."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+
+def rules_of(tools: Sequence[Tool]) -> dict[str, Rule]:
+    """What the tools say of themselves, as far as the order of things depends on it."""
+    return {tool.name: Rule(tool.approval == "always", tool.idempotent) for tool in tools}

@@ -1,0 +1,323 @@
+"""OpenTelemetry spans and metrics of runs, model calls and tool calls, named as its GenAI conventions name them.
+
+See https://opentelemetry.io/docs/specs/semconv/gen-ai/. Nothing is measured where ``opentelemetry`` is not installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clew.agents.telemetry_content import (
+    instructions_attribute,
+    messages_attribute,
+    tools_attribute,
+    value_attribute,
+)
+from clew.agents.tools import ToolOutcome
+from clew.domain.messages import Message
+from clew.domain.model_client import Answer, Question, Usage
+
+if TYPE_CHECKING:
+    from contextvars import Token
+    from typing import Self
+
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import Histogram, MeterProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
+
+_SCOPE = "clew"
+_TOKEN_BUCKETS = [float(4**power) for power in range(14)]
+_SECOND_BUCKETS = [0.01 * 2**power for power in range(14)]
+_OPTIONS = {
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "max_output_tokens": "gen_ai.request.max_tokens",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+}
+
+
+class Telemetry:
+    """What an agent tells OpenTelemetry.
+
+    ``content=True`` puts what was said on the spans too: messages, instructions, tool arguments and results, and the
+    words of exceptions. Without it, none of that leaves. The providers are the application's global ones unless others
+    are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        content: bool = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self.content = content
+        self._providers = (tracer_provider, meter_provider)
+
+    def run(
+        self,
+        *,
+        agent_id: str,
+        agent_name: str | None,
+        thread_id: str,
+        run_id: str,
+        description: str | None = None,
+        messages: Sequence[Message] = (),
+    ) -> RunSpan:
+        """A run, from its inputs to its outcome: ``with telemetry.run(…) as span``."""
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.agent.id": agent_id,
+            "gen_ai.conversation.id": thread_id,
+            "clew.run.id": run_id,
+        }
+        if agent_name:
+            attributes["gen_ai.agent.name"] = agent_name
+        if description:
+            attributes["gen_ai.agent.description"] = description
+        span = RunSpan(self, agent_name or agent_id, attributes)
+        span.inputs = messages
+        return span
+
+    def model_call(self, question: Question, *, client_kind: str, thread_id: str, stream: bool = False) -> ModelSpan:
+        """One request to a model, until its answer is complete: ``with telemetry.model_call(…) as span``."""
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.provider.name": "openai" if client_kind.startswith("openai-") else client_kind,
+            "gen_ai.request.model": question.model,
+            "gen_ai.conversation.id": thread_id,
+        }
+        if stream:
+            attributes["gen_ai.request.stream"] = True
+        if question.response_format is not None:
+            attributes["gen_ai.output.type"] = "json"
+        for option, value in (question.options or {}).items():
+            if option in _OPTIONS and isinstance(value, int | float):
+                attributes[_OPTIONS[option]] = value
+        span = ModelSpan(self, question.model, attributes)
+        span.question = question
+        return span
+
+    def tool_call(
+        self, *, name: str, call_id: str, thread_id: str, arguments: str = "", description: str = ""
+    ) -> ToolSpan:
+        """One call of a tool: ``with telemetry.tool_call(…) as span``."""
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": call_id,
+            "gen_ai.tool.type": "function",
+            "gen_ai.conversation.id": thread_id,
+        }
+        if description:
+            attributes["gen_ai.tool.description"] = description
+        span = ToolSpan(self, name, attributes)
+        span.arguments = arguments
+        return span
+
+    @functools.cached_property
+    def instruments(self) -> _Instruments | None:
+        """Where spans and figures go; None where ``opentelemetry`` is not installed."""
+        try:
+            from opentelemetry import metrics, trace
+        except ImportError:
+            return None
+        meter = metrics.get_meter(_SCOPE, meter_provider=self._providers[1])
+        return _Instruments(
+            tracer=trace.get_tracer(_SCOPE, tracer_provider=self._providers[0]),
+            duration=meter.create_histogram(
+                "gen_ai.client.operation.duration",
+                unit="s",
+                description="GenAI operation duration.",
+                explicit_bucket_boundaries_advisory=_SECOND_BUCKETS,
+            ),
+            tokens=meter.create_histogram(
+                "gen_ai.client.token.usage",
+                unit="{token}",
+                description="Number of input and output tokens used.",
+                explicit_bucket_boundaries_advisory=_TOKEN_BUCKETS,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Instruments:
+    tracer: Tracer
+    duration: Histogram
+    tokens: Histogram
+
+
+class _Operation:
+    """A span that is current while it is entered. An exception that passes makes it a failed one."""
+
+    operation: ClassVar[str]
+
+    def __init__(self, telemetry: Telemetry, about: str, attributes: dict[str, AttributeValue]) -> None:
+        self._telemetry = telemetry
+        self._name = f"{self.operation} {about}"
+        self._attributes = {"gen_ai.operation.name": self.operation, **attributes}
+        self._span: Span | None = None
+        self._token: Token[Context] | None = None
+        self._began = 0.0
+        self._error: str | None = None
+
+    def __enter__(self) -> Self:
+        instruments = self._telemetry.instruments
+        if instruments is None:
+            return self
+        from opentelemetry import context, trace
+
+        kind = trace.SpanKind.CLIENT if self.operation == "chat" else trace.SpanKind.INTERNAL
+        self._span = instruments.tracer.start_span(self._name, kind=kind, attributes=self._attributes)
+        self._token = context.attach(trace.set_span_in_context(self._span))
+        self._began = time.perf_counter()
+        if self._told:
+            self._span.set_attributes(self._asked())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._span is None or self._token is None:
+            return
+        from opentelemetry import context, trace
+
+        if error is not None:
+            self.failed(error)
+        self._measured(time.perf_counter() - self._began)
+        self._span.end()
+        # A generator may be closed in another context than it began in: there is then nothing to detach.
+        if trace.get_current_span() is self._span:
+            context.detach(self._token)
+
+    def failed(self, error: BaseException | str) -> None:
+        """Say that it failed: with an exception, or the name of a kind of error. Its words are told as content is."""
+        if self._span is None:
+            return
+        from opentelemetry.trace import StatusCode
+
+        self._error = error if isinstance(error, str) else type(error).__name__
+        self._span.set_attribute("error.type", self._error)
+        self._span.set_status(StatusCode.ERROR)
+        if self._told and isinstance(error, Exception):
+            self._span.record_exception(error)
+
+    @property
+    def _told(self) -> bool:
+        return self._telemetry.content and self._span is not None and self._span.is_recording()
+
+    def _set(self, attributes: dict[str, AttributeValue | None]) -> None:
+        if self._span is not None:
+            self._span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+
+    def _asked(self) -> dict[str, AttributeValue]:
+        """What is asked, in words."""
+        raise NotImplementedError
+
+    def _measured(self, seconds: float) -> None:
+        """Tell the figures of an operation that is over."""
+
+
+class RunSpan(_Operation):
+    """The span of a run: ``invoke_agent {name}``."""
+
+    operation = "invoke_agent"
+    inputs: Sequence[Message] = ()
+
+    def answered(
+        self, messages: Sequence[Message], *, usage: Usage | None = None, finish_reason: str | None = None
+    ) -> None:
+        """Say what the run added to the thread, and its usage, all model calls together."""
+        if self._span is None:
+            return
+        self._set({"gen_ai.response.finish_reasons": [finish_reason] if finish_reason else None, **_usage(usage)})
+        if self._told:
+            self._set({"gen_ai.output.messages": messages_attribute(messages, finish_reason or "stop")})
+
+    def _asked(self) -> dict[str, AttributeValue]:
+        return {"gen_ai.input.messages": messages_attribute(self.inputs)}
+
+
+class ModelSpan(_Operation):
+    """The span of a model call: ``chat {model}``. Its duration and tokens are metrics too."""
+
+    operation = "chat"
+    question: Question
+    _answer: Answer | None = None
+
+    def answered(self, answer: Answer) -> None:
+        """Say what the model answered."""
+        self._answer = answer
+        if self._span is None:
+            return
+        reason = answer.finish_reason
+        self._set(
+            {
+                "gen_ai.response.finish_reasons": [reason] if reason else None,
+                "gen_ai.response.id": answer.response_id,
+                "gen_ai.response.model": answer.model,
+                **_usage(answer.usage),
+            }
+        )
+        if self._told:
+            self._set({"gen_ai.output.messages": messages_attribute([answer.message], reason or "stop")})
+
+    def _asked(self) -> dict[str, AttributeValue]:
+        asked: dict[str, AttributeValue] = {"gen_ai.input.messages": messages_attribute(self.question.messages)}
+        if self.question.instructions:
+            asked["gen_ai.system_instructions"] = instructions_attribute(self.question.instructions)
+        if self.question.tools:
+            asked["gen_ai.tool.definitions"] = tools_attribute(self.question.tools)
+        return asked
+
+    def _measured(self, seconds: float) -> None:
+        instruments = self._telemetry.instruments
+        if instruments is None:
+            return
+        common = {
+            name: self._attributes[name]
+            for name in ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
+        }
+        if self._answer is not None and self._answer.model is not None:
+            common["gen_ai.response.model"] = self._answer.model
+        failed = {} if self._error is None else {"error.type": self._error}
+        instruments.duration.record(seconds, {**common, **failed})
+        if self._answer is not None and self._answer.usage is not None:
+            usage = self._answer.usage
+            instruments.tokens.record(usage.input_tokens, {**common, "gen_ai.token.type": "input"})
+            instruments.tokens.record(usage.output_tokens, {**common, "gen_ai.token.type": "output"})
+
+
+class ToolSpan(_Operation):
+    """The span of a tool call: ``execute_tool {name}``."""
+
+    operation = "execute_tool"
+    arguments = ""
+
+    def finished(self, outcome: ToolOutcome) -> None:
+        """Say what came of the call; an error that the model is told of makes the span a failed one."""
+        if outcome.error is not None:
+            self.failed(outcome.raised or outcome.error)
+        if self._told:
+            self._set({"gen_ai.tool.call.result": value_attribute(outcome.result)})
+
+    def _asked(self) -> dict[str, AttributeValue]:
+        return {"gen_ai.tool.call.arguments": self.arguments}
+
+
+def _usage(usage: Usage | None) -> dict[str, Any]:
+    if usage is None:
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
+    }

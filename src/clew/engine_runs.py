@@ -1,0 +1,101 @@
+"""What a thread of an engine is to agents: they run on it, and whoever approves finds what waits there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, ClassVar, Literal, Self, Unpack, overload
+
+from clew.agents.agent import Agent, Input
+from clew.agents.approvals import Approval, approvals
+from clew.agents.options import ContinueOptions, RunOptions
+from clew.agents.response import AgentResponse
+from clew.agents.stream import AgentStream
+from clew.domain.model_client import ThreadKind
+from clew.domain.run_errors import AgentConfigurationError
+from clew.service.awaiting import drive
+from clew.service.core import Core
+from clew.service.reading import At
+from clew.service.run_log import Beginning, ThreadRuns, branch_of
+
+
+class AgentThread(ABC):
+    """The agents' way in: of every thread of an engine."""
+
+    kind: ClassVar[ThreadKind]
+    """Who holds the history: ``local`` for Clew, ``remote`` for a service."""
+
+    id: str
+    _core: Core
+    _runs: ThreadRuns | None = None
+    agent: Agent | None = None
+    """The agent that ``run`` is of, None when the thread is bound to none."""
+
+    @overload
+    def run(
+        self, input: Input = None, *, stream: Literal[False] = False, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    @overload
+    def run(self, input: Input = None, *, stream: Literal[True], **options: Unpack[RunOptions]) -> AgentStream: ...
+    def run(
+        self,
+        input: Input = None,  # noqa: A002  # as in Agent.run
+        *,
+        stream: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+        """Have the agent that the thread is bound to run on it: see Agent.run. Raises AgentConfigurationError."""
+        given: RunOptions = {"thread": self, **options}
+        return self._bound("run").run(input, stream=True, **given) if stream else self._bound("run").run(input, **given)
+
+    @overload
+    def continue_run(
+        self, *, stream: Literal[False] = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    @overload
+    def continue_run(self, *, stream: Literal[True], **options: Unpack[ContinueOptions]) -> AgentStream: ...
+    def continue_run(
+        self, *, stream: bool = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+        """Go on with the thread's open run: see Agent.continue_run. Raises AgentConfigurationError."""
+        agent = self._bound("continue_run")
+        return agent.continue_run(self, stream=True, **options) if stream else agent.continue_run(self, **options)
+
+    async def approvals(self) -> list[Approval]:
+        """The function calls that wait for somebody's approval, in whatever process they were asked for."""
+        return await approvals(self.runs)
+
+    @property
+    def runs(self) -> ThreadRuns:
+        """What a run reads and writes of the thread: for agents."""
+        if self._runs is None:
+            self._runs = ThreadRuns(self._core, self.id)
+        return self._runs
+
+    async def branch(self, at: At = None) -> Self:
+        """A fork at a version that begins with the first run on it: for agents."""
+        begin = await drive(branch_of(self._core, self.id, at))
+        return self.of(self._core.thread_id()).begun_by_run(begin)
+
+    def begun_by_run(self, begin: Beginning) -> Self:
+        """The same, not there yet: it begins with the first run on it."""
+        self._runs = ThreadRuns(self._core, self.id, begin)
+        return self
+
+    def bound_to(self, agent: Agent | None) -> Self:
+        """The same thread, run by an agent."""
+        bound = self.of(self.id)
+        bound.agent = agent
+        return bound
+
+    @abstractmethod
+    def of(self, thread_id: str) -> Self:
+        """A thread of the same kind, store and agent by its id."""
+
+    def _bound(self, asked: str) -> Agent:
+        if self.agent is None:
+            raise AgentConfigurationError(
+                f"{asked}: thread {self.id!r} is bound to no agent. Use agent.run(…, thread=thread), or get the thread "
+                "from the agent: agent.thread(id)."
+            )
+        return self.agent

@@ -1,0 +1,56 @@
+"""Chat Completions: the form that OpenAI, Azure and most other services and servers speak."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Literal
+
+from clew.domain.chat_answers import ChatAnswer
+from clew.domain.json_values import JsonObject
+from clew.domain.model_client import ThreadKind, Update, Wire
+from clew.domain.requests import streamed
+from clew.infrastructure.openai_connection import OpenAIConnection, checked_options
+
+if TYPE_CHECKING:
+    import openai
+
+
+class OpenAIChatClient:
+    """Asks models over Chat Completions; Clew holds the history.
+
+    ``api_key`` and ``base_url`` are those of OPENAI_API_KEY and OPENAI_BASE_URL unless given. ``client`` is an
+    ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` of one's own in their place; its retries are not used. ``timeout`` is how
+    many seconds the service may send nothing, 600 unless given. ``options`` go with every request and are recorded.
+
+    Raises AgentConfigurationError without a key, MissingExtraError without the ``openai`` package.
+    """
+
+    kind: Literal["openai-chat"] = "openai-chat"
+    wire: Wire = "openai-chat"
+    thread_kinds: tuple[ThreadKind, ...] = ("local",)
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        client: openai.AsyncOpenAI | None = None,
+        timeout: float | None = None,
+        options: JsonObject | None = None,
+    ) -> None:
+        self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
+        self.model = model
+        self.options = checked_options(options)
+
+    def __repr__(self) -> str:
+        return f"OpenAIChatClient({self.model!r})"
+
+    def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
+        """Send a body once and give the answer, piece by piece with ``stream``. Raises ModelError."""
+        sent = streamed(self.wire, body) if stream else body
+        return self._connection.ask("/chat/completions", sent, ChatAnswer())
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has to the service."""
+        await self._connection.aclose()

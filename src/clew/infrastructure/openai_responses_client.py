@@ -1,0 +1,151 @@
+"""Responses and Conversations: OpenAI's newer form, whose service can hold the history itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from clew.domain.answer_parts import as_objects, as_text
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Message
+from clew.domain.model_client import ServiceKind, ServiceReference, ThreadKind, Update, Wire
+from clew.domain.requests import streamed
+from clew.domain.responses_answers import ResponsesAnswer, item_messages
+from clew.domain.run_errors import AgentConfigurationError
+from clew.infrastructure.openai_connection import OpenAIConnection, checked_options
+
+if TYPE_CHECKING:
+    import openai
+
+_PAGE = "100"
+_ENCRYPTED = "reasoning.encrypted_content"
+
+
+class OpenAIResponsesClient:
+    """Asks models over Responses.
+
+    With ``store=False`` Clew holds the history, and reasoning goes back encrypted with it. With ``store=True`` the
+    service holds it: each answer goes on from the one before (``service="response"``, which forks natively), or all
+    are in a conversation (``service="conversation"``). The other parameters are those of ``OpenAIChatClient``.
+
+    Raises AgentConfigurationError without a key, MissingExtraError without the ``openai`` package.
+    """
+
+    kind: Literal["openai-responses"] = "openai-responses"
+    wire: Wire = "openai-responses"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        store: bool = False,
+        service: ServiceKind = "response",
+        api_key: str | None = None,
+        base_url: str | None = None,
+        client: openai.AsyncOpenAI | None = None,
+        timeout: float | None = None,
+        options: JsonObject | None = None,
+    ) -> None:
+        if service not in {"response", "conversation"}:
+            raise AgentConfigurationError(f"service= is {service!r}. It must be 'response' or 'conversation'.")
+        self._connection = OpenAIConnection(model, api_key=api_key, base_url=base_url, client=client, timeout=timeout)
+        self.model = model
+        self.service: ServiceKind = service
+        self.thread_kinds: tuple[ThreadKind, ...] = ("remote",) if store else ("local",)
+        self.options = _options(checked_options(options), store=store)
+
+    def __repr__(self) -> str:
+        return f"OpenAIResponsesClient({self.model!r}, store={self.thread_kinds == ('remote',)})"
+
+    def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
+        """Send a body once and give the answer, piece by piece with ``stream``. Raises ModelError."""
+        sent = streamed(self.wire, body) if stream else body
+        return self._connection.ask("/responses", sent, ResponsesAnswer(body))
+
+    async def open_service_thread(self) -> ServiceReference | None:
+        """Begin the service's side of a thread where that comes before the first request, else None."""
+        if self.service == "response":
+            return None
+        return await self.create_conversation()
+
+    async def create_conversation(self) -> ServiceReference:
+        """Begin a conversation at the service. Raises ModelError."""
+        made = await self._connection.call("post", "/conversations", {})
+        return ServiceReference(kind="conversation", id=as_text(made.get("id")))
+
+    async def service_history(self, service: ServiceReference) -> list[Message]:
+        """The messages that the service holds, oldest first. Raises ModelError.
+
+        Of a response: those of the answers that it goes on from too. What a model said in one go is one message.
+        """
+        if service.kind == "conversation":
+            return item_messages(await self._listed(f"/conversations/{_quoted(service.id)}/items"))
+        items: list[JsonObject] = []
+        for response in reversed(await self._chain(service.id)):
+            asked = await self._listed(f"/responses/{_quoted(as_text(response.get('id')))}/input_items")
+            if _said(asked[: len(items)]) == _said(items):  # some services list all that came before
+                asked = asked[len(items) :]
+            items += [*asked, *as_objects(response.get("output"))]
+        return item_messages(items)
+
+    async def delete_service_thread(self, service: ServiceReference) -> None:
+        """Delete a conversation, or one response: those that it goes on from may be others' too. Raises ModelError."""
+        room = "conversations" if service.kind == "conversation" else "responses"
+        await self._connection.call("delete", f"/{room}/{_quoted(service.id)}")
+
+    async def aclose(self) -> None:
+        """Close the connections that this event loop has to the service."""
+        await self._connection.aclose()
+
+    async def _chain(self, id_: str) -> list[JsonObject]:
+        """A response and those that it goes on from, newest first."""
+        chain: list[JsonObject] = []
+        seen: set[str] = set()
+        while id_ and id_ not in seen:
+            seen.add(id_)
+            chain.append({"id": id_, **await self._connection.call("get", f"/responses/{_quoted(id_)}")})
+            id_ = as_text(chain[-1].get("previous_response_id"))
+        return chain
+
+    async def _listed(self, path: str) -> list[JsonObject]:
+        """All items of a list, oldest first."""
+        params = {"order": "asc", "limit": _PAGE}
+        items: list[JsonObject] = []
+        while True:
+            page = await self._connection.call("get", path, params=params)
+            found = as_objects(page.get("data"))
+            items += found
+            last = as_text(page.get("last_id")) or (as_text(found[-1].get("id")) if found else "")
+            if not page.get("has_more") or not last or params.get("after") == last:
+                return items
+            params["after"] = last
+
+
+def _options(options: JsonObject, *, store: bool) -> JsonObject:
+    if options.get("store", store) is not store:
+        raise AgentConfigurationError(f"options has another store than store={store}. Say it once: store=….")
+    if store:
+        return {"store": True, **options}
+    include = options.get("include", [])
+    asked: list[Json] = [each for each in include if each != _ENCRYPTED] if isinstance(include, list) else []
+    return {**options, "store": False, "include": [_ENCRYPTED, *asked]}
+
+
+def _said(items: Sequence[JsonObject]) -> list[Message]:
+    """Items without the ids and states that a service gives them anew."""
+    return [
+        message.model_copy(
+            update={
+                "contents": tuple(
+                    each.model_copy(update={"data": None}) if hasattr(each, "data") else each
+                    for each in message.contents
+                )
+            }
+        )
+        for message in item_messages(items)
+    ]
+
+
+def _quoted(id_: str) -> str:
+    return quote(id_, safe="")

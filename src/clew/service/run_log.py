@@ -1,0 +1,179 @@
+"""What a run reads and writes of one thread, over the core: see the port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from clew.domain.agent_ports import Holding
+from clew.domain.control import Control
+from clew.domain.decisions import Branch, Intent, Start, check_readable
+from clew.domain.events import Event
+from clew.domain.history import HistoryMessage
+from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
+from clew.domain.service_side import ServiceSide, service_side
+from clew.service import reading
+from clew.service.awaiting import drive, settled, waker
+from clew.service.core import Core, Terms, commit, load
+from clew.service.operations import Operation, read
+
+_MICROSECONDS = 1_000_000
+
+
+class Beginning(NamedTuple):
+    """How a thread begins that is not there yet: with what intent, on what control, and where it leaves its parent."""
+
+    intent: Start | Branch
+    control: Control
+    fork: Fork | None = None
+    parent: str | None = None
+
+
+class ThreadRuns:
+    """The log of the runs of one thread. With a ``beginning`` the thread is begun by the first thing recorded."""
+
+    def __init__(self, core: Core, thread_id: str, beginning: Beginning | None = None) -> None:
+        self._core = core
+        self._beginning = beginning
+        self._stream = core.stream(thread_id)
+        self.thread_id = thread_id
+
+    async def control(self, *, fresh: bool = False) -> Control:
+        """The control, as far as this process has seen it unless it is to be fresh."""
+        if self._beginning is not None:
+            return self._beginning.control
+        known = None if fresh else self._core.known.tips.get(self._stream)
+        if known is None:
+            known = await drive(reading.existing(self._core, self.thread_id))
+        check_readable(self.thread_id, known, "a run")
+        return known
+
+    async def history(self) -> tuple[int, list[HistoryMessage]]:
+        """The messages on the path, and the version that they were read at."""
+        begin = self._beginning
+        if begin is None:
+            found = await drive(reading.history(self._core, self.thread_id))
+            return found.version, list(found.messages)
+        if begin.parent is None:
+            return 0, []
+        found = await drive(reading.history(self._core, begin.parent, begin.control.version))
+        return found.version, list(found.messages)
+
+    async def service_side(self) -> ServiceSide:
+        """What the service has been sent of the thread, and what it calls it."""
+        return await drive(read_service_side(self._core, self.thread_id, self._beginning))
+
+    async def events(self, after: int) -> list[Event]:
+        """The events of the lineage after a version."""
+        if self._beginning is not None:
+            return []
+        return await drive(read(lambda: self._core.log.lineage(self._stream, after=after)))
+
+    async def event(self, version: int) -> Event:
+        """One event of the lineage."""
+        return await drive(reading.event(self._core, self.thread_id, version))
+
+    async def supply(self, blobs: Sequence[Blob]) -> None:
+        """Store blobs that are not there yet."""
+        new = [blob for blob in blobs if blob.digest not in self._core.known.blobs]
+        if new:
+            await self._beside(Write((), {}, blobs=new))
+            self._core.known.blobs.update(blob.digest for blob in new)
+
+    async def record(
+        self,
+        intents: Sequence[Intent],
+        *,
+        actor: str | None = None,
+        expected_version: int | None = None,
+        blobs: Sequence[Blob] = (),
+        holding: Holding | None = None,
+        drop_draft: str | None = None,
+    ) -> list[Event]:
+        """Write what intents come to, and return it."""
+        new = [blob for blob in blobs if blob.digest not in self._core.known.blobs]
+        terms = Terms(
+            actor=actor,
+            expected_version=expected_version,
+            again=expected_version is None,
+            blobs=tuple(new),
+            claims=() if holding is None else (self._claim(holding),),
+            drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
+        )
+        begin = self._beginning
+        if begin is not None:
+            intents = (begin.intent, *intents)
+            terms = replace(terms, base=begin.control, fork=begin.fork, expected_version=None)
+        done = await drive(commit(self._core, self.thread_id, tuple(intents), terms))
+        self._beginning = None
+        self._core.known.blobs.update(blob.digest for blob in new)
+        return list(done.events)
+
+    async def hold(self, holding: Holding) -> None:
+        """Keep the lease, or let go of it."""
+        await self._beside(Write((), {}, claims=(self._claim(holding),)))
+
+    async def lease(self) -> Lease | None:
+        """The lease, None when nobody holds one that has not run out."""
+        found = await drive(read(partial(self._core.log.lease, self._stream)))
+        return None if found is None or found.until <= self._core.now() else found
+
+    async def draft(self) -> Draft | None:
+        """What was written down of an answer that was arriving."""
+        return await drive(read(partial(self._core.log.draft, self._stream)))
+
+    async def put_draft(self, run_id: str, data: bytes) -> None:
+        """Write down what has arrived of an answer."""
+        await self._beside(Write((), {}, drafts=(Draft(self._stream, run_id, data),)))
+
+    async def changed(self, after: int, seconds: float) -> None:
+        """Wait until the thread has moved on from a version, but not longer than so many seconds."""
+        woken = asyncio.Event()
+        wake = waker(asyncio.get_running_loop(), woken)
+        end = self._core.log.listen(wake)
+        try:
+            async with asyncio.timeout(seconds):
+                while (await drive(load(self._core, self.thread_id))).version <= after:
+                    await woken.wait()
+                    woken.clear()
+        except TimeoutError:
+            pass
+        finally:
+            end()
+
+    def _claim(self, holding: Holding) -> Claim:
+        now = self._core.now()
+        until = now + int(holding.seconds * _MICROSECONDS) if holding.seconds else 0
+        return Claim(self._stream, holding.holder, now, until)
+
+    async def _beside(self, write: Write) -> None:
+        await settled(self._core.log.submit(write).outcome)
+
+
+def read_service_side(core: Core, thread_id: str, beginning: Beginning | None = None) -> Operation[ServiceSide]:
+    """What the service has been sent of a thread, at its head or, before it has begun, at its cut."""
+    stream = core.stream(thread_id)
+    if beginning is None:
+        events = yield from read(lambda: core.log.lineage(stream))
+    elif beginning.fork is None:
+        events = []
+    else:
+        fork = beginning.fork
+        events = yield from read(lambda: core.log.lineage(fork.parent, upto=fork.cut))
+    return service_side(stream, events)
+
+
+def branch_of(core: Core, thread_id: str, at: reading.At, at_message: int | None = None) -> Operation[Beginning]:
+    """How a fork of a thread at a version begins."""
+    control = yield from reading.readable(core, thread_id, "fork")
+    version = yield from reading.resolve(core, thread_id, control, at, at_message)
+    cut = yield from reading.event(core, thread_id, version)
+    stream = core.stream(thread_id)
+    base = control
+    if version != control.version:
+        base = yield from read(lambda: core.log.control(stream, version))
+    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex())
+    return Beginning(intent, base, Fork(cut.stream, version), thread_id)

@@ -1,0 +1,679 @@
+"""Tools: what a model is told of a function, and what comes of calling it with what the model wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import enum
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from clew.agents.tools import Tool, ToolContext, ToolOutcome, as_tools, call_tool, tool, unknown_tool
+from clew.domain.json_values import Json, check_json
+from clew.domain.run_errors import InvalidToolError
+
+CONTEXT = ToolContext(deps=None, thread=None, actor="user:42", run_id="r1", call_id="c1", idempotency_key="k1")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Parcel(TypedDict):
+    weight: float
+
+
+class Address(BaseModel):
+    """Where it goes."""
+
+    street: str = Field(description="With the number.")
+
+
+def outcome(function: Tool | Callable[..., Any], text: str = "", **options: Any) -> ToolOutcome:
+    made = function if isinstance(function, Tool) else tool(function, **options)
+    return asyncio.run(call_tool(made, text, CONTEXT))
+
+
+def properties(made: Tool) -> dict[str, Any]:
+    return cast("dict[str, Any]", made.schema.parameters["properties"])
+
+
+# What a model is told
+
+
+def test_a_function_is_described_by_its_docstring_and_its_annotations() -> None:
+    @tool
+    def look_up(order: int, where: Literal["here", "there"] = "here") -> str:
+        """Look up an order.
+
+        It takes a while.
+
+        Args:
+            order (int): The number
+                of the order.
+            where: Where to look: here, or there.
+
+        Returns:
+            Words: not a parameter.
+        """
+        return f"{order} {where}"
+
+    assert look_up.schema.model_dump() == {
+        "name": "look_up",
+        "description": "Look up an order.\n\nIt takes a while.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "order": {"type": "integer", "description": "The number of the order."},
+                "where": {
+                    "type": "string",
+                    "enum": ["here", "there"],
+                    "default": "here",
+                    "description": "Where to look: here, or there.",
+                },
+            },
+            "required": ["order"],
+            "additionalProperties": False,
+        },
+    }
+    assert look_up(7) == "7 here"
+
+
+def test_rest_fields_describe_parameters_too() -> None:
+    def look_up(order: int, note: str, more: str) -> str:
+        """Look up an order.
+
+        :param order: The number
+            of the order.
+        :param str note: A note.
+        :returns: Words.
+        :param more:
+        """
+        return f"{order}{note}{more}"
+
+    made = tool(look_up)
+    assert made.description == "Look up an order."
+    assert properties(made)["order"]["description"] == "The number of the order."
+    assert properties(made)["note"]["description"] == "A note."
+    assert "description" not in properties(made)["more"]
+
+
+def test_a_description_in_the_annotation_comes_before_the_docstring() -> None:
+    def look_up(
+        order: Annotated[int, Field(description="Its number.", ge=1)], note: str = Field("", max_length=5)
+    ) -> str:
+        """Look up.
+
+        Args:
+            order: Not this.
+            note: A note.
+        """
+        return f"{order}{note}"
+
+    told = properties(tool(look_up))
+    assert told["order"] == {"type": "integer", "minimum": 1, "description": "Its number."}
+    assert told["note"] == {"type": "string", "maxLength": 5, "default": "", "description": "A note."}
+    assert outcome(look_up, '{"order": 1}').result == "1"
+    assert outcome(look_up, '{"order": 0}').error == "InvalidArgumentsError"
+
+
+def test_a_function_without_parameters_takes_an_empty_object_or_nothing() -> None:
+    def now() -> str:
+        return "noon"
+
+    assert tool(now).schema.parameters == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert tool(now).description == ""
+    assert [outcome(now, text).result for text in ("", " ", "{}")] == ["noon"] * 3
+
+
+def test_parameters_may_be_called_as_pydantic_calls_its_own() -> None:
+    def look_up(
+        model_config: int, schema: int, copy: int, title: int, self_: int, _hidden: int, json: int
+    ) -> list[int]:
+        return [model_config, schema, copy, title, self_, _hidden, json]
+
+    names = ["model_config", "schema", "copy", "title", "self_", "_hidden", "json"]
+    assert list(properties(tool(look_up))) == names
+    assert outcome(look_up, json.dumps({name: at for at, name in enumerate(names)})).result == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_types_of_the_module_and_of_the_function_around_are_found() -> None:
+    class Local(BaseModel):
+        size: int
+
+    @tool
+    def pack(local: Local, where: Address, points: list[Point], parcel: Parcel, colour: Colour = Colour.RED) -> Json:
+        return [local.size, where.street, [point.x for point in points], parcel["weight"], colour.value]
+
+    definitions = cast("dict[str, Any]", pack.schema.parameters["$defs"])
+    assert sorted(definitions) == ["Address", "Colour", "Local", "Parcel", "Point"]
+    assert definitions["Address"]["properties"]["street"]["description"] == "With the number."
+    assert properties(pack)["colour"]["default"] == "red"
+    text = '{"local": {"size": 1}, "where": {"street": "A 1"}, "points": [{"x": 2}], "parcel": {"weight": 0.5}}'
+    assert outcome(pack, text).result == [1, "A 1", [2], 0.5, "red"]
+
+
+def test_a_function_may_name_itself_and_what_comes_later() -> None:
+    @tool
+    def count(down: int) -> Json:
+        return [down, count.name, later]
+
+    later = "later"
+    assert outcome(count, '{"down": 1}').result == [1, "count", "later"]
+
+
+def test_types_that_a_function_closes_over_are_found_when_the_one_around_has_ended() -> None:
+    def around() -> Callable[..., Any]:
+        class Local(BaseModel):
+            size: int
+
+        def pack(local: Local) -> int:
+            return Local.model_validate(local).size
+
+        return pack
+
+    assert outcome(tool(around()), '{"local": {"size": 3}}').result == 3
+
+
+def test_a_type_that_cannot_be_found_is_told_with_its_name() -> None:
+    def look_up(order: Missing) -> str:  # type: ignore[name-defined]  # noqa: F821  # it is what this is about
+        return str(order)
+
+    with pytest.raises(InvalidToolError, match=r"'look_up'.*'Missing' is not defined"):
+        tool(look_up)
+
+
+def test_what_a_function_returns_need_not_be_found() -> None:
+    def look_up() -> Missing:  # type: ignore[name-defined]  # noqa: F821  # it is what this is about
+        return "x"
+
+    assert outcome(look_up).result == "x"
+
+
+def test_methods_partials_and_objects_that_are_called_are_tools() -> None:
+    class Shop:
+        """A shop."""
+
+        def __init__(self, stock: int) -> None:
+            self.stock = stock
+
+        def left(self, of: str) -> str:
+            """What is left."""
+            return f"{self.stock} {of}"
+
+        @tool(idempotent=True)
+        def sold(self, of: str) -> str:
+            return f"-{self.stock} {of}"
+
+        def __call__(self, of: str) -> str:
+            return f"?{self.stock} {of}"
+
+    async def fetch(region: str, of: str) -> str:
+        """Fetch."""
+        return f"{region} {of}"
+
+    shop = Shop(3)
+    by_place, by_name = functools.partial(fetch, "eu"), functools.partial(fetch, region="us")
+    tools = as_tools([shop.left, shop.sold, shop, by_place, tool(by_name, name="us")])
+    assert [(each.name, each.description) for each in tools] == [
+        ("left", "What is left."),
+        ("sold", ""),
+        ("Shop", "A shop."),
+        ("fetch", "Fetch."),
+        ("us", "Fetch."),
+    ]
+    assert {tuple(properties(each)) for each in tools} == {("of",)}
+    results = [outcome(each, '{"of": "tea"}').result for each in tools]
+    assert results == ["3 tea", "-3 tea", "?3 tea", "eu tea", "us tea"]
+    assert shop.sold("tea") == "-3 tea"
+    assert shop.sold.idempotent
+    with pytest.raises(InvalidToolError, match="'sold' is a method without its object"):
+        as_tools([Shop.sold])
+
+
+def test_a_decorated_function_is_described_by_what_it_wraps() -> None:
+    async def fetch(of: str) -> str:
+        """Fetch."""
+        return of
+
+    @functools.wraps(fetch)
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        return fetch(*args, **kwargs)
+
+    made = tool(logged)
+    assert made.schema == tool(fetch).schema
+    assert outcome(made, '{"of": "tea"}').result == "tea"
+
+
+def test_positional_only_parameters_are_given_by_place() -> None:
+    def look_up(a: int, b: str = "b", /, c: float = 0.5) -> list[Any]:
+        return [a, b, c]
+
+    assert outcome(look_up, '{"a": 1, "c": 2}').result == [1, "b", 2.0]
+    assert outcome(look_up, '{"a": 1, "b": "x"}').result == [1, "x", 0.5]
+
+
+def test_defaults_are_the_functions_own() -> None:
+    unset = object()
+
+    def look_up(order: Annotated[Any, Field()] = unset) -> bool:
+        return order is unset
+
+    assert outcome(look_up, "{}").result is True
+    assert "default" not in properties(tool(look_up))["order"]
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda: 1, "'<lambda>' cannot be the name"),
+        (int, "no function"),
+        (7, "no function"),
+        (len, "the parameter 'obj' has no type"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_refused(function: Any, found: str) -> None:
+    with pytest.raises(InvalidToolError, match=found):
+        tool(function)
+
+
+class Opaque:
+    """Nothing that pydantic knows."""
+
+
+def test_parameters_that_a_model_cannot_be_told_are_refused() -> None:
+    def many(*orders: int) -> None: ...
+    def named(**orders: int) -> None: ...
+    def untyped(order) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001  # it is what this is about
+    def called(order: Callable[[], int]) -> None: ...
+    def opaque(order: Opaque) -> None: ...
+    def endless(order: float = math.inf) -> None: ...
+    def twice(one: ToolContext, two: ToolContext) -> None: ...
+
+    refused: dict[Callable[..., None], str] = {
+        many: r"what \*orders takes",
+        named: r"what \*\*orders takes",
+        untyped: "'order' has no type",
+        called: "Cannot generate a JsonSchema",
+        opaque: "Opaque'>.$",
+        endless: "inf is not a JSON number",
+        twice: "one and two both take the context",
+    }
+    for function, found in refused.items():
+        with pytest.raises(InvalidToolError, match=found):
+            tool(function)
+
+
+def test_functions_that_yield_are_refused() -> None:
+    def each() -> Iterator[int]:
+        yield 1
+
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (each, stream):
+        with pytest.raises(InvalidToolError, match="it yields"):
+            tool(cast("Callable[..., Any]", function))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"approval": "ask"},
+        {"errors": "hide"},
+        {"timeout": 0},
+        {"timeout": math.inf},
+        {"name": "a b"},
+        {"name": "a" * 65},
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    def now() -> str:
+        return "noon"
+
+    with pytest.raises(
+        InvalidToolError, match=next(iter(options.values())) if "name" in options else next(iter(options))
+    ):
+        tool(now, **options)
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    def now() -> str:
+        return "noon"
+
+    with pytest.raises(InvalidToolError, match="Two tools have the name 'now'"):
+        as_tools([now, tool(now)])
+    with pytest.raises(InvalidToolError, match="is a tool already"):
+        tool(tool(now))
+
+
+def test_plain_functions_become_tools_with_defaults_and_tools_stay() -> None:
+    def now() -> str:
+        return "noon"
+
+    @tool(approval="always", idempotent=True, timeout=2, errors="raise", name="then", description="Later.")
+    def later() -> str:
+        return "night"
+
+    plain, given_one = as_tools([now, later])
+    assert (plain.approval, plain.idempotent, plain.timeout, plain.errors) == ("never", False, None, "tell")
+    assert given_one is later
+    assert (later.approval, later.idempotent, later.timeout, later.errors) == ("always", True, 2, "raise")
+    assert (later.name, later.description) == ("then", "Later.")
+
+
+def test_equal_code_gives_equal_schemas_in_every_process() -> None:
+    code = (
+        "from typing import Literal\nfrom clew.agents.tools import tool\n"
+        "def f(a: frozenset[str] = frozenset({'one', 'two', 'three', 'four'}), b: dict[str, Literal['x', 'y']] = {}):\n"
+        "    'Do.'\n"
+        "print(tool(f).schema.model_dump_json())"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1
+    assert json.loads(said.pop())["parameters"]["properties"]["a"]["default"] == ["four", "one", "three", "two"]
+
+
+# A schema of one's own
+
+
+def test_a_given_schema_is_told_as_it_is_and_arguments_are_passed_on() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+    @tool(name="remote_search", schema=schema)
+    def search(context: ToolContext, **arguments: Any) -> Json:
+        """Search."""
+        return [context.call_id, arguments]
+
+    assert search.schema.parameters == schema
+    assert search.schema.parameters is not schema
+    assert search.description == "Search."
+    assert outcome(search, '{"a": "not checked", "b": 1}').result == ["c1", {"a": "not checked", "b": 1}]
+    assert outcome(search, "[]").error == "InvalidArgumentsError"
+
+
+def test_a_given_schema_does_not_make_up_for_missing_arguments() -> None:
+    @tool(schema={"type": "object"})
+    def search(a, b=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  # types are not needed here
+        return [a, b]
+
+    assert outcome(search, '{"a": 2}').result == [2, 1]
+    assert (
+        outcome(search, '{"b": 2}').result
+        == "Error: the arguments for search do not fit: missing a required argument: 'a'."
+    )
+
+
+@pytest.mark.parametrize("schema", [{"type": "array"}, {"type": "object", "default": math.nan}, {"type": {1, 2}}])
+def test_a_schema_that_is_none_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidToolError, match="its schema is not"):
+        tool(lambda: 1, name="one", schema=schema)
+
+
+# The context
+
+
+def test_a_tool_that_asks_for_the_context_gets_it_and_the_model_is_not_told() -> None:
+    async def who(context: ToolContext, greeting: str) -> str:
+        return f"{greeting}, {context.actor}: {context.idempotency_key}"
+
+    assert list(properties(tool(who))) == ["greeting"]
+    assert outcome(who, '{"greeting": "Hi"}').result == "Hi, user:42: k1"
+    assert outcome(who, '{"greeting": "Hi", "context": 1}').error == "InvalidArgumentsError"
+
+
+def test_the_context_may_be_annotated_in_text_or_given_by_place() -> None:
+    code: dict[str, Any] = {}
+    exec("def who(context: 'ToolContext', /, greeting: str): return greeting + context.call_id", code)  # noqa: S102
+    assert outcome(code["who"], '{"greeting": "Hi "}').result == "Hi c1"
+
+
+# What comes of a call
+
+
+def test_results_are_told_as_json() -> None:
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    told: list[tuple[Any, Json]] = [
+        ("words", "words"),
+        (None, None),
+        (True, True),
+        (10**30, 10**30),
+        ({"a": [1, 2.5, None]}, {"a": [1, 2.5, None]}),
+        ((1, 2), [1, 2]),
+        ({1: "x"}, {"1": "x"}),
+        (Point(1), {"x": 1, "y": 0}),
+        (Address(street="A 1"), {"street": "A 1"}),
+        (moment, "2026-01-02T00:00:00Z"),
+        (Decimal("1.50"), "1.50"),
+        (Colour.BLUE, "blue"),
+    ]
+    for result, expected in told:
+        assert outcome(lambda result=result: result, name="give", schema={"type": "object"}) == ToolOutcome(expected)
+
+
+def test_a_result_is_what_it_was_when_it_was_given() -> None:
+    shared = [1]
+    given_result = outcome(lambda: shared, name="give").result
+    shared.append(2)
+    assert given_result == [1]
+
+
+@pytest.mark.parametrize("result", [object(), math.nan, "\ud800", b"\xff", {"a": {1, object()}}, lambda: 1])
+def test_a_result_that_is_not_json_is_told_as_an_error(result: object) -> None:
+    got = outcome(lambda: result, name="give")
+    assert got.result == "Error: what give gave is not JSON and cannot be told."
+    assert got.error == "TypeError"
+    assert isinstance(got.raised, TypeError)
+
+
+def test_what_a_tool_raises_is_told_by_class_and_message() -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def fails(error: Exception) -> Callable[[], None]:
+        def fail() -> None:
+            raise error
+
+        return fail
+
+    async def later() -> None:
+        raise ValueError("no")
+
+    expected = {
+        KeyError("order"): "Error: KeyError: 'order'",
+        ValueError(): "Error: ValueError",
+        ValueError("\ud800"): "Error: ValueError: \\ud800",
+        StopIteration("over"): "Error: StopIteration: over",
+        TimeoutError("its own"): "Error: TimeoutError: its own",
+        SilentError(): "Error: SilentError",
+        ValueError("x" * 5000): "Error: ValueError: " + "x" * 1999 + "…",
+    }
+    for error, said in expected.items():
+        assert outcome(fails(error), timeout=60) == ToolOutcome(said, type(error).__name__, error)
+    assert outcome(later).result == "Error: ValueError: no"
+
+
+def test_invalid_arguments_are_told_in_plain_words() -> None:
+    calls: list[Any] = []
+
+    @tool
+    def look_up(order: int, where: Address | None = None) -> None:
+        calls.append((order, where))
+
+    got = outcome(look_up, '{"order": "x", "where": {}, "more": 1}')
+    assert (got.error, got.reason, got.raised) == ("InvalidArgumentsError", "invalid-arguments", None)
+    assert got.result == (
+        "Error: the arguments for look_up do not fit.\n"
+        '- order: Input should be a valid integer, unable to parse string as an integer (given: "x").\n'
+        "- where.street: it is missing.\n"
+        "- more: there is no such parameter.\n"
+        "Call it again with arguments that fit its schema."
+    )
+    assert "- arguments: they must be one JSON object." in str(outcome(look_up, "[1]").result)
+    assert "- arguments: Invalid JSON" in str(outcome(look_up, '{"order": ').result)
+    assert calls == []
+
+
+@given(st.text(st.characters(exclude_categories=())))
+@example("\ud800")
+@example('{"order": "\ud800"}')
+@example('{"order": "\\ud800"}')
+@example('{"\\ud800": 1}')
+@example('{"order": 1' + "0" * 5000 + "}")
+@example('{"order": 1e999}')
+@example('{"order": NaN}')
+@example('{"order": ' + "[" * 5000)
+@example('{"order": ' + "[" * 150 + "]" * 150 + "}")
+def test_no_text_that_is_not_what_is_asked_does_harm(text: str) -> None:
+    def look_up(order: int) -> int:
+        return order
+
+    got = outcome(look_up, text)
+    assert got.error == "InvalidArgumentsError"
+    assert str(got.result).startswith("Error: the arguments for look_up")
+    check_json(got.result, "result")
+
+
+@given(
+    st.fixed_dictionaries(
+        {"a": st.integers(), "b": st.text(), "c": st.lists(st.floats(allow_nan=False, allow_infinity=False))},
+        optional={
+            "d": st.one_of(st.none(), st.booleans()),
+            "e": st.dictionaries(st.text(), st.integers()),
+            "f": st.sampled_from(["red", "blue"]),
+        },
+    )
+)
+def test_arguments_that_fit_the_schema_reach_the_function_equal(arguments: dict[str, Any]) -> None:
+    assert ROUND_TRIP.arguments(json.dumps(arguments)) == arguments
+
+
+@tool
+def ROUND_TRIP(  # noqa: N802  # a constant of the test above
+    *,
+    a: int,
+    b: str,
+    c: list[float],
+    d: bool | None = None,
+    e: dict[str, int] | None = None,
+    f: Literal["red", "blue"] = "red",
+) -> None:
+    """Take one of each."""
+
+
+def test_a_tool_that_there_is_not_is_told_with_those_there_are() -> None:
+    def now() -> str:
+        return "noon"
+
+    assert unknown_tool("then", as_tools([now])) == ToolOutcome(
+        "Error: there is no tool 'then'. There are: now.", "UnknownToolError", None, "unknown-tool"
+    )
+    assert unknown_tool("then", []).result == "Error: there is no tool 'then'. There are none."
+
+
+def test_an_async_tool_that_takes_too_long_is_ended() -> None:
+    ended = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    got = outcome(wait, timeout=0.01)
+    assert got.result == "Error: wait gave no result in 0.01 s."
+    assert (got.error, got.reason) == ("TimeoutError", "timeout")
+    assert isinstance(got.raised, TimeoutError)
+    assert ended == [True]
+
+
+def test_a_sync_tool_that_takes_too_long_is_waited_for_no_more() -> None:
+    may_end = threading.Event()
+
+    async def main() -> ToolOutcome:
+        try:
+            return await call_tool(
+                tool(may_end.wait, name="wait", timeout=0.01, schema={"type": "object"}), "", CONTEXT
+            )
+        finally:
+            may_end.set()
+
+    assert asyncio.run(main()).error == "TimeoutError"
+
+
+def test_sync_tools_run_beside_the_loop_with_the_callers_context() -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    both = threading.Barrier(2, timeout=30)
+
+    def meet() -> list[Any]:
+        both.wait()
+        return [who.get(), threading.current_thread() is threading.main_thread()]
+
+    async def main() -> list[ToolOutcome]:
+        who.set("somebody")
+        return await asyncio.gather(*(call_tool(tool(meet), "", CONTEXT) for _ in range(2)))
+
+    assert [each.result for each in asyncio.run(main())] == [["somebody", False]] * 2
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+def test_what_is_no_exception_passes_through(error: type[BaseException]) -> None:
+    async def stop() -> None:
+        raise error
+
+    with pytest.raises(error):
+        outcome(stop, timeout=60)
+
+
+def test_cancelling_the_caller_cancels_an_async_tool() -> None:
+    async def main() -> bool:
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        task = asyncio.create_task(call_tool(tool(wait), "", CONTEXT))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return ended.is_set()
+
+    assert asyncio.run(main())

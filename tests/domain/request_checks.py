@@ -1,0 +1,126 @@
+"""What OpenAI's services demand of a request, checked without mercy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from clew.domain.model_client import Question, Wire
+from clew.domain.requests import request_body, request_bytes
+
+NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
+PARTS = {
+    "user": {"text", "image_url", "input_audio", "file"},
+    "assistant": {"text", "refusal"},
+    "system": {"text"},
+    "developer": {"text"},
+    "tool": {"text"},
+}
+INPUT_PARTS = {"input_text", "input_image", "input_file"}
+KEYS = {
+    "user": {"role", "content", "name"},
+    "assistant": {"role", "content", "refusal", "tool_calls"},
+    "system": {"role", "content"},
+    "developer": {"role", "content"},
+    "tool": {"role", "content", "tool_call_id"},
+}
+
+
+def checked(wire: Wire, question: Question) -> dict[str, Any]:
+    """The body of a question, as a service reads it, when it is a valid request."""
+    sent: dict[str, Any] = json.loads(request_bytes(request_body(wire, question)))
+    assert sent["model"] == question.model
+    if wire == "openai-chat":
+        check_chat(sent["messages"], {tool.name for tool in question.tools})
+    else:
+        check_items(sent["input"], {tool.name for tool in question.tools}, remote=question.service is not None)
+    return sent
+
+
+def check_chat(messages: list[dict[str, Any]], tools: Iterable[str] = ()) -> None:
+    due: list[str] = []
+    for message in messages:
+        role = message["role"]
+        assert set(message) <= KEYS[role], set(message)
+        if role == "tool":
+            assert due, "a result without its call"
+            assert message["tool_call_id"] == due.pop(0)
+            assert isinstance(message["content"], str)
+            continue
+        assert not due, "a call without its result"
+        if "name" in message:
+            assert NAME.match(message["name"])
+        _check_content(message, role)
+        if "tool_calls" in message:
+            due = [_checked_call(call, tools) for call in message["tool_calls"]]
+            assert due, "an empty list of calls is refused"
+            assert len(set(due)) == len(due)
+    assert not due, "a call without its result"
+
+
+def _check_content(message: dict[str, Any], role: str) -> None:
+    content = message["content"]
+    if content is None:
+        assert role == "assistant"
+        assert message.get("tool_calls") or message.get("refusal") is not None
+    elif not isinstance(content, str):
+        assert content, "an empty list of parts is refused"
+        for part in content:
+            assert part["type"] in PARTS[role]
+            assert isinstance(part[part["type"]], str if part["type"] in {"text", "refusal"} else dict)
+
+
+def _checked_call(call: dict[str, Any], tools: Iterable[str]) -> str:
+    assert set(call) == {"id", "type", "function"}
+    assert call["type"] == "function"
+    assert set(call["function"]) == {"name", "arguments"}
+    assert NAME.match(call["function"]["name"]) or call["function"]["name"] in tools
+    assert isinstance(call["function"]["arguments"], str)
+    assert call["function"]["arguments"]
+    id_ = call["id"]
+    assert isinstance(id_, str)
+    assert id_
+    return id_
+
+
+def check_items(items: list[dict[str, Any]], tools: Iterable[str] = (), *, remote: bool = False) -> None:
+    """Of a remote thread, results may come without their calls: the service has those."""
+    asked: list[str] = []
+    answered: list[str] = []
+    for number, item in enumerate(items):
+        kind = item.get("type", "message")
+        if kind == "message":
+            _check_words(item)
+        elif kind == "function_call":
+            assert set(item) == {"type", "call_id", "name", "arguments"}
+            assert NAME.match(item["name"]) or item["name"] in tools
+            assert isinstance(item["arguments"], str)
+            assert item["arguments"]
+            assert item["call_id"]
+            assert item["call_id"] not in asked, "a call id that recurs"
+            asked.append(item["call_id"])
+        elif kind == "function_call_output":
+            assert set(item) == {"type", "call_id", "output"}
+            assert isinstance(item["output"], str)
+            assert remote or item["call_id"] in asked, "a result without its call"
+            assert item["call_id"] not in answered, "a second result of a call"
+            answered.append(item["call_id"])
+        elif kind == "reasoning":
+            assert number + 1 < len(items), "reasoning that nothing came of"
+        else:
+            assert kind not in {"text", "image_url", "input_text", "output_text", "tool_use"}
+    assert remote or asked == answered, "a call without its result"
+
+
+def _check_words(item: dict[str, Any]) -> None:
+    assert set(item) == {"role", "content"}
+    assert item["role"] in {"user", "assistant", "system", "developer"}
+    if isinstance(item["content"], str):
+        return
+    assert item["content"], "an empty list of parts is refused"
+    allowed = {"output_text", "refusal"} if item["role"] == "assistant" else INPUT_PARTS
+    assert {part["type"] for part in item["content"]} <= allowed
+    if item["role"] != "user":
+        assert not {"input_image", "input_file"} & {part["type"] for part in item["content"]}

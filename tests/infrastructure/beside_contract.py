@@ -1,0 +1,303 @@
+"""What lies beside the chain of every store: blobs, leases and drafts, written with an append or not at all."""
+
+from __future__ import annotations
+
+import itertools
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, held
+
+from clew.domain.errors import InvalidNameError
+from clew.domain.run_errors import RunInProgressError
+from clew.infrastructure.recorder import (
+    Append,
+    Appended,
+    Blob,
+    Claim,
+    Draft,
+    Fork,
+    Key,
+    Lease,
+    RecordedConflictError,
+    Recorder,
+)
+
+STREAMS = ("s", "t")
+HOLDERS = ("me", "you", "they")
+_examples = itertools.count()
+
+Leases = dict[str, Lease]
+
+
+def blob(data: bytes) -> Blob:
+    return Blob(sha256(data).digest(), "definition", data)
+
+
+def naive(claims: list[Claim], leases: Leases) -> Leases | str:
+    """The leases after one append's claims, or who stands in the way."""
+    after = dict(leases)
+    for claim in claims:
+        held = after.get(claim.stream)
+        taken = held is not None and held.holder != claim.holder and held.until > claim.now
+        if claim.until == 0:
+            if held is not None and held.holder == claim.holder:
+                del after[claim.stream]
+        elif held is not None and taken:
+            return held.holder
+        else:
+            after[claim.stream] = Lease(claim.stream, claim.holder, claim.until)
+    return after
+
+
+class BlobContract:
+    """Bytes that are named by their digest."""
+
+    def test_keeps_the_bytes_of_a_blob_under_their_digest(self, recorder: Recorder) -> None:
+        kept = [blob(b""), blob(bytes(range(256))), blob(b"x" * 70_000)]
+        assert append(recorder, blobs=kept[:1]) == Appended((), (), ())
+        append(recorder, event("a", 1), blobs=kept[1:])
+        assert [recorder.blob(each.digest) for each in kept] == kept
+        assert recorder.blob(sha256(b"nothing").digest()) is None
+
+    def test_leaves_a_blob_that_is_there_as_it_is(self, recorder: Recorder) -> None:
+        first = blob(b"one")
+        append(recorder, event("a", 1), blobs=[first, first])
+        append(recorder, event("a", 2), blobs=[first._replace(kind="content"), blob(b"two")])
+        assert recorder.blob(first.digest) == first
+        assert recorder.blob(blob(b"two").digest) == blob(b"two")
+
+    def test_refuses_a_blob_under_another_digest_than_its_own(self, recorder: Recorder) -> None:
+        wrong = blob(b"one")._replace(data=b"two")
+        error = failure(recorder, event("a", 1), blobs=[blob(b"three"), wrong])
+        assert isinstance(error, ValueError)
+        assert wrong.digest.hex() in str(error)
+        assert recorder.last_position() == 0
+        assert recorder.blobs(limit=9) == []
+
+    def test_pages_through_the_blobs_in_the_order_in_which_they_came(self, recorder: Recorder) -> None:
+        kept = [blob(b"%d" % number) for number in range(7)]
+        for each in kept:
+            append(recorder, blobs=[each, kept[0]])
+        found: list[tuple[int, bytes]] = []
+        while page := recorder.blobs(after=found[-1][0] if found else 0, limit=3):
+            assert len(page) <= 3
+            found.extend(page)
+        assert [digest for _, digest in found] == [each.digest for each in kept]
+        assert recorder.blobs(after=-(2**70), limit=2**70) == found
+
+
+class LeaseContract:
+    """Who runs on a stream."""
+
+    def test_gives_a_lease_to_the_first_and_tells_the_second_who_has_it(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        assert recorder.lease("a") is None
+        append(recorder, claims=[Claim("a", "me", now=10, until=20)])
+        assert recorder.lease("a") == Lease("a", "me", 20)
+        error = failure(recorder, event("a", 2), claims=[Claim("a", "you", now=19, until=30)])
+        assert isinstance(error, RunInProgressError)
+        assert (error.stream, error.holder) == ("a", "me")
+        assert recorder.lease("a") == Lease("a", "me", 20)
+        assert len(recorder.lineage("a")) == 1
+
+    def test_gives_a_lease_that_has_run_out_to_another(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        append(recorder, claims=[Claim("a", "me", now=10, until=20)])
+        append(recorder, claims=[Claim("a", "you", now=20, until=30)])
+        assert recorder.lease("a") == Lease("a", "you", 30)
+        assert isinstance(failure(recorder, claims=[Claim("a", "me", now=25, until=40)]), RunInProgressError)
+
+    def test_lets_the_holder_keep_the_lease_and_let_go_of_it(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        append(recorder, claims=[Claim("a", "me", now=10, until=20)])
+        append(recorder, claims=[Claim("a", "me", now=15, until=25)])
+        append(recorder, claims=[Claim("a", "me", now=99, until=110)])
+        assert recorder.lease("a") == Lease("a", "me", 110)
+        append(recorder, claims=[Claim("a", "me", now=100, until=0)])
+        assert recorder.lease("a") is None
+        append(recorder, claims=[Claim("a", "you", now=100, until=120)])
+        assert recorder.lease("a") == Lease("a", "you", 120)
+
+    @pytest.mark.parametrize("now", [15, 99])
+    def test_does_nothing_when_somebody_lets_go_of_what_he_does_not_hold(self, recorder: Recorder, now: int) -> None:
+        append(recorder, event("a", 1), claims=[Claim("a", "me", now=10, until=20)])
+        append(recorder, event("a", 2), claims=[Claim("a", "you", now=now, until=0), Claim("none", "you", 1, 0)])
+        assert recorder.lease("a") == Lease("a", "me", 20)
+        assert len(recorder.lineage("a")) == 2
+
+    def test_claims_a_stream_in_the_append_that_begins_it(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1), event("a", 2), claims=[Claim("a", "me", now=10, until=20)])
+        append(recorder, event("b", 2), forks={"b": Fork("a", 1)}, claims=[Claim("b", "you", now=10, until=20)])
+        assert recorder.lease("a") == Lease("a", "me", 20)
+        assert recorder.lease("b") == Lease("b", "you", 20)
+
+    def test_refuses_to_lease_a_stream_that_is_not_there(self, recorder: Recorder) -> None:
+        error = failure(recorder, event("b", 1), claims=[Claim("a", "me", now=10, until=20)])
+        assert isinstance(error, RecordedConflictError)
+        assert (error.stream, error.actual) == ("a", 0)
+        assert recorder.lease("a") is None
+        assert recorder.stream("b") is None
+
+    def test_writes_nothing_of_an_append_that_claims_what_is_another_s(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1), event("b", 1), claims=[Claim("a", "me", now=10, until=20)])
+        before = recorder.rows(after=0, limit=9)
+        error = failure(
+            recorder,
+            event("b", 2),
+            event("c", 1),
+            key=Key("b", "k", b""),
+            blobs=[blob(b"one")],
+            claims=[Claim("b", "you", now=10, until=20), Claim("a", "you", now=10, until=20)],
+            drafts=[Draft("b", "run", b"He")],
+        )
+        assert isinstance(error, RunInProgressError)
+        assert recorder.rows(after=0, limit=9) == before
+        assert recorder.repeated(Key("b", "k", b"")) is None
+        assert (recorder.lease("b"), recorder.draft("b"), recorder.blobs(limit=9)) == (None, None, [])
+
+    def test_writes_no_claim_of_an_append_that_conflicts(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        beside: dict[str, Any] = {
+            "blobs": [blob(b"one")],
+            "claims": [Claim("a", "me", now=10, until=20)],
+            "drafts": [Draft("a", "run", b"He")],
+        }
+        assert isinstance(failure(recorder, event("a", 7), **beside), RecordedConflictError)
+        assert (recorder.lease("a"), recorder.draft("a"), recorder.blobs(limit=9)) == (None, None, [])
+
+    def test_says_who_runs_rather_than_that_somebody_wrote(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1), event("a", 2), claims=[Claim("a", "me", now=10, until=20)])
+        error = failure(recorder, event("a", 2), claims=[Claim("a", "you", now=10, until=20)])
+        assert isinstance(error, RunInProgressError)
+
+    def test_does_not_claim_again_when_the_key_is_repeated(self, recorder: Recorder) -> None:
+        key = Key("a", "k", b"content")
+        append(recorder, event("a", 1), key=key, claims=[Claim("a", "me", now=10, until=20)])
+        append(recorder, claims=[Claim("a", "me", now=11, until=0)])
+        assert append(recorder, event("a", 1), key=key, claims=[Claim("a", "me", now=12, until=30)]).repeated
+        assert recorder.lease("a") is None
+
+    def test_decides_the_claims_of_one_batch_one_after_the_other(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        with held(recorder, event("other", 1)):
+            futures = [
+                recorder.submit(Append([event("a", version)], claims=[Claim("a", holder, now, until)]))
+                for version, holder, now, until in (
+                    (2, "me", 10, 20),
+                    (3, "you", 10, 20),
+                    (3, "me", 11, 25),
+                    (4, "me", 12, 0),
+                    (5, "you", 12, 30),
+                    (6, "they", 29, 40),
+                    (6, "they", 30, 40),
+                )
+            ]
+        errors = [future.exception(PATIENCE) for future in futures]
+        assert [error.holder if isinstance(error, RunInProgressError) else error for error in errors] == [
+            None, "me", None, None, None, "you", None
+        ]  # fmt: skip
+        assert recorder.lease("a") == Lease("a", "they", 40)
+        assert len(recorder.lineage("a")) == 6
+
+    def test_decides_the_claims_of_one_append_one_after_the_other(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        append(recorder, claims=[Claim("a", "me", 10, 20), Claim("a", "me", 10, 0), Claim("a", "you", 10, 30)])
+        assert recorder.lease("a") == Lease("a", "you", 30)
+        append(recorder, claims=[Claim("a", "you", 10, 0), Claim("a", "they", 10, 20), Claim("a", "they", 10, 0)])
+        assert recorder.lease("a") is None
+        two = [Claim("a", "me", 10, 20), Claim("a", "you", 10, 20)]
+        assert isinstance(failure(recorder, claims=two), RunInProgressError)
+        assert recorder.lease("a") is None
+
+    @pytest.mark.parametrize("until", [-1, 2**63])
+    def test_refuses_a_time_that_is_none(self, recorder: Recorder, until: int) -> None:
+        fill(recorder, "a", 1)
+        assert isinstance(failure(recorder, claims=[Claim("a", "me", 0, until)]), ValueError)
+
+    def test_refuses_names_that_are_no_valid_unicode(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        for bad in ("\ud800", "a\ud800"):
+            assert isinstance(failure(recorder, claims=[Claim("a", bad, 0, 1)]), InvalidNameError)
+            assert isinstance(failure(recorder, claims=[Claim(bad, "me", 0, 0)]), InvalidNameError)
+            assert isinstance(failure(recorder, drafts=[Draft("a", bad, b"")]), InvalidNameError)
+            assert isinstance(failure(recorder, drafts=[Draft(bad, "run", None)]), InvalidNameError)
+            assert recorder.lease(bad) is None
+            assert recorder.draft(bad) is None
+
+    @given(
+        st.lists(
+            st.lists(
+                st.builds(
+                    Claim,
+                    stream=st.sampled_from(STREAMS),
+                    holder=st.sampled_from(HOLDERS),
+                    now=st.integers(0, 6),
+                    until=st.integers(0, 8),
+                ),
+                min_size=1,
+                max_size=3,
+            ),
+            max_size=12,
+        )
+    )
+    # One recorder serves all examples, each with streams of its own; and every store runs this same test.
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+    )
+    def test_claims_as_a_naive_model_does_also_many_in_one_commit(
+        self, recorder: Recorder, appends: list[list[Claim]]
+    ) -> None:
+        number = next(_examples)
+        names = {name: f"{name}{number}" for name in STREAMS}
+        append(recorder, *[event(name, 1) for name in names.values()])
+        leases: Leases = {}
+        expected: list[str | None] = []
+        futures = []
+        for wanted in appends:
+            claims = [claim._replace(stream=names[claim.stream]) for claim in wanted]
+            after = naive(claims, leases)
+            expected.append(after if isinstance(after, str) else None)
+            leases = leases if isinstance(after, str) else after
+            futures.append(recorder.submit(Append([], claims=claims)))
+        errors = [future.exception(PATIENCE) for future in futures]
+        assert [getattr(error, "holder", error) for error in errors] == expected
+        assert [recorder.lease(name) for name in names.values()] == [leases.get(name) for name in names.values()]
+
+
+class DraftContract:
+    """The part of an answer that has arrived so far."""
+
+    def test_keeps_the_last_draft_of_a_stream_until_it_is_taken_away(self, recorder: Recorder) -> None:
+        append(recorder, event("a", 1), event("b", 1), drafts=[Draft("a", "run", b"He")])
+        assert recorder.draft("a") == Draft("a", "run", b"He")
+        append(recorder, drafts=[Draft("a", "run", b"Hello" * 2_000), Draft("b", "other", b"")])
+        assert recorder.draft("a") == Draft("a", "run", b"Hello" * 2_000)
+        assert recorder.draft("b") == Draft("b", "other", b"")
+        append(recorder, drafts=[Draft("a", "next", b"Hm")])
+        assert recorder.draft("a") == Draft("a", "next", b"Hm")
+        append(recorder, event("a", 2), drafts=[Draft("a", "next", None)])
+        assert recorder.draft("a") is None
+        assert recorder.draft("b") == Draft("b", "other", b"")
+
+    def test_takes_away_what_is_not_there(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        append(recorder, drafts=[Draft("a", "run", None), Draft("none", "run", None)])
+        assert recorder.draft("a") is None
+
+    def test_refuses_a_draft_of_a_stream_that_is_not_there(self, recorder: Recorder) -> None:
+        error = failure(recorder, event("b", 1), drafts=[Draft("a", "run", b"He")])
+        assert isinstance(error, RecordedConflictError)
+        assert recorder.stream("b") is None
+
+    def test_keeps_drafts_and_leases_out_of_the_events(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 2)
+        before = recorder.rows(after=0, limit=9)
+        append(recorder, claims=[Claim("a", "me", 1, 2)], drafts=[Draft("a", "run", b"He")], blobs=[blob(b"one")])
+        assert recorder.rows(after=0, limit=9) == before
+        append(recorder, event("a", 3), previous={"a": before[-1].hash})

@@ -1,0 +1,98 @@
+"""What the services that OpenAI's clients speak to reply, and how a test asks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.servers.raw_server import RawServer
+
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import Message
+from clew.domain.model_client import Answer, ModelClient, Question, Update
+from clew.domain.requests import request_body
+from clew.infrastructure.openai_chat_client import OpenAIChatClient
+from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+
+CANARY = "sk-canary0123456789"
+CONTENT = "the secret recipe of grandmother's plum cake"
+
+
+@dataclass(frozen=True)
+class Service:
+    """One of the two forms: how an answer of "Hello" begins, goes on and ends."""
+
+    kind: str
+    whole: Any
+    begins: tuple[Any, ...]
+    ends: tuple[Any, ...]
+    path: str
+
+    def client(self, server: RawServer | str, **more: Any) -> Any:
+        url = server if isinstance(server, str) else server.url
+        made = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
+        return made("m-1", **{"api_key": CANARY, "base_url": url, "timeout": 60, **more})
+
+    def body(self, client: ModelClient, text: str = CONTENT) -> JsonObject:
+        return request_body(client.wire, Question("m-1", (Message.user(text),), options=client.options))
+
+
+def _chunk(delta: Any, finish_reason: str | None = None) -> Any:
+    return {"id": "c1", "model": "m-1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]}
+
+
+_MESSAGE = {"role": "assistant", "content": "Hello"}
+_CHAT_USAGE = {"prompt_tokens": 9, "completion_tokens": 4}
+CHAT = Service(
+    "chat",
+    {
+        "id": "c1",
+        "model": "m-1",
+        "choices": [{"index": 0, "message": _MESSAGE, "finish_reason": "stop"}],
+        "usage": _CHAT_USAGE,
+    },
+    (_chunk({"role": "assistant", "content": ""}), _chunk({"content": "Hel"})),
+    (_chunk({"content": "lo"}), _chunk({}, "stop"), {"id": "c1", "choices": [], "usage": _CHAT_USAGE}),
+    "/v1/chat/completions",
+)
+
+_ITEM = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+}
+_RESPONSE: Any = {
+    "id": "resp_1",
+    "object": "response",
+    "model": "m-1",
+    "status": "completed",
+    "output": [_ITEM],
+    "usage": {"input_tokens": 9, "output_tokens": 4},
+}
+RESPONSES = Service(
+    "responses",
+    _RESPONSE,
+    (
+        {"type": "response.created", "response": {**_RESPONSE, "status": "in_progress", "output": []}},
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "Hel"},
+    ),
+    (
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "lo"},
+        {"type": "response.completed", "response": _RESPONSE},
+    ),
+    "/v1/responses",
+)
+SERVICES = (CHAT, RESPONSES)
+
+
+async def taken(updates: AsyncIterator[Update]) -> list[Update]:
+    return [update async for update in updates]
+
+
+async def answered(updates: AsyncIterator[Update]) -> Answer:
+    *_, last = await taken(updates)
+    assert isinstance(last, Answer)
+    return last

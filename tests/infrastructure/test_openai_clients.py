@@ -1,0 +1,381 @@
+"""What holds of both clients: requests, answers, faults, and that a reply is let go of."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from tests.infrastructure.openai_replies import CANARY, CHAT, CONTENT, SERVICES, Service, answered, taken
+from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
+
+from clew.domain.model_client import Answer, ModelClient, TextDelta, Usage
+from clew.domain.requests import request_bytes, streamed
+from clew.domain.run_errors import (
+    AgentConfigurationError,
+    ContextWindowError,
+    MissingExtraError,
+    ModelAccessError,
+    ModelError,
+    ModelOverloadedError,
+    ModelRequestError,
+    ModelStreamError,
+    ModelUnavailableError,
+)
+from clew.infrastructure.openai_chat_client import OpenAIChatClient
+from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+
+both = pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)
+streaming = pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+
+
+def asked(service: Service, reply: Reply, *, streams: bool) -> list[Any]:
+    """What comes back, the error that it ends with included."""
+    found: list[Any] = []
+    timeout = 0.5 if STALL in reply.steps else 60
+
+    async def ask(server: RawServer) -> None:
+        client = service.client(server, timeout=timeout)
+        try:
+            async for update in client.ask(service.body(client), stream=streams):
+                found.append(update)  # noqa: PERF401  # what came before an error is to be kept
+        except ModelError as error:
+            found.append(error)
+
+    with RawServer() as server:
+        server.will(reply)
+        asyncio.run(ask(server))
+        assert len(server.requests) == 1, "one request: it is the run that tries again"
+    return found
+
+
+def error_of(service: Service, reply: Reply, *, streams: bool) -> ModelError:
+    *_, last = asked(service, reply, streams=streams)
+    assert isinstance(last, ModelError)
+    return last
+
+
+@both
+def test_an_answer_is_the_same_streamed_and_whole(service: Service) -> None:
+    *deltas, one = asked(service, stream(*service.begins, *service.ends), streams=True)
+    *_, other = asked(service, whole(service.whole), streams=False)
+    assert one == other
+    assert deltas == [TextDelta("Hel"), TextDelta("lo")]
+    assert one.message.text == "Hello"
+    assert one.usage == Usage(input_tokens=9, output_tokens=4)
+    assert one.finish_reason == "stop"
+    assert one.model == "m-1"
+
+
+@both
+@streaming
+def test_sends_exactly_the_bytes_that_the_body_says(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    async def ask(server: RawServer) -> None:
+        client = service.client(server, options={"metadata": {"ü": 0.1, "n": 10**30}})
+        body = service.body(client, "Grüße 🧶 \u2028 \x00 </script>")
+        await taken(client.ask(body, stream=streams))
+        sent = server.requests[0]
+        assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
+        assert sent.path == service.path
+        assert sent.headers["authorization"] == f"Bearer {CANARY}"
+
+    with RawServer() as server:
+        server.will(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+        asyncio.run(ask(server))
+
+
+OVERFLOW = {
+    "error": {
+        "message": "This model's maximum context length is 8192 tokens, and your messages resulted in 9000 tokens.",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "context_length_exceeded",
+    }
+}
+
+
+@both
+@streaming
+@pytest.mark.parametrize(
+    ("reply", "kind", "told"),
+    [
+        (
+            whole({"error": {"message": "Slow."}}, status=429, headers={"retry-after": "7"}),
+            ModelOverloadedError,
+            (429, 7),
+        ),
+        (whole({}, status=500, headers={"retry-after-ms": "250"}), ModelUnavailableError, (500, 0.25)),
+        (whole(b"<html>Bad gateway</html>", status=502), ModelUnavailableError, (502, None)),
+        (Reply((CUT,)), ModelUnavailableError, (None, None)),
+        (Reply((STALL,)), ModelUnavailableError, (None, None)),
+    ],
+    ids=["429", "500", "502", "cut", "stall"],
+)
+def test_what_fails_before_the_answer_may_be_tried_again(
+    service: Service,
+    streams: bool,  # noqa: FBT001  # pytest passes it
+    reply: Reply,
+    kind: type[ModelError],
+    told: tuple[int | None, float | None],
+) -> None:
+    error = error_of(service, reply, streams=streams)
+    assert type(error) is kind
+    assert error.retryable
+    assert (error.status, error.retry_after) == told
+
+
+@both
+@streaming
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (whole({"error": {"message": "No.", "code": "invalid_api_key"}}, status=401), ModelAccessError),
+        (whole({"error": {"message": "No."}}, status=403), ModelAccessError),
+        (whole({"error": {"message": "No model."}}, status=404), ModelRequestError),
+        (whole({"error": {"message": "No.", "code": "insufficient_quota"}}, status=429), ModelOverloadedError),
+        (whole({"detail": [{"msg": "field required", "input": CONTENT}]}, status=422), ModelRequestError),
+        (whole(OVERFLOW, status=400), ContextWindowError),
+        (whole(b"<html>Hello</html>"), ModelStreamError),
+        (whole([]), ModelStreamError),
+        (whole({"hello": "world"}), ModelStreamError),
+    ],
+    ids=["401", "403", "404", "quota", "422", "overflow", "page", "list", "other"],
+)
+def test_what_is_refused_or_no_answer_is_not_tried_again(
+    service: Service,
+    streams: bool,  # noqa: FBT001  # pytest passes it
+    reply: Reply,
+    kind: type[ModelError],
+) -> None:
+    error = error_of(service, reply, streams=streams)
+    assert type(error) is kind
+    assert not error.retryable
+    assert "'m-1'" in str(error)
+    assert "127.0.0.1" in str(error)
+    assert CONTENT not in str(error)
+
+
+@both
+@pytest.mark.parametrize(
+    ("rest", "end"),
+    [((), CUT), ((), STALL), ((b"data: {broken\n\n",), None), ((), None), ((b"data: \xff\n\n",), None)],
+    ids=["cut", "stall", "malformed", "early end", "no UTF-8"],
+)
+def test_an_answer_that_breaks_off_is_not_tried_again(service: Service, rest: tuple[Any, ...], end: Any) -> None:
+    *deltas, error = asked(service, stream(*service.begins, *rest, end=end), streams=True)
+    assert deltas == [TextDelta("Hel")]
+    assert type(error) is ModelStreamError
+    assert not error.retryable
+
+
+@both
+@pytest.mark.parametrize("end", [CUT, STALL])
+def test_an_answer_that_is_complete_needs_no_clean_end(service: Service, end: Any) -> None:
+    last = asked(service, stream(*service.begins, *service.ends, end=end), streams=True)[-1]
+    assert isinstance(last, Answer)
+
+
+@both
+def test_a_reply_that_comes_whole_though_a_stream_was_asked_for_is_taken(service: Service) -> None:
+    assert isinstance(asked(service, whole(service.whole), streams=True)[-1], Answer)
+
+
+@both
+def test_a_whole_answer_that_is_cut_off_may_be_tried_again(service: Service) -> None:
+    error = error_of(service, whole(service.whole, headers={"content-length": "9999"}), streams=False)
+    assert type(error) is ModelUnavailableError
+    assert error.retryable
+
+
+@both
+def test_an_error_in_place_of_an_answer_is_told_by_its_code(service: Service) -> None:
+    failure = {"code": "rate_limit_exceeded", "message": "Slow."}
+    said = {"error": failure} if service is CHAT else {"type": "response.failed", "response": {"error": failure}}
+    error = error_of(service, stream(said), streams=True)
+    assert type(error) is ModelOverloadedError
+    assert error.retryable
+    later = error_of(service, stream(*service.begins, said), streams=True)
+    assert type(later) is ModelStreamError
+    assert not later.retryable
+    assert later.code == "rate_limit_exceeded"
+
+
+@both
+@streaming
+def test_a_service_that_is_not_there_may_be_tried_again(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    with socket.socket() as taken_port:
+        taken_port.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        client = service.client(f"http://127.0.0.1:{taken_port.getsockname()[1]}/v1")
+        with pytest.raises(ModelUnavailableError, match="ConnectError") as refused:
+            asyncio.run(taken(client.ask(service.body(client), stream=streams)))
+    assert refused.value.retryable
+
+
+@both
+@pytest.mark.parametrize("url", ["localhost:1", "ftp://localhost/v1"])
+def test_an_address_that_is_none_is_not_tried_again(service: Service, url: str) -> None:
+    client = service.client(url)
+    with pytest.raises(ModelUnavailableError, match="https://") as refused:
+        asyncio.run(taken(client.ask(service.body(client), stream=True)))
+    assert not refused.value.retryable
+
+
+@both
+def test_closing_the_iterator_lets_go_of_the_connection(service: Service) -> None:
+    async def leave(server: RawServer) -> None:
+        client = service.client(server)
+        async with aclosing(client.ask(service.body(client), stream=True)) as updates:
+            async for update in updates:
+                assert update == TextDelta("Hel")
+                break
+        await asyncio.to_thread(server.gone.wait)
+
+    with RawServer() as server:
+        server.will(stream(*service.begins, end=STALL))
+        asyncio.run(leave(server))
+        assert server.gone.is_set()
+        gc.collect()
+
+
+@both
+@streaming
+def test_cancelling_lets_go_of_the_connection(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    async def cancel(server: RawServer) -> None:
+        client = service.client(server)
+        task = asyncio.create_task(taken(client.ask(service.body(client), stream=streams)))
+        await asyncio.to_thread(server.stalled.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(server.gone.wait)
+
+    with RawServer() as server:
+        server.will(stream(*service.begins, end=STALL) if streams else Reply((STALL,)))
+        asyncio.run(cancel(server))
+        assert server.gone.is_set()
+        gc.collect()
+
+
+@both
+def test_a_client_serves_one_event_loop_after_the_other(service: Service) -> None:
+    with RawServer() as server:
+        client = service.client(server)
+        for _ in range(3):
+            server.will(whole(service.whole))
+            asyncio.run(answered(client.ask(service.body(client), stream=False)))
+        gc.collect()
+    assert len(server.requests) == 3
+
+
+@both
+def test_a_closed_client_opens_again_when_it_is_asked(service: Service) -> None:
+    async def ask_twice(server: RawServer) -> None:
+        client = service.client(server)
+        for _ in range(2):
+            await answered(client.ask(service.body(client), stream=False))
+            await client.aclose()
+        await client.aclose()
+
+    with RawServer() as server:
+        server.will(whole(service.whole), whole(service.whole))
+        asyncio.run(ask_twice(server))
+
+
+@both
+def test_many_ask_at_once(service: Service) -> None:
+    async def ask(server: RawServer) -> list[Answer]:
+        client = service.client(server)
+        return await asyncio.gather(*(answered(client.ask(service.body(client), stream=True)) for _ in range(8)))
+
+    with RawServer() as server:
+        server.will(*(stream(*service.begins, *service.ends) for _ in range(8)))
+        assert len({json.dumps(each.message.text) for each in asyncio.run(ask(server))}) == 1
+
+
+@both
+def test_a_client_of_ones_own_is_asked_once_and_stays_open(service: Service) -> None:
+    import openai
+
+    async def ask(server: RawServer) -> None:
+        async with openai.AsyncOpenAI(api_key=CANARY, base_url=server.url, max_retries=5) as given:
+            client = service.client(server, client=given, api_key=None, base_url=None)
+            with pytest.raises(ModelUnavailableError):
+                await answered(client.ask(service.body(client), stream=False))
+            await client.aclose()
+            await answered(client.ask(service.body(client), stream=False))
+
+    with RawServer() as server:
+        server.will(whole({}, status=500), whole(service.whole))
+        asyncio.run(ask(server))
+    assert len(server.requests) == 2
+
+
+@both
+@streaming
+def test_azure_is_asked_at_its_own_paths(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    import openai
+
+    async def ask(server: RawServer) -> None:
+        endpoint = server.url.removesuffix("/v1")
+        async with openai.AsyncAzureOpenAI(api_key=CANARY, azure_endpoint=endpoint, api_version="2025-04-01") as given:
+            client = service.client(server, client=given, api_key=None, base_url=None)
+            body = service.body(client)
+            await answered(client.ask(body, stream=streams))
+        sent = server.requests[0]
+        path = "/openai/deployments/m-1/chat/completions" if service is CHAT else "/openai/responses"
+        assert sent.path == f"{path}?api-version=2025-04-01"
+        assert sent.headers["api-key"] == CANARY
+        assert sent.body == request_bytes(streamed(client.wire, body) if streams else body)
+
+    with RawServer() as server:
+        server.will(stream(*service.begins, *service.ends) if streams else whole(service.whole))
+        asyncio.run(ask(server))
+
+
+@both
+def test_says_what_is_wrong_with_how_a_client_is_made(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for wrong, said in (
+        ({"api_key": None}, "OPENAI_API_KEY"),
+        ({"client": object(), "api_key": None, "base_url": None}, "AsyncOpenAI"),
+        ({"client": object()}, "api_key="),
+        ({"options": {"stream": True, "model": "x"}}, "model, stream"),
+    ):
+        with pytest.raises(AgentConfigurationError, match=said):
+            service.client("http://127.0.0.1/v1", **wrong)
+    with pytest.raises(AgentConfigurationError, match="no model"):
+        type(service.client("http://127.0.0.1/v1"))("", api_key=CANARY)
+
+
+@both
+def test_takes_the_key_and_the_address_of_the_environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RawServer() as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        server.will(whole(service.whole))
+        client = service.client("", api_key=None, base_url=None)
+        asyncio.run(answered(client.ask(service.body(client), stream=False)))
+        assert server.requests[0].headers["authorization"] == "Bearer sk-of-the-environment"
+
+
+@both
+def test_names_the_extra_where_the_package_is_missing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    with pytest.raises(MissingExtraError, match=r"clew\[openai\]"):
+        service.client("http://127.0.0.1/v1")
+
+
+def test_clients_say_what_they_are() -> None:
+    local: ModelClient = OpenAIChatClient("m-1", api_key=CANARY, options={"seed": 1})
+    stateless: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, options={"seed": 1})
+    remote: ModelClient = OpenAIResponsesClient("m-1", api_key=CANARY, store=True)
+    assert [each.kind for each in (local, stateless, remote)] == ["openai-chat", "openai-responses", "openai-responses"]
+    assert [each.wire for each in (local, stateless, remote)] == ["openai-chat", "openai-responses", "openai-responses"]
+    assert [each.thread_kinds for each in (local, stateless, remote)] == [("local",), ("local",), ("remote",)]
+    assert local.options == {"seed": 1}
+    assert stateless.options == {"seed": 1, "store": False, "include": ["reasoning.encrypted_content"]}
+    assert remote.options == {"store": True}

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.infrastructure.openai_replies import CANARY, CONTENT, SERVICES, Service, taken
+from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
+
+from clew.domain.model_client import Question
+from clew.domain.requests import request_body
+from clew.domain.run_errors import (
+    ContextWindowError,
+    ModelAccessError,
+    ModelError,
+    ModelOverloadedError,
+    ModelRequestError,
+    ModelStreamError,
+    ModelUnavailableError,
+)
+from clew.infrastructure.openai_errors import Asked, model_error, retry_after, service_error
+
+ASKED = Asked("m-1", "localhost:1")
+
+
+@pytest.mark.parametrize(
+    ("message", "tokens", "limit"),
+    [
+        (
+            "This model's maximum context length is 8,192 tokens. However, your messages resulted in 10,000 tokens.",
+            10000,
+            8192,
+        ),
+        (
+            "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 in the "
+            "messages, 1000 in the completion). Please reduce the length of the messages or completion.",
+            5000,
+            4096,
+        ),
+        ("maximum context length is 4096 tokens and your request has 5000 input tokens", 5000, 4096),
+        ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 5000, 4096),
+        ("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it", 5000, 4096),
+        ("the request exceeds the available context size, try increasing it", None, None),
+        ("Your input exceeds the context window of this model. Please adjust your input.", None, None),
+        ("prompt is too long: 210000 tokens > 200000 maximum", 210000, 200000),
+        ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1200000, 1048576),
+        ("Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 40000, 32768),
+        ("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens", 5000, 4096),
+        ("This model's maximum prompt length is 131072 but the request contains 200000 tokens.", 200000, 131072),
+        (
+            "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with "
+            "context length of only 4096 tokens",
+            5000,
+            4096,
+        ),
+    ],
+)
+def test_knows_an_overflow_by_the_words_of_many_services(message: str, tokens: int | None, limit: int | None) -> None:
+    error = service_error({"error": {"message": message, "type": "invalid_request_error"}}, ASKED, begun=False)
+    assert isinstance(error, ContextWindowError)
+    assert (error.tokens, error.limit) == (tokens, limit)
+
+
+def test_takes_the_numbers_of_an_overflow_where_they_are_fields() -> None:
+    failure: Any = {"code": 400, "type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096}
+    error = service_error(failure, ASKED, begun=True)
+    assert isinstance(error, ContextWindowError)
+    assert (error.tokens, error.limit, error.status) == (5000, 4096, 400)
+    assert "5000 tokens" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        ({"code": "server_error", "message": "x"}, ModelUnavailableError),
+        ({"type": "overloaded_error", "message": "x"}, ModelOverloadedError),
+        ({"code": 502, "message": "x"}, ModelUnavailableError),
+        ({"code": 429, "message": "x"}, ModelOverloadedError),
+        ({"code": 401, "message": "x"}, ModelAccessError),
+        ({"code": "invalid_prompt", "message": "x"}, ModelRequestError),
+        ({"error": "model not found"}, ModelRequestError),
+        ("unknown", ModelRequestError),
+        (7, ModelRequestError),
+    ],
+)
+def test_tells_errors_apart_by_their_codes(failure: Any, kind: type[ModelError]) -> None:
+    assert type(service_error(failure, ASKED, begun=False)) is kind
+    assert type(service_error(failure, ASKED, begun=True)) is ModelStreamError
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "2.5"}, 2.5),
+        ({"retry-after": "-1"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0),
+        ({"retry-after-ms": "20", "retry-after": "9"}, 0.02),
+        ({"retry-after-ms": "?", "retry-after": "9"}, 9),
+    ],
+)
+def test_reads_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+def test_reads_a_date_until_which_to_wait() -> None:
+    seconds = retry_after({"retry-after": formatdate(time.time() + 1000, usegmt=True)})
+    assert seconds is not None
+    assert 0 < seconds <= 1001
+
+
+def test_an_error_of_the_client_itself_says_its_kind_and_no_more() -> None:
+    error = model_error(RuntimeError(CANARY), ASKED, begun=False)
+    assert "RuntimeError" in str(error)
+    assert CANARY not in str(error)
+    assert not error.retryable
+
+
+@given(before=st.text("ab .", max_size=9), after=st.text("ab .", max_size=9))
+def test_what_the_service_quotes_of_the_request_is_not_told(before: str, after: str) -> None:
+    asked = Asked("m-1", "localhost", (CANARY,), {"messages": [{"role": "user", "content": CONTENT}]})
+    quoted = f"{before}{CONTENT[3:40]}{after}{CANARY}"
+    said = str(service_error({"message": quoted, "code": CANARY}, asked, begun=False))
+    assert "[…]" in said
+    assert CONTENT[10:34] not in said
+    assert CANARY not in said
+
+
+def test_a_short_text_that_is_quoted_is_not_told_either() -> None:
+    asked = Asked("m-1", "localhost", (), {"messages": [{"role": "assistant", "content": "4111 2222"}]})
+    said = str(service_error({"message": "The assistant message '4111 2222' is bad."}, asked, begun=False))
+    assert "The assistant message '[…]' is bad" in said
+
+
+def test_keys_of_others_are_not_told() -> None:
+    failure = {"message": "Incorrect API key provided: sk-proj-****************abcd and gsk_abcdefghij."}
+    said = str(service_error({"error": failure}, ASKED, begun=False))
+    assert "Incorrect API key provided: [hidden] and [hidden]" in said
+
+
+REPLIES = [
+    whole({"error": {"message": f"Incorrect key {CANARY} of org-canary for {CONTENT}."}}, status=401),
+    whole({"error": {"message": f"{CANARY} {CONTENT}", "code": CANARY, "type": CANARY}}, status=400),
+    whole({"error": f"{CANARY} {CONTENT}"}, status=500),
+    whole(f"{CANARY} {CONTENT}".encode(), status=503),
+    whole({"error": {"message": f"{CANARY} {CONTENT}"}}),
+    whole(f"no JSON: {CANARY} {CONTENT}".encode()),
+    stream(f"data: {{{CANARY} {CONTENT}\n\n".encode()),
+    stream({"error": {"message": f"{CANARY} {CONTENT}"}}),
+    stream({"type": "error", "message": f"{CANARY} {CONTENT}"}),
+    stream(done=False),
+    Reply((CUT,)),
+    Reply((STALL,)),
+]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda each: each.kind)
+@pytest.mark.parametrize("reply", REPLIES)
+def test_no_error_and_no_log_line_tells_the_key_or_the_request(
+    service: Service, reply: Reply, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-canary")
+    for logger in ("openai", "clew", "httpx2", "httpcore2"):
+        caplog.set_level(logging.DEBUG, logger=logger)
+    with RawServer() as server:
+        server.will(reply)
+        address = server.url.replace("http://", "http://user:pass-canary@")
+        client = service.client(address, timeout=0.3 if STALL in reply.steps else 60)
+        told = [repr(client), repr(vars(client))]
+        with pytest.raises(ModelError) as raised:
+            asyncio.run(taken(client.ask(service.body(client), stream=True)))
+        assert server.requests[0].headers["openai-organization"] == "org-canary"
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None, "it would hold the request, and so the key"
+    told += [repr(raised.value), repr(vars(raised.value)), *traceback.format_exception(raised.value)]
+    told += [record.getMessage() for record in caplog.records if record.name.split(".")[0] in {"openai", "clew"}]
+    for secret in (CANARY, "org-canary", "pass-canary", CONTENT):
+        assert secret not in "\n".join(told)
+
+
+def test_the_openai_package_logs_no_key_and_no_content_either() -> None:
+    """What its own debug log says of a request: the method and the status, nothing of what is in it."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]  # the shortest of handlers
+    logger = logging.getLogger("openai")
+    logger.addHandler(handler)
+    level, logger.level = logger.level, logging.DEBUG
+    try:
+        with RawServer() as server:
+            server.will(whole(SERVICES[0].whole))
+            client = SERVICES[0].client(server)
+            body = request_body(client.wire, Question("m-1", (), CONTENT))
+            asyncio.run(taken(client.ask(body, stream=False)))
+    finally:
+        logger.removeHandler(handler)
+        logger.level = level
+    said = "\n".join(record.getMessage() for record in records)
+    assert "HTTP Response" in said
+    assert CANARY not in said
+    assert CONTENT not in said

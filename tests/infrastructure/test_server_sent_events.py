@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.infrastructure.server_sent_events import EventDecoder
+
+
+def decoded(*pieces: bytes) -> list[str]:
+    decoder = EventDecoder()
+    return [data for piece in pieces for data in decoder.feed(piece)] + list(decoder.finish())
+
+
+@given(
+    said=st.lists(st.text("ab{}: é🧶", max_size=5), max_size=4),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    data=st.data(),
+)
+def test_however_the_bytes_are_cut_the_events_are_the_same(said: list[str], end: str, data: st.DataObject) -> None:
+    text = "".join(f": beat{end}event: x{end}data: {each}{end}id: 1{end}{end}" for each in said).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert decoded(*pieces) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        (b"data:a\ndata: b\n\n", ["a\nb"]),
+        (b"event: done\n\n", []),
+        (b"data: a\n\ndata: b", ["a", "b"]),
+        (b"data\n\n", [""]),
+        (b"", []),
+    ],
+)
+def test_reads_what_the_standard_says_and_a_last_event_without_its_end(text: bytes, events: list[str]) -> None:
+    assert decoded(text) == events
+
+
+def test_gives_an_event_as_soon_as_its_last_byte_is_there() -> None:
+    decoder = EventDecoder()
+    assert list(decoder.feed(b"data: a\n")) == []
+    assert list(decoder.feed(b"\n")) == ["a"]

@@ -1,0 +1,73 @@
+"""The model servers as fixtures: each runs from the first test that asks for it to the end of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.servers.aimock_server import Aimock, aimock_server
+from tests.servers.installation import newer_python, ogx
+from tests.servers.llmock_server import Llmock, llmock_server, refusing_url
+from tests.servers.stateful_server import StatefulServer, ogx_server, own_stateful_server
+
+
+def pytest_report_header() -> str:
+    """Say which server keeps the state in this run."""
+    python = newer_python()
+    if python is None:
+        return "server with state: tests/servers/stateful_responses.py, for want of a Python 3.12 or 3.13"
+    return f"server with state: ogx, on {python}"
+
+
+@pytest.fixture(scope="session")
+def running_aimock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aimock]:
+    with aimock_server(tmp_path_factory.mktemp("aimock")) as server:
+        yield server
+
+
+@pytest.fixture
+def aimock(running_aimock: Aimock) -> Aimock:
+    """A server that answers as told, with no replies and an empty journal."""
+    running_aimock.reset()
+    return running_aimock
+
+
+@pytest.fixture(scope="session")
+def running_llmock() -> Iterator[Llmock]:
+    with llmock_server() as server:
+        yield server
+
+
+@pytest.fixture
+def llmock(running_llmock: Llmock) -> Llmock:
+    """A server that fails as told, with no faults waiting and an empty journal."""
+    running_llmock.reset()
+    return running_llmock
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """The base URL of a server that nobody runs."""
+    with refusing_url() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def running_stateful(running_aimock: Aimock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StatefulServer]:
+    command = ogx()
+    folder = tmp_path_factory.mktemp("stateful")
+    chosen = ogx_server(command, running_aimock, folder) if command else own_stateful_server(running_aimock)
+    with chosen as server:
+        yield server
+
+
+@pytest.fixture
+def stateful(running_stateful: StatefulServer, aimock: Aimock) -> StatefulServer:  # noqa: ARG001 - for its reset
+    """A server that keeps responses and conversations, and answers what `aimock` is told; the header names it."""
+    return running_stateful
+
+
+@pytest.fixture(scope="session")
+def running_own_stateful(running_aimock: Aimock) -> Iterator[StatefulServer]:
+    with own_stateful_server(running_aimock) as server:
+        yield server

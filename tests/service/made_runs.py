@@ -1,0 +1,123 @@
+"""Runs as agents leave them on a thread, made with the intents alone: what is said and done is given, nothing runs."""
+
+from __future__ import annotations
+
+from clew.conversations import Conversations
+from clew.domain.decisions import Advance
+from clew.domain.messages import FunctionCall, Message
+from clew.domain.model_client import Usage
+from clew.domain.run_events import (
+    AgentIdentity,
+    AnswerInterrupted,
+    ApprovalRequested,
+    Failure,
+    Fingerprint,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunAbandoned,
+    RunCompleted,
+    RunEvent,
+    RunFailed,
+    RunStarted,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+)
+from clew.service.core import Terms, commit
+from clew.service.operations import run
+
+JOKER = RunStarted(
+    agent=AgentIdentity(id="joker", name="Joker"),
+    fingerprint=Fingerprint(client="openai-chat", instructions="ab" * 32, tools=("cd" * 32, "ef" * 32)),
+)
+OVERLOADED = Failure(kind="ModelOverloadedError", message="Too many requests", status=429, code="rate_limit")
+
+
+def record(
+    conversations: Conversations, thread_id: str, run_id: str, *steps: RunEvent | Message, attempt: int = 1
+) -> tuple[int, ...]:
+    """Record what happens in a run; returns the versions."""
+    intent = Advance(run_id, attempt, steps)
+    return run(commit(conversations._core, thread_id, intent, Terms(actor="user:42"))).versions
+
+
+def called(definitions: int, attempt: int = 1) -> ModelCalled:
+    return ModelCalled(
+        definitions=definitions,
+        client="openai-chat",
+        wire="openai-chat",
+        model="gpt-x",
+        digest="12" * 32,
+        streamed=True,
+        attempt=attempt,
+    )
+
+
+def answered(call: int, reason: str, tokens: tuple[int, int], ms: int) -> ModelAnswered:
+    """The answer that was appended just before."""
+    usage = Usage(input_tokens=tokens[0], output_tokens=tokens[1])
+    return ModelAnswered(call=call, message=-1, finish_reason=reason, usage=usage, first_ms=210, ms=ms)
+
+
+def calling(name: str, arguments: str = "{}") -> Message:
+    return Message(role="assistant", contents=(FunctionCall(call_id="c1", name=name, arguments=arguments),))
+
+
+def with_a_tool(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+    """A whole run of 14 events: one tool, and a model that has to be asked twice for its last answer."""
+    return (
+        JOKER,
+        Message.user(f"Where is {secret}?"),
+        called(-2),
+        calling("look_up", f'{{"id": "{secret}"}}'),
+        answered(-2, "tool_calls", (120, 45), 830),
+        ToolStarted(message=-2, index=0),
+        Message.tool("c1", {"found": secret}),
+        ToolFinished(message=-4, index=0, result=-1, ms=12),
+        called(-8),
+        ModelFailed(call=-1, error=OVERLOADED, retry_in=2, ms=30),
+        called(-10, attempt=2),
+        Message.assistant(f"{secret} is on its way."),
+        answered(-2, "stop", (1_200, 10), 1_270),
+        RunCompleted(finish_reason="stop"),
+    )
+
+
+def waiting(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+    """The beginning of a run, 6 events, that waits for somebody's approval."""
+    return (
+        JOKER,
+        Message.user(f"Refund {secret}."),
+        called(-2),
+        calling("refund", f'{{"id": "{secret}"}}'),
+        answered(-2, "tool_calls", (90, 9), 400),
+        ApprovalRequested(message=-2, index=0, reason="approval"),
+    )
+
+
+def cut_short(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+    """A run of 6 events whose caller went away."""
+    return (
+        JOKER,
+        Message.user(f"Tell me of {secret}."),
+        called(-2),
+        Message.assistant(f"{secret} is"),
+        AnswerInterrupted(call=-2, message=-1, reason="cancelled"),
+        RunAbandoned(reason="cancelled"),
+    )
+
+
+def failing(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+    """A run of 9 events: a tool that fails, then a model that does."""
+    return (
+        JOKER,
+        called(-1),
+        calling("look_up", f'{{"id": "{secret}"}}'),
+        answered(-2, "tool_calls", (10, 2), 90),
+        Message.tool("c1", "error: invalid arguments"),
+        ToolFailed(message=-3, index=0, result=-1, reason="invalid-arguments", kind="ValidationError"),
+        called(-6),
+        ModelFailed(call=-1, error=OVERLOADED, ms=15),
+        RunFailed(error=OVERLOADED),
+    )
