@@ -1,4 +1,4 @@
-# Clew's tasks; `make help` lists them. They need make, Python 3.11 or newer, pip's package index, and npm's for the tests.
+# Clew's tasks; `make help` lists them. They need make, Python 3.11 or newer, and pip's package index; the tests npm's too.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

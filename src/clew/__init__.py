@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clew.agents.agent import Agent
-    from clew.agents.tools import tool
+    from clew.agents.middleware import Middleware
+    from clew.agents.telemetry import Telemetry
+    from clew.agents.tools import ToolContext, tool
     from clew.conversations import Conversations
     from clew.domain.errors import ClewError
     from clew.domain.messages import Message
@@ -22,9 +24,12 @@ __all__ = [
     "Conversations",
     "Engine",
     "Message",
+    "Middleware",
     "OpenAIChatClient",
     "OpenAIResponsesClient",
     "ScriptedChatClient",
+    "Telemetry",
+    "ToolContext",
     "tool",
 ]
 
@@ -34,9 +39,12 @@ _HOMES = {
     "Conversations": "clew.conversations",
     "Engine": "clew.engine",
     "Message": "clew.domain.messages",
+    "Middleware": "clew.agents.middleware",
     "OpenAIChatClient": "clew.infrastructure.openai_chat_client",
     "OpenAIResponsesClient": "clew.infrastructure.openai_responses_client",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
+    "Telemetry": "clew.agents.telemetry",
+    "ToolContext": "clew.agents.tools",
     "tool": "clew.agents.tools",
 }
 

@@ -242,14 +242,18 @@ class Conversations:
             yield from page.conversations
             cursor = page.next
 
-    def export_events(self, thread_ids: str | Iterable[str] | None = None) -> Iterator[bytes]:
+    def export_events(
+        self, thread_ids: str | Iterable[str] | None = None, *, definitions: bool = False
+    ) -> Iterator[bytes]:
         """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
 
-        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. Write the lines to a
-        file that is open for bytes; import_events() takes it. Raises UnknownThreadError.
+        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. With ``definitions`` the
+        instructions and tool schemas of the agents that ran are in it, as far as the store has them; they are an
+        agent's, so by default they are not. Write the lines to a file that is open for bytes; import_events() takes it.
+        Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = run(moving.export_events(self._core, named))
+        lines = run(moving.export_events(self._core, named, definitions=definitions))
         while page := run(moving.next_lines(lines)):
             yield from page
 

@@ -267,14 +267,18 @@ class Engine:
                 yield each
             cursor = page.next
 
-    async def export_events(self, thread_ids: str | Iterable[str] | None = None) -> AsyncIterator[bytes]:
+    async def export_events(
+        self, thread_ids: str | Iterable[str] | None = None, *, definitions: bool = False
+    ) -> AsyncIterator[bytes]:
         """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
 
-        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. Write the lines to a
-        file that is open for bytes; import_events() takes it. Raises UnknownThreadError.
+        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. With ``definitions`` the
+        instructions and tool schemas of the agents that ran are in it, as far as the store has them; they are an
+        agent's, so by default they are not. Write the lines to a file that is open for bytes; import_events() takes it.
+        Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = await drive(moving.export_events(self._core, named))
+        lines = await drive(moving.export_events(self._core, named, definitions=definitions))
         while page := await drive(moving.next_lines(lines)):
             for line in page:
                 yield line

@@ -17,8 +17,8 @@ import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT, GLAZE, TEAPOT, Clew
 
 THREAD = ["thread_id", "title", "status", "version", "messages", "parent_id", "forked_at", "head", "created_at"]
-THREAD += ["updated_at", "metadata"]
-EVENT = ["thread_id", "version", "position", "type", "time", "actor", "event_id", "data", "hash"]
+THREAD += ["updated_at", "metadata", "kind"]
+EVENT = ["thread_id", "version", "position", "type", "time", "actor", "event_id", "data", "hash", "run_id"]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00")
 
 
@@ -67,7 +67,7 @@ def test_threads_have_the_documented_shape(filled: Clew) -> None:
 
 def test_show_has_the_documented_shape(filled: Clew) -> None:
     found = filled.object("show", filled.ids()[0], "--json")
-    assert list(found) == ["thread_id", "version", "messages"]
+    assert list(found) == ["thread_id", "version", "messages", "runs"]
     assert found["version"] == 6
     assert found["messages"][1] == {
         "version": 3,

@@ -12,7 +12,20 @@ from clew import ClewError, Conversations, Engine, Message
 
 
 def test_says_what_it_offers() -> None:
-    assert clew.__all__ == ["ClewError", "Conversations", "Engine", "Message"]
+    assert clew.__all__ == [
+        "Agent",
+        "ClewError",
+        "Conversations",
+        "Engine",
+        "Message",
+        "Middleware",
+        "OpenAIChatClient",
+        "OpenAIResponsesClient",
+        "ScriptedChatClient",
+        "Telemetry",
+        "ToolContext",
+        "tool",
+    ]
     assert clew.__all__ == sorted(clew.__all__)
     assert set(clew.__all__) <= set(dir(clew))
     for name in clew.__all__:
@@ -26,11 +39,30 @@ def test_imports_nothing_heavy_before_it_is_asked_for() -> None:
         "import sys; import clew; dir(clew)\n"
         "heavy = 'asyncio eventsourcing httpx openai orjson pydantic psycopg rich sqlite3 typer'\n"
         "print(sorted(set(heavy.split()) & set(sys.modules)))\n"
-        "from clew import Conversations\n"
-        "print(sorted({'openai', 'psycopg', 'rich', 'typer'} & set(sys.modules)))\n"
+        "from clew import *\n"
+        "print(sorted({'httpx', 'httpx2', 'openai', 'opentelemetry', 'psycopg', 'rich', 'typer'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n"
+
+
+def test_every_error_has_its_name_in_one_module() -> None:
+    from clew import errors
+
+    def below(root: type[ClewError]) -> set[type[ClewError]]:
+        return {root}.union(*map(below, root.__subclasses__()))
+
+    public = {each.__name__ for each in below(ClewError) if each.__module__.startswith("clew.domain.")}
+    assert errors.__all__ == sorted(errors.__all__)
+    assert set(errors.__all__) == public
+    assert all(issubclass(getattr(errors, name), ClewError) for name in errors.__all__)
+
+
+def test_what_scripts_are_made_of_has_a_module() -> None:
+    from clew import ScriptedChatClient, testing
+
+    assert testing.__all__ == ["Fault", "ScriptedChatClient", "call", "fault"]
+    assert testing.ScriptedChatClient is ScriptedChatClient
 
 
 def test_the_first_lines_of_the_design_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

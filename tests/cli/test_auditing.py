@@ -7,6 +7,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.service import made_runs
+from tests.service.made_runs import record
 
 from clew import Conversations, Message
 from clew.domain.json_values import JsonObject
@@ -141,7 +143,7 @@ def test_stats_say_how_much_there_is(used: Clew) -> None:
 def test_stats_in_json_have_their_shapes(used: Clew) -> None:
     total = used.object("stats", "--json")
     counted = {"threads": 2, "forks": 1, "events": 6, "messages": 3, "input_tokens": 1_200, "output_tokens": 34}
-    assert total == {**counted, "bytes": total["bytes"]}
+    assert total == {**counted, "bytes": total["bytes"], "model_calls": 0, "tool_calls": 0, "failed_calls": 0}
     by_thread = used.lines("stats", "--by", "thread", "--json")
     assert [list(each) for each in by_thread] == [["thread_id", *total]] * 2
     assert [each["thread_id"] for each in by_thread] == ["root", "a-fork-with-a-long-name"]
@@ -149,6 +151,16 @@ def test_stats_in_json_have_their_shapes(used: Clew) -> None:
     assert [list(each) for each in by_day] == [["day", *total]] * 2
     assert [(each["day"], each["messages"]) for each in by_day] == [("2026-01-16", 2), ("2026-01-17", 0)]
     assert used.object("stats", "root", "--json")["events"] == 3
+
+
+def test_stats_count_the_calls_of_runs_where_there_were_any(used: Clew) -> None:
+    with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
+        record(conversations, "root", "r", *made_runs.with_a_tool())
+    assert "Calls     3 of models, 1 of tools, 1 failed" in used.text("stats").splitlines()
+    heads, _, fork, root = (line.split() for line in used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines())
+    assert heads == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
+    assert {fork[0]: len(fork), root[0]: root[-1]} == {}
+    assert used.object("stats", "root", "--json")["tool_calls"] == 1
 
 
 def test_stats_of_one_thread_or_of_none_say_what_there_is(used: Clew) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
 
 THREAD = ["thread_id", "title", "status", "version", "messages", "parent_id", "forked_at", "head", "created_at"]
-THREAD += ["updated_at", "metadata"]
+THREAD += ["updated_at", "metadata", "kind"]
 
 
 def said(clew: Clew, thread: str, *at: str) -> list[str]:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT, GLAZE
-from tests.service.moving_stores import fill
+from tests.service.moving_stores import STARTED, copied, file_of, fill, forged, state
 
 from clew import Conversations, Message
+from clew.domain.chain import digest
+from clew.domain.ports import Blob, Write
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -59,6 +61,26 @@ def test_a_thread_is_moved_with_its_ancestors(clew: Clew, exported: str) -> None
     (clew.folder / "some.jsonl").write_text(text, encoding="utf-8")
     said = clew.text(*COPY, "import", "some.jsonl")
     assert said == f"Imported {len(text.splitlines()) - 2} events into 3 threads, verified.\n"
+
+
+def test_definitions_are_moved_only_when_they_are_asked_for(clew: Clew, exported: str) -> None:
+    with Conversations.open(f"sqlite:///{clew.folder}/clew.db") as store:
+        kind = Blob(digest(b"Be kind."), "definition", b"Be kind.")
+        ran = state(agent={"id": "joker"}, fingerprint={"client": "chat", "instructions": kind.digest.hex()})
+        copied(store, file_of(*forged(("thread-started", STARTED), ("run-started", ran))))
+        store._core.log.submit(Write((), {}, blobs=[kind])).outcome.result()
+    assert "Be kind." not in clew.text("export", "--format", "clew")
+    lines = clew.text("export", "--format", "clew", "--definitions")
+    assert lines.count("Be kind.") == 1
+    clew.text(*COPY, "import", "copy.jsonl")
+    (clew.folder / "defined.jsonl").write_text(lines, encoding="utf-8")
+    skipped = len(exported.splitlines()) - 2
+    assert clew.text(*COPY, "import", "defined.jsonl") == (
+        "Imported 2 events into 1 thread, verified.\nImported 1 definition of agents.\n"
+        f"Skipped {skipped} events: there already, and equal.\n"
+    )
+    assert clew.text(*COPY, "export", "--format", "clew", "--definitions") == lines
+    assert "--format clew" in clew.refused(2, "export", "--definitions")
 
 
 def test_such_a_file_is_known_by_its_first_line(clew: Clew, exported: str) -> None:

@@ -44,6 +44,7 @@ def run_data(texts: st.SearchStrategy[str], objects: st.SearchStrategy[dict[str,
         client=texts,
         instructions=some,
         tools=st.lists(texts, max_size=2).map(tuple),
+        run_tools=st.lists(texts, max_size=2).map(tuple),
         response_format=some,
     )
     failures = st.builds(Failure, kind=texts, message=some, status=st.none() | counts, code=some)

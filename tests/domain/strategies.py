@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from hypothesis import strategies as st
+from tests.domain.run_strategies import run_data
 
 from clew.domain.events import (
     EVENT_TYPES,
@@ -38,7 +39,6 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
-from tests.domain.run_strategies import run_data
 
 CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 

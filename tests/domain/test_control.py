@@ -27,6 +27,8 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.messages import Message
+from clew.domain.open_run import OpenRun
+from clew.domain.run_events import AgentIdentity, Fingerprint, RunCompleted, RunStarted
 
 STARTED = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"m": None}, source=Source(id="conv-1"))
 FORKED = ThreadForked(parent_id="p", parent_version=4, parent_hash="00")
@@ -87,6 +89,25 @@ def test_a_fork_inherits_labels_metadata_and_checkpoints_but_not_the_source() ->
 
 def test_a_fork_may_have_a_title_of_its_own() -> None:
     assert folded(STARTED, FORKED.model_copy(update={"title": "What if"})).title == "What if"
+
+
+def test_the_kind_of_a_thread_is_inherited_unless_the_fork_is_of_another() -> None:
+    assert folded(STARTED).kind == "local"
+    remote = ThreadStarted(kind="remote")
+    assert folded(remote).kind == folded(remote, FORKED).kind == "remote"
+    assert folded(remote, FORKED.model_copy(update={"kind": "local"})).kind == "local"
+
+
+BEGAN = RunStarted(agent=AgentIdentity(id="joker"), fingerprint=Fingerprint(client="scripted"))
+
+
+@pytest.mark.parametrize("cut", [FORKED, HistoryRewound(to=2), ThreadEnded(), ThreadDeleted(), RunCompleted()])
+def test_a_run_is_open_until_it_ends_or_the_path_is_cut(cut: ThreadEvent) -> None:
+    control = advance(folded(STARTED), event(BEGAN, 2, run_id="r"))
+    assert control.run == OpenRun("r", 2)
+    for data in (ThreadSuspended(), ThreadLabelled(labels={}), CheckpointMade(name="x", at=1)):
+        assert advance(control, event(data, 3)).run == OpenRun("r", 2)
+    assert advance(control, event(cut, 3, run_id="r")).run is None
 
 
 def test_labels_are_merged_and_none_removes_one() -> None:

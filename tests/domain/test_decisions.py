@@ -10,6 +10,8 @@ from tests.domain.strategies import event, messages, nested
 
 from clew.domain.control import Control, Status, advance
 from clew.domain.decisions import (
+    Advance,
+    Bind,
     Branch,
     Checkpoint,
     Decided,
@@ -42,6 +44,7 @@ from clew.domain.events import (
     HistoryRewound,
     MessageAppended,
     MessageRedacted,
+    ServiceDeletion,
     Source,
     ThreadDeleted,
     ThreadEnded,
@@ -53,12 +56,28 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.messages import Message
+from clew.domain.run_errors import RunTakenOverError
+from clew.domain.run_events import (
+    AgentIdentity,
+    Fingerprint,
+    ModelAnswered,
+    ModelCalled,
+    RunAbandoned,
+    RunCompleted,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+    ServiceThreadBound,
+)
 
 HELLO = Message.user("Hello")
 BYE = Message.assistant("Bye")
 STARTED = ThreadStarted(title="Refund")
 SAID = MessageAppended(message=HELLO)
 BRANCH = Branch("parent", 2, "ab", "What if")
+BEGAN = RunStarted(agent=AgentIdentity(id="joker"), fingerprint=Fingerprint(client="scripted", tools=("ab",)))
+AGAIN = RunResumed(attempt=2, agent=BEGAN.agent, fingerprint=BEGAN.fingerprint)
+BOUND = ServiceThreadBound(id="resp_1", kind="response")
 
 
 @dataclass(frozen=True)
@@ -87,11 +106,13 @@ class When:
 
 
 def given(*happened: ThreadEvent) -> Given:
+    """Those of runs are of the run ``r``."""
     control = Control()
     count = 0
     for version, data in enumerate(happened, start=1):
         count += isinstance(data, MessageAppended)
-        control = advance(control, event(data, version, messages=count))
+        run_id = "r" if isinstance(data, RunEvent) else None
+        control = advance(control, event(data, version, messages=count, run_id=run_id))
     return Given(control)
 
 
@@ -106,6 +127,8 @@ STATUSES: dict[Status, tuple[ThreadEvent, ...]] = {
 INTENTS: dict[type[Any], tuple[Intent, ThreadEvent]] = {
     Branch: (BRANCH, ThreadForked(parent_id="parent", parent_version=2, parent_hash="ab", title="What if")),
     Say: (Say((BYE,)), MessageAppended(message=BYE)),
+    Advance: (Advance("r", 1, (BEGAN,)), BEGAN),
+    Bind: (Bind(BOUND), BOUND),
     Label: (Label({"a": 1}), ThreadLabelled(labels={"a": 1})),
     Checkpoint: (Checkpoint("here", 2), CheckpointMade(name="here", at=2)),
     Rewind: (Rewind(1, 0), HistoryRewound(to=1)),
@@ -113,10 +136,13 @@ INTENTS: dict[type[Any], tuple[Intent, ThreadEvent]] = {
     Suspend: (Suspend("rest"), ThreadSuspended(reason="rest")),
     Resume: (Resume(), ThreadResumed()),
     End: (End("done"), ThreadEnded(reason="done")),
-    Delete: (Delete("wish"), ThreadDeleted(reason="wish")),
+    Delete: (
+        Delete("wish", (ServiceDeletion(id="resp_1"),)),
+        ThreadDeleted(reason="wish", service=(ServiceDeletion(id="resp_1"),)),
+    ),
 }
 ALLOWED: dict[Status, set[type[Any]]] = {
-    "active": {Branch, Say, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete},
+    "active": {Branch, Say, Advance, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete},
     "suspended": {Branch, Label, Checkpoint, Rewind, Redact, Resume, End, Delete},
     "ended": {Branch, Label, Checkpoint, Redact, Delete},
     "deleted": {Redact},
@@ -165,6 +191,8 @@ def test_a_fork_of_an_ended_thread_takes_messages() -> None:
     [
         ("suspended", Say((HELLO,)), "Thread 't' is suspended: append is refused. Resume it first."),
         ("ended", Say((HELLO,)), "Thread 't' is ended: append is refused. Fork it to go on."),
+        ("suspended", Advance("r", 1, (BEGAN,)), "Thread 't' is suspended: a run is refused. Resume it first."),
+        ("ended", Advance("r", 1, (BEGAN,)), "Thread 't' is ended: a run is refused. Fork it to go on."),
         ("deleted", Label({}), "Thread 't' is deleted: label is refused. Only its events can be read."),
     ],
 )
@@ -208,6 +236,91 @@ def test_each_message_is_one_event() -> None:
 @drawn(messages)
 def test_a_message_is_recorded_as_it_was_said(message: Message) -> None:
     given(STARTED).when(Say((message,))).then(MessageAppended(message=message))
+
+
+# Runs
+
+
+def asked(definitions: int = 2, **fields: Any) -> ModelCalled:
+    return ModelCalled(definitions=definitions, client="c", wire="openai-chat", model="m", digest="d", **fields)
+
+
+def test_the_events_of_a_run_and_its_messages_are_recorded_together() -> None:
+    steps = (BEGAN, HELLO, asked(-2), BYE, ModelAnswered(call=-2, message=-1, ms=5), RunCompleted())
+    decided = decide("t", given(STARTED, SAID).control, Advance("r", 1, steps))
+    assert [each.data for each in decided] == [
+        BEGAN,
+        SAID,
+        asked(3),
+        MessageAppended(message=BYE),
+        ModelAnswered(call=5, message=6, ms=5),
+        RunCompleted(),
+    ]
+    assert [each.messages for each in decided] == [1, 2, 2, 3, 3, 3]
+    assert {each.run_id for each in decided} == {"r"}
+
+
+def test_what_is_recorded_of_a_run_is_decided_on_what_was_recorded_before() -> None:
+    given(STARTED, BEGAN, SAID).when(Advance("r", 1, (asked(), RunAbandoned(reason="asked")))).then(
+        asked(), RunAbandoned(reason="asked")
+    )
+    begun = given(STARTED, BEGAN, SAID, asked())
+    begun.when(Advance("r", 1, (BYE, ModelAnswered(call=4, message=-1, ms=1)))).then(
+        MessageAppended(message=BYE), ModelAnswered(call=4, message=5, ms=1)
+    )
+    begun.when(Advance("r", 1, (asked(),))).then_refused(RunTakenOverError)
+
+
+@pytest.mark.parametrize(
+    "step", [HELLO, asked(), RunCompleted(), RunAbandoned(reason="asked"), BOUND], ids=lambda step: type(step).__name__
+)
+@pytest.mark.parametrize(
+    ("before", "run_id", "attempt"),
+    [
+        ((), "r", 1),
+        ((BEGAN,), "another", 1),
+        ((BEGAN,), "r", 2),
+        ((BEGAN, AGAIN), "r", 1),
+        ((BEGAN, RunCompleted()), "r", 1),
+        ((BEGAN, HistoryRewound(to=1)), "r", 1),
+        ((BEGAN, ThreadForked(parent_id="p", parent_version=2, parent_hash="")), "r", 1),
+    ],
+    ids=["none", "another's", "to come", "taken up", "ended", "rewound", "forked"],
+)
+def test_only_who_carries_out_the_run_adds_to_it(
+    before: tuple[ThreadEvent, ...], run_id: str, attempt: int, step: RunEvent | Message
+) -> None:
+    given(STARTED, *before).when(Advance(run_id, attempt, (step,))).then_refused(RunTakenOverError, "the run")
+
+
+def test_a_run_that_is_under_way_is_recorded_while_the_thread_rests_and_none_begins() -> None:
+    resting = given(STARTED, BEGAN, ThreadSuspended())
+    resting.when(Advance("r", 1, (HELLO, RunCompleted()))).then(SAID, RunCompleted())
+    resting.when(Advance("r", 2, (AGAIN,))).then_refused(ThreadStatusError, "a run is refused")
+    given(STARTED, BEGAN, ThreadSuspended(), ThreadResumed()).when(Advance("r", 2, (AGAIN, HELLO))).then(AGAIN, SAID)
+
+
+def test_one_step_that_is_refused_refuses_them_all() -> None:
+    begun = given(STARTED, BEGAN)
+    begun.when(Advance("r", 1, (HELLO, RunCompleted(), HELLO))).then_refused(RunTakenOverError)
+    assert begun.control.run is not None
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        asked(options={"temperature": float("nan")}),
+        asked(options={"k": (1,)}),
+        RunAbandoned(reason="\ud800"),
+        BEGAN.model_copy(update={"agent": AgentIdentity(id="\ud800")}),
+        BEGAN.model_copy(update={"fingerprint": Fingerprint(client="c", tools=("\ud800",))}),
+        Message.user("\ud800"),
+    ],
+    ids=range(6),
+)
+def test_what_of_a_run_would_not_come_back_equal_is_refused(step: RunEvent | Message) -> None:
+    before = given(STARTED) if isinstance(step, RunStarted) else given(STARTED, BEGAN)
+    before.when(Advance("r", 1, (step,))).then_refused(InvalidContentError)
 
 
 def test_a_checkpoint_names_the_newest_version_unless_told() -> None:

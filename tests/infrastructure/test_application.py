@@ -17,6 +17,7 @@ from clew.domain.chain import digest
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
+from clew.domain.open_run import OpenRun, Place
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
 from clew.domain.run_errors import RunInProgressError
 from clew.infrastructure.application import ConversationLog
@@ -146,18 +147,20 @@ def test_a_thread_that_is_not_there_has_the_control_of_nothing(log: Conversation
     [
         b"",
         b"0",
-        b"2[]",
-        b"1",
-        b"1{",
-        b"1[",
-        b"1null",
-        b'1["three"]',
-        b'1[3,"ab"]',
-        b'1[3,"ab","asleep",null,{},{},false,null,{},1,null,null,1,1]',
+        b"1[]",
+        b'1[3,"ab","active",null,{},{},false,null,{},1,null,null,1,1]',
+        b"2",
+        b"2{",
+        b"2[",
+        b"2null",
+        b'2["three"]',
+        b'2[3,"ab"]',
+        b'2[3,"ab","asleep",null,{},{},false,null,{},1,null,null,1,1,"local",null]',
+        b'2[3,"ab","active",null,{},{},false,null,{},1,null,null,1,1,"local",["r"]]',
         b"\xff" * 20,
-        b"1[" + b"[" * 9000,
+        b"2[" + b"[" * 9000,
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_a_snapshot_that_is_not_understood_is_ignored(built: Path, tmp_path: Path, state: bytes) -> None:
     copy = tmp_path / "copy.db"
@@ -179,6 +182,7 @@ def test_snapshots_can_all_be_dropped(built: Path, tmp_path: Path) -> None:
         assert log.control(FORK) == folded(log.lineage(FORK))
 
 
+places = st.builds(Place, message=st.integers(min_value=1), content=st.integers(min_value=0))
 controls = st.builds(
     Control,
     version=st.integers(min_value=0),
@@ -194,6 +198,17 @@ controls = st.builds(
     forked_at=st.none() | st.integers(min_value=1),
     created_at=st.integers(min_value=0),
     updated_at=st.integers(min_value=0),
+    kind=st.sampled_from(["local", "remote"]),
+    run=st.none()
+    | st.builds(
+        OpenRun,
+        id=texts,
+        began=st.integers(min_value=1),
+        attempt=st.integers(min_value=1),
+        call=st.integers(min_value=0),
+        tools=st.lists(places, max_size=2).map(tuple),
+        asked=st.lists(st.tuples(st.integers(min_value=1), places), max_size=2).map(tuple),
+    ),
 )
 
 
@@ -207,7 +222,7 @@ def test_a_snapshot_of_other_fields_is_not_used() -> None:
     state = write_control(Control(version=7))
     assert read_control(state) == Control(version=7)
     assert read_control(state[:-1] + b',"more"]') is None
-    assert read_control(b"2" + state[1:]) is None
+    assert read_control(b"1" + state[1:]) is None
 
 
 def test_the_control_of_a_run_of_messages_with_unreadable_ones_is_the_fold(tmp_path: Path) -> None:

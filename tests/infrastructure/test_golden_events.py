@@ -16,6 +16,7 @@ from tests.domain.strategies import CONTENT_TYPES
 
 from clew.domain.events import (
     EVENT_TYPES,
+    MESSAGE_APPENDED,
     TYPE_NAMES,
     CheckpointMade,
     Event,
@@ -23,6 +24,7 @@ from clew.domain.events import (
     MessageAppended,
     MessageRedacted,
     Opaque,
+    ServiceDeletion,
     Shredded,
     Source,
     ThreadDeleted,
@@ -46,6 +48,28 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
+from clew.domain.model_client import ServiceReference, Usage
+from clew.domain.run_events import (
+    AgentIdentity,
+    AnswerInterrupted,
+    ApprovalGiven,
+    ApprovalRequested,
+    Failure,
+    Fingerprint,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunAbandoned,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    ServiceCall,
+    ServiceThreadBound,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+)
 from clew.domain.upcasting import schema_version
 from clew.infrastructure.envelope import SALT, decode, encode, stub
 
@@ -53,6 +77,11 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "events-0.1.jsonl"
 
 _CALL = FunctionCall(call_id="call_1", name="find_order", arguments='{"id": "W-1"}')
 _ODD: Any = {"_type_": None, "": [{}, [], -0.0, 1e308, 5e-324, 123456789012345678901234567890], "ü🧶": True}
+_AGENT = AgentIdentity(id="joker", name="Jöker", type="ReviewAgent")
+_MADE_OF = Fingerprint(
+    client="openai-chat", instructions="ab" * 32, tools=("cd" * 32, "ef" * 32), response_format="01" * 32
+)
+_FAILED = Failure(kind="ModelOverloadedError", message="Too many requests", status=429, code="rate_limit")
 
 
 def _said(*contents: Content, **fields: Any) -> MessageAppended:
@@ -93,6 +122,60 @@ SAMPLES: dict[str, ThreadEvent | Shredded] = {
     "ended": ThreadEnded(reason="solved"),
     "deleted": ThreadDeleted(reason="wish"),
     "shredded": Shredded("user"),
+    "started-remote": ThreadStarted(kind="remote"),
+    "forked-local": ThreadForked(parent_id="a", parent_version=3, parent_hash="ab" * 32, kind="local"),
+    "deleted-at-the-service": ThreadDeleted(
+        service=(ServiceDeletion(id="resp_1"), ServiceDeletion(id="resp_2", failed="404"))
+    ),
+    "run-started-empty": RunStarted(agent=AgentIdentity(id="ü"), fingerprint=Fingerprint(client="scripted")),
+    "run-started": RunStarted(agent=_AGENT, fingerprint=_MADE_OF),
+    "run-resumed": RunResumed(attempt=2, agent=_AGENT, fingerprint=_MADE_OF),
+    "model-called-empty": ModelCalled(
+        definitions=2, client="openai-chat", wire="openai-chat", model="m", digest="ab" * 32
+    ),
+    "model-called": ModelCalled(
+        definitions=2,
+        client="openai-responses",
+        wire="openai-responses",
+        model="m",
+        options=_ODD,
+        digest="ab" * 32,
+        service=ServiceCall(reference=ServiceReference(kind="response", id="resp_1"), sent=5, answer=6),
+        streamed=True,
+        attempt=3,
+    ),
+    "model-called-first-at-the-service": ModelCalled(
+        definitions=2, client="c", wire="openai-responses", model="m", digest="ab" * 32, service=ServiceCall()
+    ),
+    "model-answered-empty": ModelAnswered(call=3, message=2, ms=0),
+    "model-answered": ModelAnswered(
+        call=3,
+        message=2,
+        finish_reason="stop",
+        usage=Usage(input_tokens=120, output_tokens=45, cached_tokens=7, reasoning_tokens=9),
+        model="m-2026",
+        response_id="resp_1",
+        first_ms=210,
+        ms=830,
+    ),
+    "model-failed-empty": ModelFailed(call=3, error=Failure(kind="ModelError"), ms=1),
+    "model-failed": ModelFailed(call=3, error=_FAILED, retry_in=0.5, ms=1),
+    "answer-interrupted-empty": AnswerInterrupted(call=3, reason="crashed"),
+    "answer-interrupted": AnswerInterrupted(call=3, message=2, reason="fault", error=_FAILED),
+    "tool-started": ToolStarted(message=2, index=1),
+    "tool-finished": ToolFinished(message=2, index=1, result=3, ms=12),
+    "tool-failed-empty": ToolFailed(message=2, index=0, result=3, reason="rejected"),
+    "tool-failed": ToolFailed(message=2, index=1, result=3, reason="raised", kind="ValueError", ms=12),
+    "approval-requested": ApprovalRequested(message=2, index=1, reason="approval"),
+    "approval-requested-unknown": ApprovalRequested(message=2, index=1, reason="outcome-unknown"),
+    "approval-given-empty": ApprovalGiven(request=3, approved=True),
+    "approval-given": ApprovalGiven(request=3, approved=False, reason="too much"),
+    "run-completed-empty": RunCompleted(),
+    "run-completed": RunCompleted(finish_reason="stop"),
+    "run-failed": RunFailed(error=_FAILED),
+    "run-abandoned": RunAbandoned(reason="cancelled"),
+    "bound-to-a-response": ServiceThreadBound(id="resp_1", kind="response"),
+    "bound-to-a-conversation": ServiceThreadBound(id="conv_1", kind="conversation"),
 }
 
 
@@ -169,9 +252,8 @@ def test_every_event_type_and_every_content_type_has_a_golden_line() -> None:
     assert {(line["type"], _schema(line)) for line in lines if _schema(line)} >= {
         (type_, schema_version(type_)) for type_ in EVENT_TYPES
     }
-    contents = {
-        content["type"] for line in lines for content in line["reads_as"]["data"].get("message", {}).get("contents", ())
-    }
+    said = [line["reads_as"]["data"] for line in lines if line["type"] == MESSAGE_APPENDED]
+    contents = {content["type"] for each in said if "message" in each for content in each["message"]["contents"]}
     assert contents == {kind.model_fields["type"].default for kind in CONTENT_TYPES}
     assert not _missing(lines), "run python -m tests.infrastructure.test_golden_events"
 

@@ -186,7 +186,8 @@ def test_a_reply_that_comes_whole_though_a_stream_was_asked_for_is_taken(service
 
 @both
 def test_a_whole_answer_that_is_cut_off_may_be_tried_again(service: Service) -> None:
-    error = error_of(service, whole(service.whole, headers={"content-length": "9999"}), streams=False)
+    more_to_come = whole(service.whole, headers={"content-length": "9999"})
+    error = error_of(service, Reply((*more_to_come.steps, CUT)), streams=False)
     assert type(error) is ModelUnavailableError
     assert error.retryable
 
@@ -216,12 +217,24 @@ def test_a_service_that_is_not_there_may_be_tried_again(service: Service, stream
 
 
 @both
-@pytest.mark.parametrize("url", ["localhost:1", "ftp://localhost/v1"])
-def test_an_address_that_is_none_is_not_tried_again(service: Service, url: str) -> None:
-    client = service.client(url)
+def test_an_address_that_is_none_is_not_tried_again(service: Service) -> None:
+    import openai
+
+    for url in ("localhost:1", "ftp://localhost/v1", "http://", "http://localhost:port"):
+        with pytest.raises(AgentConfigurationError, match="https://"):
+            service.client(url)
+    given = openai.AsyncOpenAI(api_key=CANARY, base_url="ftp://localhost/v1")
+    client = service.client("", client=given, api_key=None, base_url=None)
     with pytest.raises(ModelUnavailableError, match="https://") as refused:
         asyncio.run(taken(client.ask(service.body(client), stream=True)))
     assert not refused.value.retryable
+
+
+@both
+def test_what_breaks_off_before_its_first_word_may_be_tried_again(service: Service) -> None:
+    error = error_of(service, stream(service.begins[0], end=CUT), streams=True)
+    assert type(error) is ModelUnavailableError
+    assert error.retryable
 
 
 @both

@@ -38,8 +38,7 @@ ASKED = Asked("m-1", "localhost:1")
             8192,
         ),
         (
-            "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 in the "
-            "messages, 1000 in the completion). Please reduce the length of the messages or completion.",
+            "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 for it).",
             5000,
             4096,
         ),
@@ -54,8 +53,7 @@ ASKED = Asked("m-1", "localhost:1")
         ("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens", 5000, 4096),
         ("This model's maximum prompt length is 131072 but the request contains 200000 tokens.", 200000, 131072),
         (
-            "Trying to keep the first 5000 tokens when context the overflows. However, the model is loaded with "
-            "context length of only 4096 tokens",
+            "Trying to keep the first 5000 tokens when context the overflows. It has a context length of only 4096",
             5000,
             4096,
         ),
@@ -142,7 +140,7 @@ def test_a_short_text_that_is_quoted_is_not_told_either() -> None:
 
 
 def test_keys_of_others_are_not_told() -> None:
-    failure = {"message": "Incorrect API key provided: sk-proj-****************abcd and gsk_abcdefghij."}
+    failure: Any = {"message": "Incorrect API key provided: sk-proj-****************abcd and gsk_abcdefghij."}
     said = str(service_error({"error": failure}, ASKED, begun=False))
     assert "Incorrect API key provided: [hidden] and [hidden]" in said
 
@@ -179,10 +177,11 @@ def test_no_error_and_no_log_line_tells_the_key_or_the_request(
         with pytest.raises(ModelError) as raised:
             asyncio.run(taken(client.ask(service.body(client), stream=True)))
         assert server.requests[0].headers["openai-organization"] == "org-canary"
+        assert server.requests[0].headers["authorization"] == "Basic dXNlcjpwYXNzLWNhbmFyeQ=="
     assert raised.value.__cause__ is None
     assert raised.value.__context__ is None, "it would hold the request, and so the key"
     told += [repr(raised.value), repr(vars(raised.value)), *traceback.format_exception(raised.value)]
-    told += [record.getMessage() for record in caplog.records if record.name.split(".")[0] in {"openai", "clew"}]
+    told += [record.getMessage() for record in caplog.records]
     for secret in (CANARY, "org-canary", "pass-canary", CONTENT):
         assert secret not in "\n".join(told)
 
@@ -190,8 +189,12 @@ def test_no_error_and_no_log_line_tells_the_key_or_the_request(
 def test_the_openai_package_logs_no_key_and_no_content_either() -> None:
     """What its own debug log says of a request: the method and the status, nothing of what is in it."""
     records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]  # the shortest of handlers
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler = Handler()
     logger = logging.getLogger("openai")
     logger.addHandler(handler)
     level, logger.level = logger.level, logging.DEBUG

@@ -8,7 +8,7 @@ import pytest
 from tests.infrastructure.openai_replies import CANARY, RESPONSES, taken
 from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 
-from clew.domain.messages import FunctionCall, Message
+from clew.domain.messages import FunctionCall, Message, Raw, Reasoning
 from clew.domain.model_client import Answer, ServiceBound, ServiceReference, ServiceThreads, TextDelta
 from clew.domain.run_errors import AgentConfigurationError, ModelRequestError, ModelStreamError
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
@@ -44,11 +44,11 @@ def test_names_the_response_also_of_an_answer_that_breaks_off() -> None:
     found: list[Any] = []
 
     async def ask(client: OpenAIResponsesClient) -> None:
-        with pytest.raises(ModelStreamError):
-            async for update in client.ask(RESPONSES.body(client), stream=True):
-                found.append(update)  # noqa: PERF401  # what came before the error is looked at
+        async for update in client.ask(RESPONSES.body(client), stream=True):
+            found.append(update)  # noqa: PERF401  # what came before the error is looked at
 
-    with_server(ask, stream(*RESPONSES.begins, end=CUT))
+    with pytest.raises(ModelStreamError):
+        with_server(ask, stream(*RESPONSES.begins, end=CUT))
     assert found == [ServiceBound(RESPONSE), TextDelta("Hel")]
 
 
@@ -71,11 +71,20 @@ def words(role: str, text: str) -> Any:
 
 CALL: Any = {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "f", "arguments": "{}"}
 RESULT: Any = {"type": "function_call_output", "id": "fo_1", "call_id": "a", "output": "found"}
-FIRST: Any = {"id": "resp_0", "output": [CALL], "previous_response_id": None}
+SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {}}
+THOUGHT: Any = {"type": "reasoning", "id": "rs_1", "summary": []}
+FIRST: Any = {"id": "resp_0", "output": [THOUGHT, SEARCH, CALL], "previous_response_id": None}
 SECOND: Any = {"id": "resp_1", "output": [words("assistant", "yes")], "previous_response_id": "resp_0"}
 HISTORY = [
     Message.user("yes"),
-    Message.assistant(calls=[FunctionCall(call_id="a", name="f", arguments="{}")]),
+    Message(
+        role="assistant",
+        contents=(
+            Reasoning(text="", data=THOUGHT),
+            Raw(value=SEARCH),
+            FunctionCall(call_id="a", name="f", arguments="{}"),
+        ),
+    ),
     Message.tool("a", "found"),
     Message.assistant("yes"),
 ]
@@ -83,7 +92,16 @@ HISTORY = [
 
 @pytest.mark.parametrize(
     "second_input",
-    [[RESULT], [words("user", "yes"), {**CALL, "id": "fc_copy"}, RESULT]],
+    [
+        [RESULT],
+        [
+            words("user", "yes"),
+            {**THOUGHT, "id": "rs_copy"},
+            {**SEARCH, "id": "ws_copy", "status": None},
+            {**CALL, "id": "fc_copy"},
+            RESULT,
+        ],
+    ],
     ids=["its own", "all that came before"],
 )
 def test_lists_the_history_along_the_responses(second_input: list[Any]) -> None:
@@ -101,7 +119,7 @@ def test_lists_the_history_along_the_responses(second_input: list[Any]) -> None:
 def test_lists_a_conversation_page_by_page() -> None:
     found, requests = with_server(
         lambda client: client.service_history(CONVERSATION),
-        whole({"data": [words("user", "yes"), CALL], "has_more": True, "last_id": "fc_1"}),
+        whole({"data": [words("user", "yes"), THOUGHT, SEARCH, CALL], "has_more": True, "last_id": "fc_1"}),
         whole({"data": [RESULT, words("assistant", "yes")], "has_more": False, "last_id": "msg_yes"}),
     )
     assert found == HISTORY

@@ -64,56 +64,56 @@ def calling(name: str, arguments: str = "{}") -> Message:
     return Message(role="assistant", contents=(FunctionCall(call_id="c1", name=name, arguments=arguments),))
 
 
-def with_a_tool(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+def with_a_tool(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
     """A whole run of 14 events: one tool, and a model that has to be asked twice for its last answer."""
     return (
         JOKER,
-        Message.user(f"Where is {secret}?"),
+        Message.user(f"Where is {word}?"),
         called(-2),
-        calling("look_up", f'{{"id": "{secret}"}}'),
+        calling("look_up", f'{{"id": "{word}"}}'),
         answered(-2, "tool_calls", (120, 45), 830),
         ToolStarted(message=-2, index=0),
-        Message.tool("c1", {"found": secret}),
+        Message.tool("c1", {"found": word}),
         ToolFinished(message=-4, index=0, result=-1, ms=12),
         called(-8),
         ModelFailed(call=-1, error=OVERLOADED, retry_in=2, ms=30),
         called(-10, attempt=2),
-        Message.assistant(f"{secret} is on its way."),
+        Message.assistant(f"{word} is on its way."),
         answered(-2, "stop", (1_200, 10), 1_270),
         RunCompleted(finish_reason="stop"),
     )
 
 
-def waiting(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+def waiting(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
     """The beginning of a run, 6 events, that waits for somebody's approval."""
     return (
         JOKER,
-        Message.user(f"Refund {secret}."),
+        Message.user(f"Refund {word}."),
         called(-2),
-        calling("refund", f'{{"id": "{secret}"}}'),
+        calling("refund", f'{{"id": "{word}"}}'),
         answered(-2, "tool_calls", (90, 9), 400),
         ApprovalRequested(message=-2, index=0, reason="approval"),
     )
 
 
-def cut_short(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+def cut_short(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
     """A run of 6 events whose caller went away."""
     return (
         JOKER,
-        Message.user(f"Tell me of {secret}."),
+        Message.user(f"Tell me of {word}."),
         called(-2),
-        Message.assistant(f"{secret} is"),
+        Message.assistant(f"{word} is"),
         AnswerInterrupted(call=-2, message=-1, reason="cancelled"),
         RunAbandoned(reason="cancelled"),
     )
 
 
-def failing(secret: str = "W-1") -> tuple[RunEvent | Message, ...]:
+def failing(word: str = "W-1") -> tuple[RunEvent | Message, ...]:
     """A run of 9 events: a tool that fails, then a model that does."""
     return (
         JOKER,
         called(-1),
-        calling("look_up", f'{{"id": "{secret}"}}'),
+        calling("look_up", f'{{"id": "{word}"}}'),
         answered(-2, "tool_calls", (10, 2), 90),
         Message.tool("c1", "error: invalid arguments"),
         ToolFailed(message=-3, index=0, result=-1, reason="invalid-arguments", kind="ValidationError"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eventsourcing.persistence import StoredEvent
+from tests.service import made_runs
 
 from clew.conversations import Conversations
 from clew.domain.errors import ClewError
@@ -30,7 +31,7 @@ CANARY = "Canarybird"
 
 OPERATIONS = (
     *("start", "start", "start", "append", "append", "append", "append", "append", "append", "fork", "fork"),
-    *("rewind", "label", "label", "checkpoint"),
+    *("rewind", "label", "label", "checkpoint", "run", "run"),
     *("redact", "redact", "suspend", "resume", "end", "delete", "opaque", "edit"),
 )
 
@@ -71,6 +72,12 @@ class History:
                 else:
                     thread.edit(at, "another word", thread_id=new_id)
                 self.threads.append((tenant, new_id))
+            case "run":
+                made = (made_runs.with_a_tool, made_runs.waiting, made_runs.cut_short, made_runs.failing)[version % 4]
+                self.texts += 1
+                steps = made(f"word{self.texts}")
+                some = steps[: version % len(steps) + 1] if version % 3 else steps
+                made_runs.record(self.tenants[tenant], thread_id, f"run-{self.texts}", *some)
             case "rewind":
                 thread.rewind(to=at)
             case "label":

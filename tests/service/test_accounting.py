@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
+from tests.service import made_runs
+from tests.service.made_runs import record
 from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Message
@@ -68,6 +70,40 @@ def test_a_redaction_makes_it_less(used: Conversations) -> None:
     (after,) = used.usage()
     assert (after.messages, after.events) == (before.messages, before.events + 1)
     assert (after.input_tokens, after.output_tokens) == (2, 0)
+
+
+def test_the_calls_of_runs_and_their_tokens_are_counted_by_thread_and_day(
+    conversations: Conversations, clock: SettableClock
+) -> None:
+    def calls(found: list[Usage]) -> list[tuple[object, ...]]:
+        return [
+            (
+                each.thread_id,
+                each.input_tokens,
+                each.output_tokens,
+                each.model_calls,
+                each.tool_calls,
+                each.failed_calls,
+            )
+            for each in found
+        ]
+
+    conversations.start_thread(thread_id="one")
+    conversations.start_thread(thread_id="two")
+    record(conversations, "one", "r1", *made_runs.with_a_tool())
+    record(conversations, "two", "r2", *made_runs.cut_short())
+    clock.move(DAY)
+    record(conversations, "one", "r3", *made_runs.failing())
+    conversations.thread("one").fork(thread_id="fork")
+    assert calls(conversations.usage()) == [(None, 1_330, 57, 6, 1, 4)]
+    assert calls(conversations.usage(by="thread")) == [
+        ("one", 1_330, 57, 5, 1, 3),
+        ("two", 0, 0, 1, 0, 1),
+        ("fork", 0, 0, 0, 0, 0),
+    ]
+    assert calls(conversations.usage(by="day")) == [(None, 1_320, 55, 4, 1, 2), (None, 10, 2, 2, 0, 2)]
+    conversations.thread("one").redact(5)
+    assert calls(conversations.usage(thread="one")) == [(None, 1_330, 57, 5, 1, 3)]
 
 
 def test_where_nothing_is_there_is_nothing(conversations: Conversations) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 from collections.abc import Iterator
 
@@ -14,8 +16,8 @@ from clew.domain.clew_jsonl import read_line, write_line
 from clew.domain.errors import CorruptEventError
 from clew.domain.messages import Message
 from clew.domain.ports import Blob, Write
+from clew.engine import Engine
 from clew.service import moving
-from clew.service.operations import run
 
 KIND = Blob(digest(b"Be kind."), "definition", b"Be kind.")
 TOOL = Blob(digest(b'{"name":"look"}'), "definition", b'{"name":"look"}')
@@ -35,11 +37,7 @@ def put(store: Conversations, *blobs: Blob) -> None:
 
 
 def exported(store: Conversations) -> list[bytes]:
-    lines = run(moving.export_events(store._core, None, definitions=True))
-    found = []
-    while page := run(moving.next_lines(lines)):
-        found += page
-    return found
+    return list(store.export_events(definitions=True))
 
 
 def named(lines: list[bytes]) -> list[Blob | str]:
@@ -77,6 +75,17 @@ def test_each_definition_comes_once_before_the_first_event_that_names_it(source:
     began, ran = "thread-started", "run-started"
     assert named(lines) == [began, KIND, TOOL, ran, FORM, ran, began, ran]
     assert json.loads(lines[-1]) == {"end": {"threads": 2, "events": 5, "blobs": 3}}
+
+
+def test_asyncio_exports_the_same(source: Conversations, url: str) -> None:
+    async def move() -> list[bytes]:
+        async with Engine.open(url) as engine:
+            found = await engine.import_events(io.BytesIO(b"".join(exported(source))))
+            assert found.definitions == 3
+            assert [line async for line in engine.export_events()] == list(source.export_events())
+            return [line async for line in engine.export_events(definitions=True)]
+
+    assert asyncio.run(move()) == exported(source)
 
 
 def test_a_copy_with_definitions_gives_equal_bytes(source: Conversations, url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack, overload
 
@@ -18,27 +17,22 @@ from clew.agents.response import AgentResponse
 from clew.agents.run import Run
 from clew.agents.setup import Limits, Setup, rules_of
 from clew.agents.stream import AgentStream, Stop
+from clew.agents.taking_up import OnChangedAgent, as_it_was, compare, take_up
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
 from clew.domain.agent_ports import EnginePort, ThreadPort
-from clew.domain.definitions import Definitions, blobs, changed
+from clew.domain.definitions import Definitions
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject, check_json, check_text
 from clew.domain.messages import Message, check_message
 from clew.domain.model_client import ModelClient, ThreadKind
 from clew.domain.names import check_id
-from clew.domain.run_errors import AgentChangedError, AgentConfigurationError, UnsupportedThreadError
-from clew.domain.run_events import AgentIdentity, Fingerprint, RunResumed, RunStarted
+from clew.domain.run_errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
+from clew.domain.run_events import AgentIdentity
+from clew.domain.run_state import RunState
 
 Input: TypeAlias = str | Message | Sequence[Message] | None
 """What a run is given: words of the user, a message, several, or nothing, to answer what was said on the thread."""
-
-OnChangedAgent: TypeAlias = Literal["warn", "raise"]
-"""What is done when a thread is taken up again by an agent that is made of something else than before."""
-
-
-class AgentChangedWarning(UserWarning):
-    """A thread is taken up again by an agent that is made of something else than before."""
 
 
 class Agent:
@@ -51,7 +45,7 @@ class Agent:
     that may pass. Raises AgentConfigurationError or InvalidNameError.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each says something of its own, by name
         self,
         client: ModelClient,
         *,
@@ -123,7 +117,7 @@ class Agent:
     async def thread(self, thread_id: str) -> Any:
         """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
         thread = await self.engine.thread(thread_id)
-        await self._take_up(thread, self._setup({}), force=True)
+        await take_up(thread.runs, self._setup({}), self._on_changed)
         return thread.bound_to(self)
 
     # Running
@@ -139,7 +133,7 @@ class Agent:
     @overload
     def run(
         self,
-        input: Input = None,  # noqa: A002  # the same
+        input: Input = None,  # the same
         *,
         stream: Literal[True],
         **options: Unpack[RunOptions],
@@ -170,7 +164,7 @@ class Agent:
             context = self._context(where, run_id, setup.actor, messages)
 
             async def innermost() -> AgentResponse:
-                await self._take_up(where, setup)
+                await self._take_up(where)
                 run, ran_on = await begin_run(
                     setup,
                     where,
@@ -205,20 +199,32 @@ class Agent:
         on_conflict (``raise`` or ``wait``). Raises NoOpenRunError, ApprovalPendingError, RunInProgressError,
         AgentChangedError and what ``run`` raises.
         """
-        setup = self._setup({"actor": options.get("actor"), "deps": options.get("deps")})
+        given: RunOptions = {
+            "actor": options.get("actor"),
+            "deps": options.get("deps"),
+            "tools": options.get("tools", ()),
+            "response_format": options.get("response_format"),
+        }
+        setup = self._setup(given)
+
+        async def prepare(state: RunState) -> Setup:
+            compare(thread.id, state.fingerprint, setup, self._on_changed)
+            return await as_it_was(thread.runs, state, setup)
 
         async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse:
             self._check_thread(thread)
-            context = self._context(thread, "", setup.actor, ())
+            open_run = (await thread.runs.control(fresh=True)).run
+            if open_run is None:
+                raise NoOpenRunError(thread.id)
+            context = self._context(thread, open_run.id, setup.actor, ())
 
             async def innermost() -> AgentResponse:
                 run = await resume_run(
-                    setup,
                     thread,
                     on_conflict=options.get("on_conflict", "raise"),
                     emit=emit,
                     started=_stops(stopper),
-                    check=lambda state: self._compare(thread.id, state.fingerprint, setup.fingerprint),
+                    prepare=prepare,
                 )
                 return self._response(run, thread, setup)
 
@@ -243,7 +249,10 @@ class Agent:
             client=self.client,
             model=options.get("model") or self.model or self.client.model,
             definitions=Definitions(
-                self.instructions, tuple(tool.schema for tool in tools), response_format_of(format_)
+                self.instructions,
+                tuple(tool.schema for tool in tools),
+                response_format_of(format_),
+                len(self.tools),
             ),
             tools=tools,
             options={**self.client.options, **self._options, **_options(options.get("options"))},
@@ -322,32 +331,11 @@ class Agent:
             response_format=setup.response_format,
         )
 
-    # What the agent is made of, and was made of
-
-    async def _take_up(self, thread: ThreadPort, setup: Setup, *, force: bool = False) -> None:
-        """Compare with what the agent was when it last ran on the thread, once for each thread and process."""
-        if thread.id in self._compared and not force:
-            return
-        control = await thread.runs.control()
-        version = control.agents.get(self.id)
-        if version is not None:
-            data = (await thread.runs.event(version)).data
-            if isinstance(data, RunStarted | RunResumed):
-                self._compare(thread.id, data.fingerprint, setup.fingerprint)
-                await thread.runs.supply(blobs(setup.definitions))
-        self._compared.add(thread.id)
-
-    def _compare(self, thread_id: str, before: Fingerprint | None, now: Fingerprint) -> None:
-        differs = [] if before is None else changed(before, now)
-        if not differs:
-            return
-        if self._on_changed == "raise":
-            raise AgentChangedError(thread_id, differs)
-        warnings.warn(
-            f"Thread {thread_id!r} was last run by another {self.id!r}: {', '.join(differs)} differ.",
-            AgentChangedWarning,
-            stacklevel=2,
-        )
+    async def _take_up(self, thread: ThreadPort) -> None:
+        """Compare with what the agent was made of before, once for each thread and process."""
+        if thread.id not in self._compared:
+            await take_up(thread.runs, self._setup({}), self._on_changed)
+            self._compared.add(thread.id)
 
 
 def _inputs(given: Input) -> tuple[Message, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -72,15 +72,14 @@ async def begin_run(
 
 
 async def resume_run(
-    setup: Setup,
     thread: ThreadPort,
     *,
     on_conflict: OnConflict,
     emit: Emit | None,
     started: Callable[[Run], None],
-    check: Callable[[RunState], None],
+    prepare: Callable[[RunState], Awaitable[Setup]],
 ) -> Run:
-    """Go on with the open run of a thread, from the log; ``check`` may refuse. Raises NoOpenRunError."""
+    """Go on with the open run of a thread, from the log; ``prepare`` says with what. Raises NoOpenRunError."""
     log = thread.runs
     while True:
         control = await log.control(fresh=True)
@@ -93,7 +92,7 @@ async def resume_run(
         if control.run.asked:
             raise ApprovalPendingError(log.thread_id, [version for version, _ in control.run.asked])
         state = fold(control.run.id, await log.events(control.run.began - 1))
-        check(state)
+        setup = await prepare(state)
         run = Run(setup, thread, state, emit, control.run.attempt + 1)
         interrupted = await _interrupted(log, control.run, setup.identity.name)
         before = [Advance(state.run_id, control.run.attempt, interrupted)] if interrupted else []

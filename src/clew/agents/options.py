@@ -18,12 +18,16 @@ ToolFunction: TypeAlias = Tool | Callable[..., Any]
 class ContinueOptions(TypedDict, total=False):
     """What going on with a run may be given.
 
-    ``actor`` is who has it gone on with. ``deps`` is what tools get in their ToolContext. ``on_conflict`` says what to
-    do when somebody else goes on with it: raise RunInProgressError, or wait.
+    ``actor`` is who has it gone on with. ``deps`` is what tools get in their ToolContext. ``tools`` that were given to
+    the run beside the agent's are to be given again, as is ``response_format`` if ``response.value`` is wanted; the
+    model and its options are those on the log. ``on_conflict`` says what to do when somebody else goes on with the run:
+    raise RunInProgressError, or wait.
     """
 
     actor: str | None
     deps: Any
+    tools: Sequence[ToolFunction]
+    response_format: type[BaseModel] | None
     on_conflict: Literal["raise", "wait"]
 
 
@@ -36,8 +40,9 @@ class RunOptions(TypedDict, total=False):
     hold for this run only. ``deps`` is what tools get in their ToolContext.
 
     When another run is under way on the thread, ``on_conflict`` says whether to raise RunInProgressError (``raise``),
-    to ``wait`` for it, or to run on a ``fork`` from before it. One that waits for approvals raises ApprovalPendingError,
-    unless ``abandon_run`` gives it up. ``max_rounds`` (model calls) and ``max_seconds`` are the agent's unless given.
+    to ``wait`` for it, or to run on a ``fork`` from before it. One that waits for approvals raises
+    ApprovalPendingError, unless ``abandon_run`` gives it up. ``max_rounds`` (model calls) and ``max_seconds`` are the
+    agent's unless given.
     """
 
     thread: ThreadPort | None

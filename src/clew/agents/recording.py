@@ -90,7 +90,9 @@ class Recording:
 
     def arriving(self) -> Arriving:
         """A new answer begins to arrive."""
-        self._arriving = Arriving(self.state.called, lambda data: self.log.put_draft(self.state.run_id, data))
+        self._arriving = Arriving(
+            self.state.called, lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder))
+        )
         return self._arriving
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -52,6 +52,11 @@ class Setup:
     def fingerprint(self) -> Fingerprint:
         """What the agent is made of, by digest."""
         return fingerprint(self.definitions, self.client.kind)
+
+    def made_of(self, definitions: Definitions, model: str | None = None, options: JsonObject | None = None) -> Setup:
+        """The same with other definitions and, where they are given, another model and other options."""
+        asked = self.options if options is None else options
+        return replace(self, definitions=definitions, model=model or self.model, options=asked)
 
     def tool(self, name: str) -> Tool | None:
         """The tool that the model calls so."""

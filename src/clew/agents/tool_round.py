@@ -51,7 +51,7 @@ class ToolRound:
         for task in done:
             call = self._tasks.pop(task)
             if task.cancelled():
-                found.append(Carried(call, ToolOutcome(STOPPED, "CancelledError"), 0))
+                found.append(Carried(call, ToolOutcome(STOPPED, "CancelledError", reason="stopped"), 0))
             else:
                 found.append(task.result())
         return found

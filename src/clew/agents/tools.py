@@ -30,7 +30,7 @@ Approval: TypeAlias = Literal["never", "always"]
 ToolErrors: TypeAlias = Literal["tell", "raise"]
 """Whether the model is told of what a tool raised, and goes on, or the run ends with it."""
 
-ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unknown-tool"]
+ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unknown-tool", "stopped"]
 """Why a call gave no result."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -79,11 +79,13 @@ def import_events(context: typer.Context, files: Sequence[Path], *, as_json: boo
         raise typer.Exit(FAILED)
 
 
-def export_events(conversations: Conversations, thread_ids: Iterable[str] | None, *, as_json: bool) -> None:
+def export_events(
+    conversations: Conversations, thread_ids: Iterable[str] | None, *, definitions: bool, as_json: bool
+) -> None:
     """Write threads in Clew's own JSONL, with a count on a terminal that is not written to."""
     utf_8_output()
     sys.stdout.flush()
-    lines = conversations.export_events(thread_ids)
+    lines = conversations.export_events(thread_ids, definitions=definitions)
     if not as_json and sys.stderr.isatty() and not sys.stdout.isatty():
         lines = _counted(lines)
     write = sys.stdout.buffer.write

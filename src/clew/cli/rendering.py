@@ -224,7 +224,7 @@ def event_line(event: Event, look: Lookup = nowhere, *, of_store: bool) -> Text:
         (f"{shown_time(event.time)} ", "dim"),
         (f"{one_line(event.thread_id)} " if of_store else "", "bold"),
         f"{event.version:>5} ",
-        (f"{type_of(event).plain:<18} ", "cyan"),
+        (f"{type_of(event).plain:<20} ", "cyan"),
         shortened(f"{what_happened(event, look)}{by}", BEGINNING),
     )
 

@@ -54,15 +54,20 @@ def export(
         typer.Option("--format", help="openai: as imported; clew: every event as it is stored; markdown: to read."),
     ] = "openai",
     forks: Annotated[bool, typer.Option("--forks", help="Forks, too; with clew they always are.")] = False,
+    definitions: Annotated[
+        bool, typer.Option("--definitions", help="With clew: instructions and tool schemas of agents, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write threads as JSON lines, event by event, or as Markdown."""
     if format_ == "markdown" and as_json:
         raise WrongUsage(context, "Markdown is no JSON: leave out --json, or choose another --format")
+    if definitions and format_ != "clew":
+        raise WrongUsage(context, "Only --format clew holds definitions: leave out --definitions, or choose that")
     with opened(context) as conversations:
         ids = [conversations.find(name) for name in threads or ()] or None
         if format_ == "clew":
-            event_transfer.export_events(conversations, ids, as_json=as_json)
+            event_transfer.export_events(conversations, ids, definitions=definitions, as_json=as_json)
         elif format_ == "markdown":
             event_transfer.export_markdown(conversations, ids, forks=forks)
         else:

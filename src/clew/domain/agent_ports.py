@@ -55,6 +55,10 @@ class RunLog(Protocol):
         """One event of the lineage."""
         ...
 
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes of that digest, in hex; None when they are not there."""
+        ...
+
     async def supply(self, blobs: Sequence[Blob]) -> None:
         """Store blobs that are not there yet."""
         ...
@@ -71,8 +75,9 @@ class RunLog(Protocol):
     ) -> list[Event]:
         """Write what intents come to, together, and return it. What was taken by the writer is waited for.
 
-        ``drop_draft`` is the run whose draft is needed no more. With an ``expected_version``, a thread that has moved on raises ConflictError. Raises RunInProgressError when
-        somebody else holds the lease, and RunTakenOverError when the run is not the caller's any more.
+        ``drop_draft`` is the run whose draft is needed no more. With an ``expected_version``, a thread that has moved
+        on raises ConflictError. Raises RunInProgressError when somebody else holds the lease, and RunTakenOverError
+        when the run is not the caller's any more.
         """
         ...
 
@@ -88,8 +93,8 @@ class RunLog(Protocol):
         """What was written down of an answer that was arriving."""
         ...
 
-    async def put_draft(self, run_id: str, data: bytes) -> None:
-        """Write down what has arrived of an answer."""
+    async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
+        """Write down what has arrived of an answer, if nobody else has the lease."""
         ...
 
     async def changed(self, after: int, seconds: float) -> None:

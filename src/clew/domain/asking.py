@@ -9,10 +9,11 @@ from clew.domain.chain import digest
 from clew.domain.definitions import Definitions
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
+from clew.domain.messages import Message
 from clew.domain.model_client import Question
 from clew.domain.requests import request_body, request_bytes, streamed
 from clew.domain.run_events import ModelCalled, ServiceCall
-from clew.domain.view import model_view
+from clew.domain.view import ModelView, model_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def question_of(call: ModelCalled, definitions: Definitions, history: Iterable[H
     """What a model is asked, in no provider's words; ``history`` is the path at the call."""
     return Question(
         model=call.model,
-        messages=model_view(unsent(history, call.service)).messages,
+        messages=unsent(model_view(history), call.service),
         instructions=definitions.instructions,
         tools=definitions.tools,
         response_format=definitions.response_format,
@@ -68,12 +69,24 @@ def rebuilt(version: int, call: ModelCalled, definitions: Definitions, history: 
         content=request_bytes(sent),
         digest=call.digest,
         verified=found == call.digest,
-        redacted=tuple(each.version for each in unsent(said, call.service) if each.redacted),
+        redacted=tuple(each.version for each in said if each.redacted and _is_sent(each.version, call.service)),
     )
 
 
-def unsent(history: Iterable[HistoryMessage], service: ServiceCall | None) -> Iterable[HistoryMessage]:
-    """What of a history goes into a request: all of it, or what the service that holds the thread has not had."""
+def unsent(view: ModelView, service: ServiceCall | None) -> tuple[Message, ...]:
+    """What of a view goes into a request: all of it, or what the service that holds the thread has not had.
+
+    It has had what was there when it was called, and it has its answer; but not what came of the calls in that, nor
+    that nothing did.
+    """
     if service is None:
-        return history
-    return [each for each in history if each.version > service.sent and each.version != service.answer]
+        return view.messages
+    return tuple(
+        message
+        for version, message in zip(view.versions, view.messages, strict=True)
+        if version > service.sent and (version != service.answer or message.role == "tool")
+    )
+
+
+def _is_sent(version: int, service: ServiceCall | None) -> bool:
+    return service is None or (version > service.sent and version != service.answer)

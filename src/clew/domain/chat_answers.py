@@ -49,14 +49,15 @@ class ChatAnswer:
         self.failure = chunk.get("error") or None
         if self.failure is not None:
             return
-        self.begun = True
         self._model = as_text(chunk.get("model")) or self._model
         self._id = as_text(chunk.get("id")) or self._id
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = _usage(usage)
         for choice in as_objects(chunk.get("choices")):
             if not as_count(choice.get("index")):  # of several answers, the first
-                yield from self._delta(as_object(choice.get("delta")))
+                for update in self._delta(as_object(choice.get("delta"))):
+                    self.begun = True
+                    yield update
                 self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
 
     def take_whole(self, completion: JsonObject) -> Iterator[Update]:

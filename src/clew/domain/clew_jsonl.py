@@ -25,8 +25,8 @@ _ESCAPED = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
 
 _EVENT = {"stream": str, "version": int, "type": str, "hash": str}
 _MAYBE = {"parent": str, "cut": int, "digest": str, "salt": str, "json": str, "stub": str, "state": str}
-_BLOB = {"digest": str, "kind": str}
-_MAYBE_OF_BLOB = {"text": str, "data": str}
+_BLOB: dict[str, type] = {"digest": str, "kind": str}
+_MAYBE_OF_BLOB: dict[str, type] = {"text": str, "data": str}
 
 
 class Header(NamedTuple):

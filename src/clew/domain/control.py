@@ -41,8 +41,9 @@ class Control(NamedTuple):
 
     ``head`` is the hash of the version, empty where it is not recorded yet; ``messages`` counts those on the
     path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
-    conversation that was imported as this thread; ``run`` is the run that has begun and not ended, ``agents``
-    maps the ids of agents to the version where each last began or went on with a run. Nothing in it is changed in place.
+    conversation that was imported as this thread; ``run`` is the run that has begun and not ended;
+    ``agents`` maps the ids of agents to the version where each last began, or went on with, a run. Nothing in it is
+    changed in place.
     """
 
     version: int = 0

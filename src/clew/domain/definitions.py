@@ -18,6 +18,8 @@ class Definitions(NamedTuple):
     instructions: str | None = None
     tools: tuple[ToolSchema, ...] = ()
     response_format: ResponseFormat | None = None
+    own_tools: int | None = None
+    """How many of the tools are the agent's own, and not given to one run; None for all."""
 
 
 def blobs(definitions: Definitions) -> tuple[Blob, ...]:
@@ -34,15 +36,23 @@ def fingerprint(definitions: Definitions, client: str) -> Fingerprint:
     names = [blob.digest.hex() for blob in blobs(definitions)]
     instructions = names.pop(0) if definitions.instructions is not None else None
     response_format = names.pop() if definitions.response_format is not None else None
-    return Fingerprint(client=client, instructions=instructions, tools=tuple(names), response_format=response_format)
+    own = len(names) if definitions.own_tools is None else definitions.own_tools
+    return Fingerprint(
+        client=client,
+        instructions=instructions,
+        tools=tuple(names[:own]),
+        run_tools=tuple(names[own:]),
+        response_format=response_format,
+    )
 
 
 def read_definitions(named: Fingerprint, data: Mapping[str, bytes]) -> Definitions:
     """The definitions that a fingerprint names; ``data`` holds the bytes of each digest."""
     return Definitions(
         None if named.instructions is None else data[named.instructions].decode(),
-        tuple(ToolSchema.model_validate_json(data[tool]) for tool in named.tools),
+        tuple(ToolSchema.model_validate_json(data[tool]) for tool in (*named.tools, *named.run_tools)),
         None if named.response_format is None else ResponseFormat.model_validate_json(data[named.response_format]),
+        len(named.tools),
     )
 
 

@@ -101,6 +101,8 @@ class HistoryRewound(Value):
     """The path goes on from version ``to``."""
 
     to: int
+    service_thread_id: str | None = Field(default=None, exclude_if=lambda id_: id_ is None)
+    """What the service that holds the thread called it there."""
 
 
 class CheckpointMade(Value):

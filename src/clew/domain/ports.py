@@ -88,13 +88,15 @@ class Claim(NamedTuple):
     """Take a stream's lease, or keep it, or with ``until`` 0 let go of it.
 
     It is refused with RunInProgressError when somebody else's has not run out ``now``. To let go of what one does not
-    hold does nothing.
+    hold does nothing. One that only ``renews`` is refused with RunTakenOverError when the lease is not the holder's any
+    more, though nobody else may have it.
     """
 
     stream: str
     holder: str
     now: int
     until: int
+    renews: bool = False
 
 
 class Draft(NamedTuple):

@@ -35,12 +35,18 @@ class Fingerprint(Value):
     client: str
     instructions: str | None = Field(default=None, exclude_if=_is_none)
     tools: tuple[str, ...] = ()
+    run_tools: tuple[str, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    """Of the tools that were given to this run only."""
     response_format: str | None = Field(default=None, exclude_if=_is_none)
 
     @property
     def digests(self) -> tuple[str, ...]:
         """All digests, in a fixed order."""
-        return tuple(digest for digest in (self.instructions, *self.tools, self.response_format) if digest is not None)
+        return tuple(
+            digest
+            for digest in (self.instructions, *self.tools, *self.run_tools, self.response_format)
+            if digest is not None
+        )
 
 
 class Failure(Value):

@@ -53,7 +53,8 @@ class RunState:
 
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` how often it was asked. ``added`` are the messages that the run added,
-    without its inputs. ``answered`` is true when the newest answer calls no function; ``ended`` when the run is over.
+    without its inputs. ``asked`` is what the model was asked last. ``answered`` is true when the newest answer calls no
+    function; ``ended`` when the run is over.
     """
 
     run_id: str
@@ -70,7 +71,7 @@ class RunState:
     finish_reason: str | None = None
     answered: bool = False
     ended: bool = False
-    asked_model: bool = False
+    asked: ModelCalled | None = None
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -86,7 +87,7 @@ def after(state: RunState, event: Event) -> RunState:
     """The state after one more event of the run."""
     said = as_message(event)
     if said is not None:
-        return replace(state, added=(*state.added, said)) if state.asked_model else state
+        return replace(state, added=(*state.added, said)) if state.asked is not None else state
     data = event.data
     match data:
         case RunStarted():
@@ -95,7 +96,7 @@ def after(state: RunState, event: Event) -> RunState:
             again = replace(state, attempt=data.attempt, tries=0)
             return replace(again, definitions=event.version, fingerprint=data.fingerprint)
         case ModelCalled():
-            return replace(state, called=event.version, tries=data.attempt, answered=False, calls=(), asked_model=True)
+            return replace(state, called=event.version, tries=data.attempt, answered=False, calls=(), asked=data)
         case ModelFailed() | AnswerInterrupted():
             return replace(state, called=0)
         case ModelAnswered():

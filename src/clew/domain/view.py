@@ -6,7 +6,7 @@ rewinds and redactions. The log keeps what was; the view is repaired, and says w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message
@@ -33,10 +33,15 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """What a model is sent, and what was repaired to make it so."""
+    """What a model is sent, and what was repaired to make it so.
+
+    ``versions`` says of each message where it is in the history; a result that only says that there is none is where
+    its call is.
+    """
 
     messages: tuple[Message, ...]
     repairs: tuple[Repair, ...]
+    versions: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)
@@ -114,32 +119,36 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     pairing = _Pairing()
     for version, message in messages:
         pairing.walk(version, message)
-    view: list[Message] = []
+    view: list[tuple[int, Message]] = []
     for version, message in messages:
         if message is None:
             continue
         rest = tuple(content for content in message.contents if not isinstance(content, FunctionResult))
         if rest or not message.contents:
-            view.append(_with_contents(message, rest))
+            view.append((version, _with_contents(message, rest)))
         view += _results(pairing, version)
-    return ModelView(tuple(view), tuple(sorted(pairing.repairs, key=lambda repair: repair.version)))
+    return ModelView(
+        tuple(message for _, message in view),
+        tuple(sorted(pairing.repairs, key=lambda repair: repair.version)),
+        tuple(version for version, _ in view),
+    )
 
 
-def _results(pairing: _Pairing, caller: int) -> list[Message]:
+def _results(pairing: _Pairing, caller: int) -> list[tuple[int, Message]]:
     """What follows a message with calls; parallel results that came as one message stay one."""
-    found: list[tuple[Message, tuple[FunctionResult, ...]]] = []
+    found: list[tuple[int, Message, tuple[FunctionResult, ...]]] = []
     last = 0
     for asked in pairing.asked.get(caller, ()):
         if asked.result is None or asked.said is None:
             pairing.repairs.append(Repair(caller, "result-missing", asked.call.call_id))
             stated = Message.tool(asked.call.call_id, NO_RESULT, name=asked.call.name)
-            found.append((stated, stated.results))
+            found.append((caller, stated, stated.results))
         elif asked.said_at == last:
-            found[-1] = (asked.said, (*found[-1][1], asked.result))
+            found[-1] = (last, asked.said, (*found[-1][2], asked.result))
         else:
-            found.append((asked.said, (asked.result,)))
+            found.append((asked.said_at, asked.said, (asked.result,)))
         last = asked.said_at
-    return [_with_contents(message, results) for message, results in found]
+    return [(version, _with_contents(message, results)) for version, message, results in found]
 
 
 def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:

@@ -124,8 +124,8 @@ def content_digest(salt: bytes, content: bytes) -> bytes:
 def plan(append: Append, known: Known) -> Plan | Appended:
     """Check an append against what the store knows; an outcome instead of a plan when its key was there.
 
-    Raises RecordedConflictError, RunInProgressError, IdempotencyKeyReusedError or InvalidNameError; ValueError for an
-    append that no store could carry out (a key without events, a fork without its first event, links without what they
+    Raises RecordedConflictError, RunInProgressError, RunTakenOverError, IdempotencyKeyReusedError or InvalidNameError;
+    ValueError for an append that no store could carry out (a key without events, a fork without its first event, links without what they
     are linked to, links or digests that are not as many as the events, a blob under another digest than its own).
     """
     try:
@@ -240,7 +240,10 @@ def _check_rest(made: Plan, known: Known) -> None:
 
 
 def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | None]:
-    """What claims come to, one after the other. Raises RunInProgressError for one that is somebody else's."""
+    """What claims come to, one after the other. Raises RunInProgressError for one that is somebody else's.
+
+    And RunTakenOverError for one that is only to be renewed, and is not the holder's any more.
+    """
     leases: dict[str, Lease | None] = {}
     for claim in claims:
         (claim.stream + claim.holder).encode()  # as above
@@ -249,6 +252,8 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
             raise ValueError(msg)
         held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
         mine = held is None or held.holder == claim.holder
+        if claim.renews and (held is None or not mine):
+            raise RunTakenOverError(claim.stream, claim.holder)
         if not claim.until:
             if mine and held is not None:
                 leases[claim.stream] = None

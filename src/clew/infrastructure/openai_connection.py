@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -112,7 +113,7 @@ class OpenAIConnection:
     ) -> JsonObject:
         """Send any other request and give the object that it is answered with. Raises ModelError."""
         client = await self._client()
-        options = {**_ONCE, "params": params or {}}
+        options = {**self._options(), "params": params or {}}
         failed: ModelError
         try:
             response = await _send(client, method, path, body, options)
@@ -197,6 +198,12 @@ async def _held(make: Callable[[], openai.AsyncOpenAI]) -> AsyncGenerator[openai
 def _maker(api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], openai.AsyncOpenAI]:
     """Makes clients; the key is in a closure, where no repr shows it."""
     _import_openai()
+    address = base_url or os.environ.get("OPENAI_BASE_URL") or None
+    if address is not None and not _is_address(address):
+        raise AgentConfigurationError(
+            "The address of the model service (base_url= or OPENAI_BASE_URL) is none. Give one that begins with "
+            "https:// or http://."
+        )
     key = api_key or os.environ.get("OPENAI_API_KEY")
     if not key:
         raise AgentConfigurationError(
@@ -207,11 +214,32 @@ def _maker(api_key: str | None, base_url: str | None, timeout: float | None) -> 
     def make() -> openai.AsyncOpenAI:
         import openai
 
-        return openai.AsyncOpenAI(
-            api_key=key, base_url=base_url, timeout=_timeout(_TIMEOUT if timeout is None else timeout), max_retries=0
-        )
+        url, headers = _without_password(address) if address is not None else (None, None)
+        wait = _timeout(_TIMEOUT if timeout is None else timeout)
+        return openai.AsyncOpenAI(api_key=key, base_url=url, timeout=wait, max_retries=0, default_headers=headers)
 
     return make
+
+
+def _without_password(address: str) -> tuple[httpx2.URL, dict[str, str] | None]:
+    """An address without user and password, which the HTTP client would log, and the header that says them."""
+    import httpx2
+
+    url = httpx2.URL(address)
+    if not url.userinfo:
+        return url, None
+    said = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
+    return url.copy_with(userinfo=b""), {"Authorization": f"Basic {said}"}
+
+
+def _is_address(text: str) -> bool:
+    import httpx2
+
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL:
+        return False
+    return url.scheme in {"https", "http"} and bool(url.host)
 
 
 def _timeout(seconds: float) -> httpx2.Timeout:

@@ -31,7 +31,7 @@ _QUOTED = 24
 _WORD = 6
 """Characters of a whole text of the request that is shorter than that, and yet more than a common word."""
 _NO_CONTENT = frozenset({"model", "role", "type", "name", "id", "call_id", "tool_call_id"})
-_KEY = re.compile(r"\b(?:sk|pk|rk|key|sess|gsk|xai|Bearer)[-_ ][\w*.\-]{6,}|\w{2,}\*{3,}\w*")
+_KEY = re.compile(r"\b(?:sk|pk|rk|key|sess|gsk|xai)[-_][\w*.\-]{6,}|Bearer \S+|\w{2,}\*{3,}\w*")
 _SECRET_HEADERS = re.compile(r"auth|key|token|secret|cookie|organization|project", re.IGNORECASE)
 
 _OVERFLOW_CODES = frozenset(
@@ -103,7 +103,7 @@ def model_error(raised: Exception, asked: Asked, *, begun: bool) -> ModelError:
         found, advice = f"could not be asked: the client failed ({kind})", "See what its debug log says."
         return ModelError(f"{asked} {found}. {advice}")
     if begun:
-        return ModelStreamError(f"{asked} {found}. What had come is kept, as far as the run keeps it. {advice}")
+        return ModelStreamError(f"{asked} {found}. {advice}")
     return ModelUnavailableError(f"{asked} {found}. {advice}", retryable=True)
 
 
@@ -138,7 +138,11 @@ def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, .
     request = getattr(raised, "request", None)
     headers = getattr(request, "headers", None)
     if headers is not None:
-        found |= {value.removeprefix("Bearer ") for name, value in headers.items() if _SECRET_HEADERS.search(name)}
+        found |= {
+            value.removeprefix("Bearer ").removeprefix("Basic ")
+            for name, value in headers.items()
+            if _SECRET_HEADERS.search(name)
+        }
     url = getattr(client, "base_url", None)
     found |= {getattr(url, "username", None), getattr(url, "password", None)}
     return tuple(sorted((each for each in found if isinstance(each, str) and each), key=len, reverse=True))

@@ -76,6 +76,11 @@ class ThreadRuns:
         """One event of the lineage."""
         return await drive(reading.event(self._core, self.thread_id, version))
 
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes of that digest, None when they are not there."""
+        found = await drive(read(partial(self._core.log.blob, bytes.fromhex(digest))))
+        return None if found is None else found.data
+
     async def supply(self, blobs: Sequence[Blob]) -> None:
         """Store blobs that are not there yet."""
         new = [blob for blob in blobs if blob.digest not in self._core.known.blobs]
@@ -125,9 +130,10 @@ class ThreadRuns:
         """What was written down of an answer that was arriving."""
         return await drive(read(partial(self._core.log.draft, self._stream)))
 
-    async def put_draft(self, run_id: str, data: bytes) -> None:
-        """Write down what has arrived of an answer."""
-        await self._beside(Write((), {}, drafts=(Draft(self._stream, run_id, data),)))
+    async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
+        """Write down what has arrived of an answer, if nobody else has the lease."""
+        draft = Draft(self._stream, run_id, data)
+        await self._beside(Write((), {}, claims=(self._claim(holding),), drafts=(draft,)))
 
     async def changed(self, after: int, seconds: float) -> None:
         """Wait until the thread has moved on from a version, but not longer than so many seconds."""

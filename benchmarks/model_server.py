@@ -1,0 +1,123 @@
+"""A model service that answers at once: Chat Completions, whole or as a stream, in a process of its own.
+
+Offered a tool by a user's message it calls that, and says 200 characters otherwise. ``GET /`` tells what was asked
+since it was told last, so that contenders can be held to have said the same. Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+WORDS = "It is of no use to ask a model that knows nothing, but it answers at once. " * 3
+ANSWER = WORDS[:200]
+PIECE = 5
+"""Characters of a chunk: about a token, as services send them."""
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bergen"}'}}
+
+
+class Asked:
+    """How many requests, messages and characters of messages came."""
+
+    def __init__(self) -> None:
+        self.requests = self.messages = self.characters = 0
+
+    def take(self, body: dict[str, Any]) -> None:
+        """Count a request."""
+        self.requests += 1
+        self.messages += len(body["messages"])
+        self.characters += sum(len(_words(message.get("content"))) for message in body["messages"])
+
+
+def _words(content: Any) -> str:
+    """What a content says; some send a list of parts."""
+    return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+
+
+class Service(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way back."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer each request as soon as its last byte is there."""
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            head = self._received[:end].lower()
+            _, found, after = head.partition(b"\r\ncontent-length:")
+            length = int(after.partition(b"\r\n")[0]) if found else 0
+            if len(self._received) < end + 4 + length:
+                return
+            body, self._received = self._received[end + 4 : end + 4 + length], self._received[end + 4 + length :]
+            self._transport.write(self._answered(body) if body else self._told())
+
+    def _told(self) -> bytes:
+        counts = dict(vars(self._asked))
+        self._asked.__init__()  # type: ignore[misc]  # counting begins anew
+        return _reply("application/json", json.dumps(counts).encode())
+
+    def _answered(self, data: bytes) -> bytes:
+        body = json.loads(data)
+        self._asked.take(body)
+        calls = bool(body.get("tools")) and body["messages"][-1]["role"] == "user"
+        return (CALLED if calls else SAID)[bool(body.get("stream"))]
+
+
+def _reply(kind: str, content: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (kind.encode(), len(content), content)
+
+
+def _whole(message: dict[str, Any], reason: str) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
+    completion = {**_about("chat.completion"), "choices": [choice], "usage": USAGE}
+    return _reply("application/json", json.dumps(completion).encode())
+
+
+def _streamed(deltas: list[dict[str, Any]], reason: str) -> bytes:
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}], "usage": None}
+        for delta in ({"role": "assistant", "content": ""}, *deltas)
+    ]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": None})
+    chunks.append({"choices": [], "usage": USAGE})
+    events = [b"data: " + json.dumps({**_about("chat.completion.chunk"), **chunk}).encode() for chunk in chunks]
+    return _reply("text/event-stream", b"\n\n".join([*events, b"data: [DONE]", b""]))
+
+
+def _about(kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-1", "object": kind, "created": 1_700_000_000, "model": "instant-1"}
+
+
+SAID = (
+    _whole({"content": ANSWER}, "stop"),
+    _streamed([{"content": ANSWER[at : at + PIECE]} for at in range(0, len(ANSWER), PIECE)], "stop"),
+)
+CALLED = (
+    _whole({"content": None, "tool_calls": [CALL]}, "tool_calls"),
+    _streamed([{"tool_calls": [{"index": 0, **CALL}]}], "tool_calls"),
+)
+
+
+async def main() -> None:
+    """Serve on a port of the system's choice, which is printed, until the standard input ends."""
+    asked = Asked()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Service(asked), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

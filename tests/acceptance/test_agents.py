@@ -1,0 +1,383 @@
+"""Agents as applications use them: across processes, through kills, and with their definitions kept apart."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import Agent, Engine, Message, ScriptedChatClient, tool
+from clew.errors import (
+    ApprovalNotPendingError,
+    ApprovalPendingError,
+    DefinitionMissingError,
+    NoOpenRunError,
+    ThreadStatusError,
+    UnknownThreadError,
+)
+from clew.testing import call
+
+QUESTIONS = ["Has invoice 33-22-6324 from Fabrikam been paid yet?", "And invoice 33-22-6325?"]
+LATER = 60_000_000
+"""Microseconds after which the lease of a process that was killed has run out."""
+
+
+def in_another_process(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own in the folder."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def printed(program: str, folder: Path, *arguments: str) -> Any:
+    """What a program of its own prints, as JSON."""
+    done = in_another_process(program, folder, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def said(request: Any) -> list[tuple[str, str | None]]:
+    """Who says what in a request."""
+    return [(message["role"], message["content"]) for message in request.body["messages"]]
+
+
+async def requests(thread: Any) -> list[Any]:
+    """The requests that were sent, rebuilt from the log."""
+    return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]
+
+
+def creditors_agent(engine: Engine | None, *script: str) -> Agent:
+    """The agent that helps pay creditors."""
+    client = ScriptedChatClient(script)
+    return Agent(client=client, engine=engine, name="CreditorsAgent", instructions="You help pay creditors.")
+
+
+async def two_questions(engine: Engine | None) -> Any:
+    """The first two turns of the creditors' conversation; gives its thread."""
+    agent = creditors_agent(engine, "Yes.", "Not yet.")
+    first = await agent.run(QUESTIONS[0])
+    again = await agent.run(QUESTIONS[1], thread=first.thread)
+    assert (first.text, again.text) == ("Yes.", "Not yet.")
+    assert again.thread.id == first.thread.id
+    return first.thread
+
+
+THIRD_QUESTION = """
+import asyncio, json, sys
+from clew import Agent, Engine, ScriptedChatClient
+
+async def main():
+    async with Engine.open("sqlite:///clew.db") as engine:
+        client = ScriptedChatClient(lambda body: " and ".join(
+            word.rstrip("?") for each in body["messages"] for word in each["content"].split() if word[0] == "3"))
+        agent = Agent(client=client, engine=engine, name="CreditorsAgent", instructions="You help pay creditors.")
+        thread = await agent.thread(sys.argv[1])
+        response = await agent.run("Which two did I ask about?", thread=thread)
+        await thread.end()
+        print(json.dumps([response.text, client.requests]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_thread_that_a_run_made_is_taken_up_by_its_id_in_another_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+
+    async def before() -> str:
+        async with Engine.open(url) as engine:
+            thread_id: str = (await two_questions(engine)).id
+            return thread_id
+
+    async def afterwards(thread_id: str, sent: Any) -> None:
+        async with Engine.open(url, create=False) as engine:
+            agent = creditors_agent(engine, "Too late.")
+            thread = await agent.thread(thread_id)
+            types = [event.type async for event in thread.events()]
+            assert [types.count(each) for each in ("thread-started", "run-completed", "thread-ended")] == [1, 3, 1]
+            rebuilt = await requests(thread)
+            assert [each.verified for each in rebuilt] == [True, True, True]
+            assert [rebuilt[2].body] == sent
+            assert [text for role, text in said(rebuilt[2]) if role == "user"] == [
+                *QUESTIONS,
+                "Which two did I ask about?",
+            ]
+            with pytest.raises(ThreadStatusError, match=f"Thread '{thread_id}' is ended: a run is refused"):
+                await agent.run("One more?", thread=thread)
+            assert (await thread.summary()).version == len(types)
+            with pytest.raises(UnknownThreadError, match="There is no thread 'nobody'"):
+                await agent.thread("nobody")
+            assert (await engine.verify()).first_bad is None
+
+    thread_id = asyncio.run(before())
+    text, sent = printed(THIRD_QUESTION, tmp_path, thread_id)
+    assert text == "33-22-6324 and 33-22-6325"
+    asyncio.run(afterwards(thread_id, sent))
+
+
+def test_the_same_works_in_memory_with_nothing_configured() -> None:
+    async def talk() -> None:
+        thread = await two_questions(None)
+        assert [message.role for message in await thread.history()] == ["user", "assistant"] * 2
+
+    asyncio.run(talk())
+    assert Agent(ScriptedChatClient("Hello.")).run_sync("Hi").text == "Hello."
+
+
+@tool(approval="always")
+def refund(order: int) -> str:
+    """Pay an order back."""
+    raise AssertionError(order)  # the test's own process never carries it out
+
+
+APPROVES = """
+import asyncio, json, sys
+from clew import Engine
+
+async def main():
+    async with Engine.open("sqlite:///clew.db") as engine:
+        thread = await engine.thread(sys.argv[1])
+        (approval,) = await thread.approvals()
+        await approval.approve(actor="user:42")
+        print(json.dumps([approval.call.name, approval.call.arguments, approval.reason]))
+
+asyncio.run(main())
+"""
+GOES_ON = """
+import asyncio, json, sys
+from clew import Agent, Engine, ScriptedChatClient, ToolContext, tool
+
+acted = []
+
+@tool(approval="always")
+def refund(order: int, context: ToolContext) -> str:
+    "Pay an order back."
+    acted.append([order, context.deps, context.actor])
+    return "paid back"
+
+async def main():
+    async with Engine.open("sqlite:///clew.db") as engine:
+        agent = Agent(client=ScriptedChatClient("Done."), engine=engine, name="Desk", tools=[refund])
+        response = await agent.continue_run(await agent.thread(sys.argv[1]), actor="service:desk", deps="till")
+        print(json.dumps([response.text, acted]))
+
+asyncio.run(main())
+"""
+
+
+def test_an_approval_is_given_and_the_run_gone_on_with_in_other_processes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    script: list[Any] = [call("refund", order=7), "It is being looked at."]
+
+    async def ask() -> str:
+        async with Engine.open(url) as engine:
+            agent = Agent(client=ScriptedChatClient(script), engine=engine, name="Desk", tools=[refund])
+            response = await agent.run("Pay 7 back.", actor="user:1")
+            assert [each.call.arguments for each in response.approvals] == ['{"order": 7}']
+            with pytest.raises(ApprovalPendingError):
+                await agent.run("And?", thread=response.thread)
+            with pytest.raises(ApprovalPendingError):
+                await agent.continue_run(response.thread)
+            thread_id: str = response.thread.id
+            return thread_id
+
+    async def look(thread_id: str) -> None:
+        async with Engine.open(url) as engine:
+            thread = await engine.thread(thread_id)
+            assert await thread.approvals() == []
+            acts = {event.type: event.actor async for event in thread.events()}
+            assert (acts["run-started"], acts["approval-given"], acts["tool-finished"]) == (
+                "user:1",
+                "user:42",
+                "service:desk",
+            )
+            assert [message.text for message in await thread.history()][-1] == "Done."
+            with pytest.raises(NoOpenRunError):
+                await Agent(client=ScriptedChatClient("?"), name="Desk").continue_run(thread)
+
+    thread_id = asyncio.run(ask())
+    assert printed(APPROVES, tmp_path, thread_id) == ["refund", '{"order": 7}', "approval"]
+    text, acted = printed(GOES_ON, tmp_path, thread_id)
+    assert (text, acted) == ("Done.", [[7, "till", "service:desk"]])
+    asyncio.run(look(thread_id))
+
+
+def test_an_approval_acts_once_also_when_it_is_given_twice() -> None:
+    async def talk() -> None:
+        agent = Agent(client=ScriptedChatClient([call("refund", order=7), "No."]), tools=[refund])
+        response = await agent.run("Pay 7 back.")
+        (approval,) = response.approvals
+        await approval.reject("It was delivered", actor="user:42")
+        with pytest.raises(ApprovalNotPendingError):
+            await approval.approve(actor="user:42")
+        assert (await agent.continue_run(response.thread)).text == "No."
+        assert "It was delivered" in str((await requests(response.thread))[-1].body)
+
+    asyncio.run(talk())
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from clew import Agent, Engine, ScriptedChatClient, tool
+from clew.testing import call
+
+@tool(idempotent=True)
+def look_up(order: int) -> str:
+    "Look an order up."
+    with Path("acts").open("a") as acts:
+        acts.write(f"look_up {order}\\n")
+    return "lost"
+
+@tool(idempotent=sys.argv[1] == "idempotent")
+def refund(order: int) -> str:
+    "Pay an order back."
+    with Path("acts").open("a") as acts:
+        acts.write(f"refund {order}\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with Engine.open("sqlite:///clew.db") as engine:
+        client = ScriptedChatClient([call("look_up", order=7), call("refund", order=7)])
+        agent = Agent(client=client, engine=engine, name="Desk", tools=[look_up, refund])
+        await agent.run("Where is order 7?", thread=await engine.start_thread(thread_id="killed"))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_run_goes_on_after_a_kill_and_does_nothing_twice_that_may_not_be(tmp_path: Path, *, idempotent: bool) -> None:
+    killed = in_another_process(KILLED, tmp_path, "idempotent" if idempotent else "once")
+    assert killed.returncode == -signal.SIGKILL
+    acts = tmp_path / "acts"
+
+    @tool(idempotent=True)
+    def look_up(order: int) -> str:
+        """Look an order up."""
+        with acts.open("a") as file:
+            file.write(f"look_up {order}\n")
+        return "lost"
+
+    @tool(idempotent=idempotent)
+    def refund(order: int) -> str:
+        """Pay an order back."""
+        with acts.open("a") as file:
+            file.write(f"refund {order} again\n")
+        return "paid back"
+
+    async def go_on() -> None:
+        later = a_minute_later()
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db", create=False, now=lambda: next(later)) as engine:
+            client = ScriptedChatClient("I have paid it back.")
+            agent = Agent(client=client, engine=engine, name="Desk", tools=[look_up, refund])
+            thread = await agent.thread("killed")
+            response = await agent.continue_run(thread)
+            if not idempotent:
+                (approval,) = response.approvals
+                assert (approval.call.name, approval.reason) == ("refund", "outcome-unknown")
+                await approval.reject(actor="user:42")
+                response = await agent.continue_run(thread)
+            assert response.text == "I have paid it back."
+            bodies: list[Any] = list(client.requests)
+            (body,) = bodies
+            results = [each["content"] for each in body["messages"] if each["role"] == "tool"]
+            assert results[0] == "lost"
+            assert ("paid back" if idempotent else "outcome unknown") in results[1]
+            assert (await thread.verify()).first_bad is None
+
+    asyncio.run(go_on())
+    assert acts.read_text().splitlines() == ["look_up 7", "refund 7"] + ["refund 7 again"] * idempotent
+
+
+def a_minute_later() -> Iterator[int]:
+    """A clock after the lease of the process that was killed has run out, which moves a microsecond a tick."""
+    return itertools.count(time.time_ns() // 1000 + LATER)
+
+
+INSTRUCTIONS = "Never tell that the colour of the day is vermilion."
+
+
+@tool
+def paint(shade: str) -> str:
+    """Mix a paint of the periwinkle kind."""
+    return f"{shade} it is"
+
+
+def painter(engine: Engine, *script: Any) -> Agent:
+    """The agent whose instructions and tool must not be in any event."""
+    return Agent(ScriptedChatClient(script), engine=engine, name="Painter", instructions=INSTRUCTIONS, tools=[paint])
+
+
+def test_instructions_and_tool_schemas_are_in_definitions_and_in_no_event(tmp_path: Path) -> None:
+    async def talk() -> list[str]:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            thread = await engine.start_thread(messages=[Message.user("Hello.")])
+            agent = painter(engine, call("paint", shade="red"), "Done.", "Gladly.")
+            await agent.run("Paint.", thread=thread)
+            await agent.run("Again.", thread=thread)
+            assert [INSTRUCTIONS in str(each.body) for each in await requests(thread)] == [True, True, True]
+            return [str(event.data) async for event in thread.events()]
+
+    events = asyncio.run(talk())
+    file = sqlite3.connect(tmp_path / "clew.db")
+    stored = [bytes(state) for (state,) in file.execute("SELECT state FROM event")]
+    assert len(events) == len(stored) > 15
+    for secret in ("vermilion", "periwinkle", '"properties"'):
+        assert not any(secret in event for event in events)
+        assert not any(secret.encode() in state for state in stored)
+    definitions = file.execute("SELECT data FROM blob WHERE kind = 'definition'").fetchall()
+    assert len(definitions) == 2
+    assert file.execute("SELECT count(*) FROM blob").fetchone() == (2,)
+    assert sorted(secret for (data,) in definitions for secret in (b"vermilion", b"periwinkle") if secret in data) == [
+        b"periwinkle",
+        b"vermilion",
+    ]
+    file.close()
+
+
+def test_a_request_without_its_definitions_is_rebuilt_when_an_equal_agent_supplies_them(tmp_path: Path) -> None:
+    moved = tmp_path / "moved.jsonl"
+
+    async def talk() -> tuple[str, list[Any]]:
+        async with Engine.open(f"sqlite:///{tmp_path}/one.db") as engine:
+            thread = (await painter(engine, call("paint", shade="red"), "Done.").run("Paint.")).thread
+            moved.write_bytes(b"".join([line async for line in engine.export_events()]))
+            return thread.id, await requests(thread)
+
+    async def elsewhere(thread_id: str, sent: list[Any]) -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/two.db") as engine:
+            await engine.import_events(moved)
+            thread = await engine.thread(thread_id)
+            version = sent[0].version
+            with pytest.raises(DefinitionMissingError, match=rf"version {version} of thread '{thread_id}'") as caught:
+                await thread.request(version)
+            assert len(caught.value.digests) == 2
+            other = Agent(ScriptedChatClient("?"), engine=engine, name="Painter", instructions="Paint it black.")
+            with pytest.warns(UserWarning, match="the instructions, the tools differ"):
+                await other.thread(thread_id)
+            with pytest.raises(DefinitionMissingError):
+                await thread.request(version)
+            await painter(engine, "?").thread(thread_id)
+            found = await requests(thread)
+            assert [(each.verified, each.content) for each in found] == [(True, each.content) for each in sent]
+
+    thread_id, sent = asyncio.run(talk())
+    assert len(sent) == 2
+    assert b"vermilion" not in moved.read_bytes()
+    assert b"periwinkle" not in moved.read_bytes()
+    asyncio.run(elsewhere(thread_id, sent))

@@ -1,0 +1,267 @@
+"""What goes wrong in a run: a table of faults, and what each leaves on the log."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tests.agents.run_checks import Told
+from tests.agents.services import BEGUN, Said, Trouble, as_json, calls
+
+from clew.agents.tools import Tool, tool
+from clew.domain.run_errors import (
+    ContextWindowError,
+    ModelError,
+    ModelStreamError,
+    ModelUnavailableError,
+    ToolFailedError,
+)
+
+QUESTION = "What now?"
+
+
+@tool
+def lookup(order: int) -> str:
+    """Look up an order."""
+    return f"order {order} is on its way"
+
+
+@tool
+def breaks(order: int) -> str:
+    """Break, and let the model know."""
+    message = f"no order {order}"
+    raise KeyError(message)
+
+
+@tool(errors="raise")
+def breaks_all(order: int) -> str:
+    """Break, and the run with it."""
+    message = f"no order {order}"
+    raise KeyError(message)
+
+
+@tool(timeout=0.01)
+async def is_late(order: int) -> str:
+    """Take longer than it may."""
+    await asyncio.Event().wait()
+    return f"{order}"
+
+
+@dataclass
+class Waiting:
+    """A tool that is under way until its run is stopped."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tools(self) -> list[Tool]:
+        """All tools of the agent, this one among them."""
+
+        async def waits(order: int) -> str:
+            """Wait for ever."""
+            self.begun.set()
+            await asyncio.Event().wait()
+            return f"{order}"
+
+        return [lookup, breaks, breaks_all, is_late, tool(waits)]
+
+
+Way = Literal["let go on", "cancelled in the answer", "cancelled in a tool", "left"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A run in which something goes wrong.
+
+    ``lines`` is what the model does in it; ``events`` are the types of those that it leaves after the user's message,
+    and ``added`` its messages. ``recorded`` are fields of one of the events; ``error`` is what the run raises.
+    """
+
+    name: str
+    lines: tuple[Said, ...]
+    events: tuple[str, ...]
+    added: tuple[Told, ...]
+    recorded: dict[str, dict[str, Any]]
+    error: type[BaseException] | None = None
+    streams: tuple[bool, ...] = (False, True)
+    retries: int = 0
+    way: Way = "let go on"
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What the service does in place of answering."""
+        return next((line for line in self.lines if isinstance(line, Trouble)), None)
+
+
+_CALLED = ("model-called", "message-appended", "model-answered")
+_ENDED = (*_CALLED, "run-completed")
+_LOOKED_UP: tuple[Told, ...] = (
+    ("assistant", 'lookup{"order": 7}'),
+    ("tool", "order 7 is on its way"),
+)
+_ANSWER = ("assistant", "I see.")
+
+
+def after_tools(fault: Fault) -> Fault:
+    """The same, when the model has called a tool before and is given its result."""
+    return replace(
+        fault,
+        name=f"{fault.name}, after a tool",
+        lines=(calls(("lookup", as_json(order=7))), *fault.lines),
+        events=(*_CALLED, "tool-started", "message-appended", "tool-finished", *fault.events),
+        added=(*_LOOKED_UP, *fault.added),
+    )
+
+
+def _refused(trouble: Trouble, kind: type[ModelError], **error: Any) -> Fault:
+    recorded = {"model-failed": error, "run-failed": error}
+    return Fault(trouble.value, (trouble,), ("model-called", "model-failed", "run-failed"), (), recorded, kind)
+
+
+def _broken(trouble: Trouble) -> Fault:
+    """The stream breaks off: what had come is kept."""
+    return Fault(
+        f"{trouble.value} in the stream",
+        (trouble,),
+        ("model-called", "message-appended", "answer-interrupted", "run-failed"),
+        (("assistant", BEGUN),),
+        {"answer-interrupted": {"reason": "fault"}, "run-failed": {}},
+        ModelStreamError,
+        (True,),
+    )
+
+
+def _no_answer(trouble: Trouble) -> Fault:
+    """The same of an answer that comes whole: nothing of it is there."""
+    return replace(_refused(trouble, ModelError), name=f"{trouble.value} of the whole", streams=(False,))
+
+
+def _failing_tool(name: str, arguments: str, result: str, **recorded: Any) -> Fault:
+    """The model is told, and answers."""
+    begun = () if recorded["reason"] == "unknown-tool" else ("tool-started",)
+    return Fault(
+        recorded["reason"],
+        (calls((name, arguments)), "I see."),
+        (*_CALLED, *begun, "message-appended", "tool-failed", *_ENDED),
+        (("assistant", f"{name}{arguments}"), ("tool", result), _ANSWER),
+        {"tool-failed": recorded},
+    )
+
+
+_OF_THE_SERVICE = (
+    _refused(Trouble.SERVER_ERROR, ModelUnavailableError, status=500),
+    _refused(Trouble.REFUSED, ModelUnavailableError, status=None),
+    _refused(Trouble.CONTEXT_WINDOW, ContextWindowError, status=400, code="context_length_exceeded"),
+    *map(_broken, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
+    *map(_no_answer, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
+    Fault(
+        "overloaded, then not",
+        (Trouble.OVERLOADED, "I see."),
+        ("model-called", "model-failed", *_ENDED),
+        (_ANSWER,),
+        {"model-failed": {"retry_in": 0.001, "status": 429}},
+        retries=1,
+    ),
+    Fault(
+        "overloaded for too long",
+        (Trouble.OVERLOADED, Trouble.OVERLOADED),
+        ("model-called", "model-failed", "model-called", "model-failed", "run-failed"),
+        (),
+        {"run-failed": {"status": 429}},
+        ModelError,
+        retries=1,
+    ),
+    Fault(
+        "cancelled before an answer",
+        (Trouble.SILENCE,),
+        ("model-called", "answer-interrupted", "run-abandoned"),
+        (),
+        {"answer-interrupted": {"reason": "cancelled"}, "run-abandoned": {"reason": "cancelled"}},
+        asyncio.CancelledError,
+        (False,),
+        way="cancelled in the answer",
+    ),
+    Fault(
+        "cancelled in the answer",
+        (Trouble.SILENCE,),
+        ("model-called", "message-appended", "answer-interrupted", "run-abandoned"),
+        (("assistant", BEGUN),),
+        {"answer-interrupted": {"reason": "cancelled"}, "run-abandoned": {"reason": "cancelled"}},
+        asyncio.CancelledError,
+        (True,),
+        way="cancelled in the answer",
+    ),
+    Fault(
+        "left in the answer",
+        (Trouble.SILENCE,),
+        ("model-called", "message-appended", "answer-interrupted", "run-abandoned"),
+        (("assistant", BEGUN),),
+        {"answer-interrupted": {"reason": "stopped"}, "run-abandoned": {"reason": "stopped"}},
+        streams=(True,),
+        way="left",
+    ),
+)
+
+_STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
+_TOOLS = "lookup, breaks, breaks_all, is_late, waits"
+
+_OF_THE_TOOLS = (
+    _failing_tool(
+        "lookup",
+        '{"order": ',
+        "",
+        reason="invalid-arguments",
+        kind="InvalidArgumentsError",
+    ),
+    _failing_tool(
+        "find",
+        '{"order": 7}',
+        f"Error: there is no tool 'find'. There are: {_TOOLS}.",
+        reason="unknown-tool",
+        kind="UnknownToolError",
+    ),
+    _failing_tool("breaks", '{"order": 7}', "Error: KeyError: 'no order 7'", reason="raised", kind="KeyError"),
+    _failing_tool(
+        "is_late", '{"order": 7}', "Error: is_late gave no result in 0.01 s.", reason="timeout", kind="TimeoutError"
+    ),
+    Fault(
+        "raised, and the run with it",
+        (calls(("breaks_all", '{"order": 7}')),),
+        (*_CALLED, "tool-started", "message-appended", "tool-failed", "run-failed"),
+        (("assistant", 'breaks_all{"order": 7}'), ("tool", "Error: KeyError: 'no order 7'")),
+        {"tool-failed": {"reason": "raised", "kind": "KeyError"}, "run-failed": {"kind": "ToolFailedError"}},
+        ToolFailedError,
+    ),
+    Fault(
+        "cancelled in a tool",
+        (calls(("waits", '{"order": 7}')),),
+        (*_CALLED, "tool-started", "message-appended", "tool-failed", "run-abandoned"),
+        (("assistant", 'waits{"order": 7}'), ("tool", _STOPPED)),
+        {"tool-failed": {"reason": "stopped"}, "run-abandoned": {"reason": "cancelled"}},
+        asyncio.CancelledError,
+        way="cancelled in a tool",
+    ),
+    Fault(
+        "one of four goes wrong",
+        (
+            calls(
+                ("lookup", '{"order": 7}'), ("find", "{}"), ("breaks", '{"order": 7}'), ("lookup", '{"order": 8}')
+            ),
+            "I see.",
+        ),
+        (
+            *_CALLED,
+            *("tool-started",) * 3,
+            *("message-appended", "tool-failed"),
+            *("message-appended", "tool-finished", "message-appended", "tool-failed"),
+            *("message-appended", "tool-finished"),
+            *_ENDED,
+        ),
+        (),
+        {},
+    ),
+)
+
+_LATER = tuple(after_tools(fault) for fault in _OF_THE_SERVICE if fault.trouble is not Trouble.REFUSED)
+
+FAULTS = (*_OF_THE_SERVICE, *_LATER, *_OF_THE_TOOLS)

@@ -1,0 +1,150 @@
+"""Whatever goes wrong in a run: what was said is there, the fault is on the log, and the next run works."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.faults import FAULTS, QUESTION, Fault, Waiting
+from tests.agents.run_checks import check_requests, check_store, events_of, in_short, told
+from tests.agents.services import CANARY, KINDS, Service, Trouble, as_json, calls, service_of
+
+from clew.agents.agent import Agent
+from clew.domain.events import Event
+from clew.domain.run_errors import ContextWindowError
+from clew.domain.run_events import Failure
+from clew.engine import Engine
+
+CASES = [(fault, streams) for fault in FAULTS for streams in fault.streams]
+
+
+@pytest.fixture(params=KINDS)
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A service for each kind of client."""
+    with service_of(request.param) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("fault", "streams"), CASES, ids=[f"{fault.name}{' (stream)' * streams}" for fault, streams in CASES]
+)
+def test_nothing_is_lost_and_the_next_run_works(
+    service: Service,
+    fault: Fault,
+    streams: bool,  # noqa: FBT001  # pytest passes it
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    raised = asyncio.run(gone_through(service, fault, streams=streams, url=f"sqlite:///{tmp_path}/clew.db"))
+    stored = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert QUESTION.encode() in stored
+    assert CANARY.encode() not in stored
+    assert CANARY not in caplog.text
+    if raised is not None:
+        assert CANARY not in "".join(traceback.format_exception(raised))
+        assert CANARY not in repr(raised)
+        assert CANARY not in repr(vars(raised))
+
+
+async def gone_through(service: Service, fault: Fault, *, streams: bool, url: str) -> BaseException | None:
+    """A run that works, one that does not, and one that works; checks what they leave. Returns what was raised."""
+    waiting = Waiting()
+
+    def agent(**options: Any) -> Agent:
+        client = service.client(**options)
+        return Agent(client, engine=engine, name="Clerk", instructions="Be brief.", tools=waiting.tools(), retries=fault.retries)
+
+    async with Engine.open(f"{url}?synchronous=OFF") as engine:
+        clerk = agent()
+        thread = await clerk.get_local_thread()
+        service.will(calls(("lookup", as_json(order=7)), text="Let me see."), "On its way.", streams=False)
+        await clerk.run("Where is my parcel?", thread=thread)
+        before, count = await told(thread), len(await events_of(thread))
+
+        service.will(*fault.lines, streams=streams)
+        troubled = agent(trouble=fault.trouble, streams=streams)
+        raised = await run_through(service, troubled, fault, waiting, streams=streams, thread=thread)
+        if fault.error is None:
+            assert raised is None
+        else:
+            assert isinstance(raised, fault.error)
+        if isinstance(raised, ContextWindowError):
+            assert (raised.tokens, raised.limit) == (9000, 8192)
+
+        service.will("All is well.", streams=False)
+        response = await clerk.run("And now?", thread=thread)
+        assert response.text == "All is well."
+
+        events = await events_of(thread)
+        check_log(fault, [event for event in events[count:] if event.run_id != response.run_id])
+        assert await told(thread) == [
+            *before,
+            ("user", QUESTION),
+            *(fault.added or [in_short(each) for each in added(events[count + 2 :], response.run_id)]),
+            ("user", "And now?"),
+            ("assistant", "All is well."),
+        ]
+        requests = await check_requests(thread, events)
+        sent = [each for each in requests if fault.trouble is not Trouble.REFUSED or was_sent(each.version, events)]
+        assert service.received(sent)
+        assert (await check_store(engine, thread, events)).run is None
+        return raised
+
+
+def added(events: list[Event], last: str) -> list[Any]:
+    """The messages of the run that went wrong."""
+    return [event.data.message for event in events if event.type == "message-appended" and event.run_id != last]  # type: ignore[union-attr]  # they have one
+
+
+def was_sent(version: int, events: list[Event]) -> bool:
+    """Whether the service had the request: it refused no connection."""
+    return events[version].type != "model-failed"
+
+
+def check_log(fault: Fault, events: list[Event]) -> None:
+    """The events of the run are those that the table says."""
+    assert tuple(event.type for event in events) == ("run-started", "message-appended", *fault.events)
+    for type_, fields in fault.recorded.items():
+        event = next(event for event in events if event.type == type_)
+        for name, value in fields.items():
+            assert field_of(event.data, name) == value, (type_, name)
+
+
+def field_of(data: Any, name: str) -> Any:
+    failure = getattr(data, "error", None)
+    return getattr(failure if isinstance(failure, Failure) and name in Failure.model_fields else data, name)
+
+
+async def run_through(
+    service: Service, agent: Agent, fault: Fault, waiting: Waiting, *, streams: bool, thread: Any
+) -> BaseException | None:
+    """Run, and have go wrong what the caller has a part in; returns what was raised."""
+    came = asyncio.Event()
+
+    async def run() -> None:
+        if not streams:
+            await agent.run(QUESTION, thread=thread)
+            return
+        async for update in agent.run(QUESTION, thread=thread, stream=True):
+            if update.type == "text":
+                came.set()
+                if fault.way == "left":
+                    break
+
+    task = asyncio.ensure_future(run())
+    if fault.way == "cancelled in a tool":
+        await waiting.begun.wait()
+        task.cancel()
+    elif fault.way == "cancelled in the answer":
+        await service.silent()
+        if streams:
+            await came.wait()
+        task.cancel()
+    [raised] = await asyncio.gather(task, return_exceptions=True)
+    return raised

@@ -1,0 +1,265 @@
+"""What ``show``, ``log`` and ``replay`` say of runs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.domain.strategies import event
+from tests.service import made_runs
+from tests.service.made_runs import record
+
+from clew import Conversations, Message
+from clew.cli import rendering, run_rendering
+from clew.domain.run_events import (
+    AgentIdentity,
+    ApprovalGiven,
+    ApprovalRequested,
+    Failure,
+    Fingerprint,
+    ModelFailed,
+    RunEvent,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    ServiceThreadBound,
+    ToolFailed,
+    ToolStarted,
+)
+from clew.domain.run_summaries import RunSummary
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
+SUMMARY = [
+    *("run_id", "agent", "version", "last_version", "started_at", "ended_at", "outcome", "reason", "error"),
+    *("attempts", "models", "model_calls", "tool_calls", "failed_calls", "input_tokens", "output_tokens"),
+    *("model_ms", "tool_ms", "approvals", "interrupted"),
+]
+
+
+@pytest.fixture
+def conversations(clew: Clew) -> Iterator[Conversations]:
+    seconds = itertools.count(1_768_467_600_000_000, 1_000_000)
+    url = f"sqlite:///{clew.folder / 'clew.db'}?synchronous=OFF"
+    with Conversations.open(url, now=lambda: next(seconds)) as opened:
+        opened.start_thread("Parcel", thread_id="parcel")
+        yield opened
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_the_log_has_a_line_for_each_event_of_a_run_drawn_together(clew: Clew, conversations: Conversations) -> None:
+    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    conversations.thread("parcel").append(Message.user("Thanks!"), actor="user:42")
+    wide = lines(clew.text("log", "parcel"))[2:]
+    assert [line[:26] for line in wide[:2]] == ["  1  2026-01-15 09:00:00Z ", "  2  2026-01-15 09:00:01Z "]
+    assert [line[27:] for line in wide] == [
+        "thread-started      Parcel",
+        "run-started         Joker (joker) · openai-chat · 2 …",
+        "│ message-appended  user: Where is W-1?",
+        "│ model-called      gpt-x #1 · streamed",
+        '│ message-appended  assistant: → look_up({"id": "W-1…',
+        "│ model-answered    830 ms · 120→45 tokens · tool_ca…",
+        "│ tool-started      look_up",
+        '│ message-appended  tool: ← {"found": "W-1"}',
+        "│ tool-finished     look_up · 12 ms",
+        "│ model-called      gpt-x #1 · streamed",
+        "│ model-failed      30 ms · ModelOverloadedError 429…",
+        "│ model-called      gpt-x #2 · streamed",
+        "│ message-appended  assistant: W-1 is on its way.",
+        "│ model-answered    1.3 s · 1,200→10 tokens · stop ·…",
+        "└ run-completed     stop",
+        "message-appended    user: Thanks! by user:42",
+    ]
+    narrow = lines(clew.text("log", "parcel", env={"COLUMNS": "60"}))
+    assert narrow[10] == "  9  │ tool-finished     look_up · 12 ms"
+    assert max(map(len, narrow)) <= 60
+    assert lines(clew.text("log", "parcel", "--after", "8"))[2].endswith(
+        "│ tool-finished     look_up · 12 ms by user:42"
+    )
+
+
+def test_the_log_in_json_names_the_run_and_has_its_events_as_they_are(clew: Clew, conversations: Conversations) -> None:
+    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    found = clew.lines("log", "parcel", "--json")
+    assert [each["run_id"] for each in found] == [None, *["r1"] * 14]
+    assert found[1]["data"] == {
+        "agent": {"id": "joker", "name": "Joker", "type": "Agent"},
+        "fingerprint": {"client": "openai-chat", "instructions": "ab" * 32, "tools": ["cd" * 32, "ef" * 32]},
+    }
+    assert found[5]["data"] == {
+        "call": 4,
+        "message": 5,
+        "finish_reason": "tool_calls",
+        "usage": {"input_tokens": 120, "output_tokens": 45},
+        "first_ms": 210,
+        "ms": 830,
+    }
+    assert found[8]["data"] == {"message": 5, "index": 0, "result": 8, "ms": 12}
+
+
+def test_the_log_says_of_a_tool_whose_call_is_redacted_that_it_is(clew: Clew, conversations: Conversations) -> None:
+    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    record(conversations, "parcel", "r2", *made_runs.waiting())
+    assert lines(clew.text("log", "parcel", "--after", "20"))[2].endswith("│ approval-requested  refund by user:42")
+    conversations.thread("parcel").redact(5)
+    conversations.thread("parcel").redact(19)
+    told = lines(clew.text("log", "parcel"))
+    assert [line[27:] for line in told if "tool-" in line or "approval" in line] == [
+        "│ tool-started        [redacted]",
+        "│ tool-finished       [redacted] · 12 ms",
+        "│ approval-requested  [redacted]",
+    ]
+    assert "look_up" not in clew.text("show", "parcel")
+    assert "approve? [redacted] (version 21)" in clew.text("show", "parcel")
+
+
+def test_show_has_a_line_for_each_run_after_what_it_said(clew: Clew, conversations: Conversations) -> None:
+    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    record(conversations, "parcel", "r2", *made_runs.cut_short())
+    record(conversations, "parcel", "r3", *made_runs.failing())
+    conversations.thread("parcel").append(Message.user("And now?"))
+    record(conversations, "parcel", "r4", *made_runs.waiting())
+    shown = lines(clew.text("show", "parcel"))
+    assert [line for line in shown if line and not line[2:3].isdigit()] == [
+        "Parcel",
+        "parcel · version 37 · 11 messages",
+        "    Where is W-1?",
+        '    → look_up({"id": "W-1"})',
+        '    ← {"found": "W-1"}',
+        "    W-1 is on its way.",
+        "    └ Joker completed · 3 model calls · 1 tool call · 1 failed · 1,320→55 tokens · 2.1 s",
+        "    Tell me of W-1.",
+        "    W-1 is",
+        "    [partial: the run was cancelled]",
+        "    └ Joker abandoned (cancelled) · 1 model call · 1 failed",
+        '    → look_up({"id": "W-1"})',
+        "    ← error: invalid arguments",
+        "    └ Joker failed · 2 model calls · 2 failed · 10→2 tokens · 105 ms",
+        "      ModelOverloadedError 429 rate_limit: Too many requests",
+        "    And now?",
+        "    Refund W-1.",
+        '    → refund({"id": "W-1"})',
+        "    └ Joker waits for approval · 1 model call · 90→9 tokens · 400 ms",
+        "      approve? refund (version 37)",
+    ]
+    assert "└ Joker open · 1 model call" in clew.text("show", "parcel", "--at", "4")
+    assert "└" not in clew.text("show", "parcel", "--at", "1")
+
+
+def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> None:
+    assert clew.object("show", "parcel", "--json")["runs"] == []
+    record(conversations, "parcel", "r1", *made_runs.cut_short())
+    record(conversations, "parcel", "r2", *made_runs.failing())
+    record(conversations, "parcel", "r3", *made_runs.waiting())
+    found = clew.object("show", "parcel", "--json")
+    assert list(found) == ["thread_id", "version", "messages", "runs"]
+    assert all(list(run) == SUMMARY for run in found["runs"])
+    assert found["runs"][0] == {
+        "run_id": "r1",
+        "agent": {"id": "joker", "name": "Joker", "type": "Agent"},
+        "version": 2,
+        "last_version": 7,
+        "started_at": "2026-01-15T09:00:01.000000+00:00",
+        "ended_at": "2026-01-15T09:00:01.000000+00:00",
+        "outcome": "abandoned",
+        "reason": "cancelled",
+        "error": None,
+        "attempts": 1,
+        "models": ["gpt-x"],
+        "model_calls": 1,
+        "tool_calls": 0,
+        "failed_calls": 1,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "model_ms": 0,
+        "tool_ms": 0,
+        "approvals": [],
+        "interrupted": [{"message": 5, "reason": "cancelled"}],
+    }
+    assert found["runs"][1]["error"] == {
+        "kind": "ModelOverloadedError",
+        "message": "Too many requests",
+        "status": 429,
+        "code": "rate_limit",
+    }
+    assert (found["runs"][2]["outcome"], found["runs"][2]["ended_at"]) == ("waiting", None)
+    assert found["runs"][2]["approvals"] == [{"version": 22, "message": 20, "index": 0, "reason": "approval"}]
+    conversations.thread("parcel").rewind(to=7)
+    assert [run["run_id"] for run in clew.object("show", "parcel", "--json")["runs"]] == ["r1"]
+
+
+def test_replay_says_in_words_what_a_run_did(clew: Clew, conversations: Conversations) -> None:
+    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    fork = conversations.thread("parcel").fork(thread_id="fork")
+    blocks = [block.splitlines()[1].strip() for block in clew.text("replay", fork.id).rstrip("\n").split("\n\n")]
+    assert [each.removesuffix(" (inherited from parcel)") for each in blocks][1:9] == [
+        "A run began: Joker (joker) · openai-chat · 2 tools",
+        "A message was appended: user",
+        "A model was asked: gpt-x #1 · streamed",
+        "A message was appended: assistant",
+        "The model answered: 830 ms · 120→45 tokens · tool_calls · first after 210 ms",
+        "A tool was begun: look_up",
+        "A message was appended: tool",
+        "The tool was carried out: look_up · 12 ms",
+    ]
+
+
+def test_what_runs_name_cannot_steer_the_terminal(clew: Clew, conversations: Conversations) -> None:
+    began = RunStarted(agent=AgentIdentity(id=EVIL, name=EVIL + "!", type=EVIL), fingerprint=Fingerprint(client=EVIL))
+    broken = Failure(kind=EVIL, message=EVIL, code=EVIL)
+    record(conversations, "parcel", EVIL, began, made_runs.called(-1).model_copy(update={"model": EVIL}))
+    record(conversations, "parcel", EVIL, made_runs.calling(EVIL), made_runs.answered(3, EVIL, (1, 1), 1))
+    asked = ApprovalRequested(message=4, index=0, reason="outcome-unknown")
+    record(conversations, "parcel", EVIL, ToolStarted(message=4, index=0), asked)
+    conversations.thread("parcel").fork(thread_id="waiting")
+    outputs = [clew.text("show", "parcel")]
+    record(conversations, "parcel", EVIL, ServiceThreadBound(id=EVIL, kind="response"), RunFailed(error=broken))
+    outputs += [clew.text(name, "parcel") for name in ("show", "log", "replay")]
+    outputs += [clew.text(name, "parcel", "--json") for name in ("show", "log")]
+    outputs += [clew.text("audit"), clew.text("audit", "--json")]
+    for output in outputs:
+        assert UNSAFE.search(output) is None, ascii(output)
+    assert "was begun, and nobody knows whether it was done (version 7)" in outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (RunResumed(attempt=2, agent=AgentIdentity(id="a"), fingerprint=Fingerprint(client="c")), "a · attempt 2"),
+        (made_runs.called(2, attempt=3).model_copy(update={"streamed": False}), "gpt-x #3"),
+        (ModelFailed(call=3, error=Failure(kind="E"), ms=61_000), "1 min 1 s · E"),
+        (
+            ModelFailed(call=3, error=made_runs.OVERLOADED, retry_in=0.25, ms=999),
+            "999 ms · ModelOverloadedError 429 rate_limit · again in 0.25 s: Too many requests",
+        ),
+        (ToolStarted(message=5, index=1), "call 1 of version 5"),
+        (ToolFailed(message=5, index=0, result=6, reason="raised", kind="E"), "call 0 of version 5 · raised E"),
+        (ApprovalRequested(message=5, index=0, reason="outcome-unknown"), "call 0 of version 5 · outcome unknown"),
+        (ApprovalGiven(request=6, approved=True), "approved version 6"),
+        (ApprovalGiven(request=6, approved=False, reason="too much"), "rejected version 6: too much"),
+        (ServiceThreadBound(id="resp_1", kind="response"), "response resp_1"),
+    ],
+)
+def test_every_event_says_what_it_can_by_itself(data: RunEvent, said: str) -> None:
+    assert rendering.what_happened(event(data, run_id="r")) == said
+
+
+def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Conversations) -> None:
+    record(conversations, "parcel", "r1", *made_runs.waiting())
+    record(conversations, "parcel", "r1", ApprovalGiven(request=-1, approved=False, reason="too much"))
+    assert "approval-given      rejected refund: too much" in clew.text("log", "parcel")
+    assert "└ Joker open" in clew.text("show", "parcel")
+
+
+def test_a_run_that_was_taken_up_again_says_so() -> None:
+    run = RunSummary("r", AgentIdentity(id="joker"), 1, 2, 0, attempts=2)
+    assert [line.plain for line in run_rendering.run_lines(run, {})] == ["└ joker open · attempt 2"]
