@@ -19,8 +19,7 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator, Field
 
-from clew import ClewError, Engine, Message
-from clew.domain import errors
+from clew import ClewError, Engine, Message, errors
 from clew.domain.control import Status
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Role

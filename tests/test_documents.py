@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 import typer
 from docs.make_reference import PAGE, reference
+from tests.servers.aimock_server import Aimock, ToolCall
 
 from clew.cli.app import app
 
@@ -72,6 +73,16 @@ def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
             asyncio.run(names.pop("main")())
 
 
+@pytest.fixture
+def model_service(aimock: Aimock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that answers what the pages ask, where OpenAI's own would."""
+    aimock.reply("Where is parcel 7?", tool_calls=[ToolCall("track", {"parcel": 7})], after_tools=False)
+    aimock.reply("Where is parcel 7?", text="It is in the depot in Cork.", after_tools=True)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
+    monkeypatch.setenv("OPENAI_BASE_URL", aimock.base_url)
+
+
+@pytest.mark.usefixtures("model_service")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != PAGE and blocks_of(page)], ids=lambda page: page.stem
 )
@@ -103,6 +114,12 @@ def test_an_excerpt_is_part_of_an_example() -> None:
 def test_the_first_code_block_of_the_readme_is_about_fifteen_lines() -> None:
     first = next(block for block in blocks_of(ROOT / "README.md") if block.language == "python")
     assert 10 <= len([line for line in first.code.splitlines() if line.strip()]) <= 16
+
+
+def test_the_agent_with_a_tool_of_the_readme_is_under_twenty_lines() -> None:
+    found = [block for block in blocks_of(ROOT / "README.md") if "Agent(" in block.code and "tools=[" in block.code]
+    assert len(found) == 1
+    assert len(found[0].code.splitlines()) < 20
 
 
 def what_is_not_there(command: Any, line: str) -> str | None:

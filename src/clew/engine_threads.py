@@ -134,12 +134,13 @@ class Thread(AgentThread):
             )
         )
 
-    async def rewind(self, to: At, *, actor: str | None = None) -> int:
+    async def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
         """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
 
-        Returns the version of the event that says so: to rewind to the one before it is the undo.
+        Returns the version of the event that says so: to rewind to the one before it is the undo. While a run is under
+        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit.
         """
-        return await self._do(writing.rewind(self._core, self.id, to, actor))
+        return await self._do(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
 
     async def edit(
         self,

@@ -55,6 +55,8 @@ from clew.domain.run_errors import (
     RunLimitError,
     RunStoppedError,
     RunTakenOverError,
+    ServiceCannotForkError,
+    ServiceDeletionError,
     ToolFailedError,
     UnsupportedThreadError,
 )
@@ -95,6 +97,8 @@ __all__ = [
     "RunLimitError",
     "RunStoppedError",
     "RunTakenOverError",
+    "ServiceCannotForkError",
+    "ServiceDeletionError",
     "StoreError",
     "StoreSchemaError",
     "StoreUnavailableError",

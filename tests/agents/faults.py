@@ -22,13 +22,13 @@ QUESTION = "What now?"
 
 
 @tool
-def lookup(order: int) -> str:
+async def lookup(order: int) -> str:
     """Look up an order."""
     return f"order {order} is on its way"
 
 
 @tool
-def breaks(order: int) -> str:
+async def breaks(order: int) -> str:
     """Break, and let the model know."""
     message = f"no order {order}"
     raise KeyError(message)
@@ -209,7 +209,8 @@ _OF_THE_TOOLS = (
     _failing_tool(
         "lookup",
         '{"order": ',
-        "",
+        "Error: the arguments for lookup do not fit.\n- arguments: Invalid JSON: EOF while parsing a value at line 1 "
+        'column 10 (given: "{\\"order\\": ").\nCall it again with arguments that fit its schema.',
         reason="invalid-arguments",
         kind="InvalidArgumentsError",
     ),
@@ -251,13 +252,19 @@ _OF_THE_TOOLS = (
         ),
         (
             *_CALLED,
-            *("tool-started",) * 3,
-            *("message-appended", "tool-failed"),
+            *("tool-started", "message-appended", "tool-failed", "tool-started", "tool-started"),
             *("message-appended", "tool-finished", "message-appended", "tool-failed"),
             *("message-appended", "tool-finished"),
             *_ENDED,
         ),
-        (),
+        (
+            ("assistant", 'lookup{"order": 7} find{} breaks{"order": 7} lookup{"order": 8}'),
+            ("tool", f"Error: there is no tool 'find'. There are: {_TOOLS}."),
+            ("tool", "order 7 is on its way"),
+            ("tool", "Error: KeyError: 'no order 7'"),
+            ("tool", "order 8 is on its way"),
+            _ANSWER,
+        ),
         {},
     ),
 )

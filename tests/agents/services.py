@@ -28,7 +28,7 @@ CANARY = "sk-canary0123456789"
 """The key that must be nowhere."""
 
 USAGE = Usage(input_tokens=9, output_tokens=4)
-BEGUN = "Half an "
+BEGUN = "Halfway"
 """What has come of an answer when it breaks off."""
 
 _PATIENCE = 60.0
@@ -140,7 +140,7 @@ class OverHttp:
         self._refusing = refusing
 
     def client(self, *, trouble: Trouble | None = None, streams: bool = False) -> ModelClient:
-        timeout = _PATIENCE if trouble is not Trouble.STALL else _STALLED if streams else 0.05
+        timeout = _PATIENCE if trouble is not Trouble.STALL else _STALLED if streams else 0.3
         url = self._refusing if trouble is Trouble.REFUSED else self.server.url
         made = OpenAIChatClient if self.kind == "chat" else OpenAIResponsesClient
         return made("m-1", api_key=CANARY, base_url=url, timeout=timeout)

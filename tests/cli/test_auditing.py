@@ -157,9 +157,10 @@ def test_stats_count_the_calls_of_runs_where_there_were_any(used: Clew) -> None:
     with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
         record(conversations, "root", "r", *made_runs.with_a_tool())
     assert "Calls     3 of models, 1 of tools, 1 failed" in used.text("stats").splitlines()
-    heads, _, fork, root = (line.split() for line in used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines())
-    assert heads == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
-    assert {fork[0]: len(fork), root[0]: root[-1]} == {}
+    shown = used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines()
+    assert shown[0].split() == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
+    assert [line.split()[0] for line in shown if line.endswith("2,609      4")] == ["root"]
+    assert max(map(len, shown)) <= 60
     assert used.object("stats", "root", "--json")["tool_calls"] == 1
 
 

@@ -114,7 +114,7 @@ def test_tells_the_reason_that_was_given() -> None:
 
 
 def test_every_type_of_event_has_a_sentence() -> None:
-    (cases,) = [mark.args[1] for mark in test_says_what_was_done.pytestmark]  # type: ignore[attr-defined]  # pytest's own
+    (cases,) = [mark.args[1] for mark in test_says_what_was_done.pytestmark]
     assert {type_ for type_, _, said in cases if "cannot be read" not in said} >= set(EVENT_TYPES)
 
 

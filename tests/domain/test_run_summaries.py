@@ -115,7 +115,7 @@ def test_a_run_is_open_until_it_ends_and_waits_while_an_approval_is_asked_for() 
         ApprovalRequested(message=4, index=0, reason="approval"),
         ApprovalRequested(message=4, index=1, reason="outcome-unknown"),
     )
-    steps = [STARTED, *of("r1", BEGAN, model(), SAID, ModelAnswered(call=3, message=4, ms=1))]
+    steps: list[Any] = [STARTED, *of("r1", BEGAN, model(), SAID, ModelAnswered(call=3, message=4, ms=1))]
     found = only(*steps)
     assert (found.outcome, found.ended, found.last_version) == ("open", None, 5)
     found = only(*steps, *of("r1", *asked))

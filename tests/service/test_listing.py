@@ -13,9 +13,13 @@ import pytest
 from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Engine, Message
+from clew.domain.control import Control
+from clew.domain.decisions import Start
 from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.importing import Item
 from clew.domain.json_values import Json
+from clew.service.core import Terms, commit
+from clew.service.operations import run
 from clew.service.reading import ThreadSummary
 from clew.threads import LocalThread
 
@@ -206,6 +210,16 @@ async def awaited(url: str) -> None:
 
 def test_all_of_it_can_be_awaited(url: str) -> None:
     asyncio.run(awaited(url))
+
+
+def test_says_of_each_thread_who_holds_its_history(conversations: Conversations) -> None:
+    core = conversations._core
+    run(commit(core, "remote", Start(kind="remote"), Terms(base=Control())))
+    conversations.start_thread(thread_id="local")
+    conversations.thread("remote").fork(thread_id="fork")
+    listed = {each.thread_id: each.kind for each in conversations.threads()}
+    assert listed == {"remote": "remote", "local": "local", "fork": "remote"}
+    assert listed == {id_: conversations.thread(id_).summary().kind for id_ in listed}
 
 
 def test_labels_are_equal_when_their_json_is_in_whatever_order_its_fields_are(url: str) -> None:

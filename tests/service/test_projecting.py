@@ -218,7 +218,7 @@ def test_parks_an_event_whose_changes_do_not_fit_the_declaration(
 
 def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQLiteProjections) -> None:
     with Conversations.open(file_url, embedded=False) as conversations:
-        made(History(conversations), 5, 10)
+        made(History(conversations), 9, 10)
     connection = sqlite3.connect(tmp_path / "clew.db")
     connection.execute("UPDATE event SET state = x'00010203' WHERE position = 3")
     connection.commit()
@@ -235,7 +235,7 @@ def test_ends_where_the_last_row_of_the_log_cannot_be_read(
     file_url: str, tmp_path: Path, store: SQLiteProjections
 ) -> None:
     with Conversations.open(file_url, embedded=False) as conversations:
-        made(History(conversations), 5, 10)
+        made(History(conversations), 9, 10)
     connection = sqlite3.connect(tmp_path / "clew.db")
     connection.execute("UPDATE event SET stream = 77 WHERE position = (SELECT max(position) FROM event)")
     connection.commit()

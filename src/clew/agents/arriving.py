@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 
-from clew.domain.messages import Content, Message, Reasoning, Text
+from clew.domain.drafts import draft_of, partial
+from clew.domain.messages import Message
 from clew.domain.model_client import CallDelta, ReasoningDelta, TextDelta, Update
 
 DRAFT_SECONDS = 0.25
@@ -44,7 +44,7 @@ class Arriving:
 
     def message(self, author: str | None) -> Message | None:
         """What has come, as a message; None when there are no words."""
-        return _message("".join(self._text), "".join(self._reasoning), author)
+        return partial("".join(self._text), "".join(self._reasoning), author)
 
     async def rest(self) -> None:
         """Write no more: what is being written is waited for."""
@@ -53,34 +53,21 @@ class Arriving:
             self._timer = None
         if self._writing is not None:
             await asyncio.wait([self._writing])
-            if not self._writing.cancelled():
-                self._writing.exception()  # looked at: what could not be written down is in memory still
+        self._look()
 
     def _write(self) -> None:
         self._timer = None
         if self._writing is not None and not self._writing.done():
             self._timer = asyncio.get_running_loop().call_later(DRAFT_SECONDS, self._write)
             return
+        self._look()
         self.drafted = True
         self._writing = asyncio.ensure_future(self._put(self._bytes()))
 
+    def _look(self) -> None:
+        """At how the last writing ended, so that asyncio does not: what could not be written is in memory still."""
+        if self._writing is not None and not self._writing.cancelled():
+            self._writing.exception()
+
     def _bytes(self) -> bytes:
-        draft = {"call": self.call, "text": "".join(self._text), "reasoning": "".join(self._reasoning)}
-        return json.dumps(draft, ensure_ascii=False).encode("utf-8", "backslashreplace")
-
-
-def drafted(data: bytes, call: int, author: str | None) -> Message | None:
-    """The message that a draft comes to; None when it is of another call's answer, and where there are no words."""
-    draft = json.loads(data)
-    if draft["call"] != call:
-        return None
-    return _message(draft["text"], draft["reasoning"], author)
-
-
-def _message(text: str, reasoning: str, author: str | None) -> Message | None:
-    contents: list[Content] = []
-    if reasoning:
-        contents.append(Reasoning(text=reasoning))
-    if text:
-        contents.append(Text(text=text))
-    return Message(role="assistant", author=author, contents=tuple(contents)) if text else None
+        return draft_of(self.call, "".join(self._text), "".join(self._reasoning))

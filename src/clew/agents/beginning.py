@@ -7,17 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from clew.agents.arriving import drafted
 from clew.agents.recording import Emit
 from clew.agents.run import Run
 from clew.agents.setup import Setup
-from clew.domain.agent_ports import RunLog, ThreadPort
+from clew.domain.agent_ports import Holding, RunLog, ThreadPort
 from clew.domain.control import Control
 from clew.domain.decisions import Advance
-from clew.domain.definitions import blobs
+from clew.domain.drafts import interrupted
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
-from clew.domain.open_run import OpenRun
+from clew.domain.open_run import OpenRun, holder_of
 from clew.domain.ports import Lease
 from clew.domain.run_errors import (
     ApprovalPendingError,
@@ -94,19 +93,21 @@ async def resume_run(
         state = fold(control.run.id, await log.events(control.run.began - 1))
         setup = await prepare(state)
         run = Run(setup, thread, state, emit, control.run.attempt + 1)
-        interrupted = await _interrupted(log, control.run, setup.identity.name)
-        before = [Advance(state.run_id, control.run.attempt, interrupted)] if interrupted else []
+        cut_off = await _cut_off(log, control.run, setup.identity.name)
+        before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
         run.recording.add(
             RunResumed(attempt=run.recording.attempt, agent=setup.identity, fingerprint=setup.fingerprint)
         )
         _live[run.recording.holder] = run
         started(run)
         try:
-            await run.recording.take_up(before, blobs(setup.definitions))
+            await run.go(before)
         except ConflictError:
-            continue  # somebody else goes on with it, or it is over
-        await run.go([call for call in run.state.calls if call.status != "done"])
-        return run
+            if run.resumed:
+                raise
+            # Somebody else goes on with it, or it is over: look what is there.
+        else:
+            return run
 
 
 async def _free(thread: ThreadPort, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadPort:
@@ -114,18 +115,22 @@ async def _free(thread: ThreadPort, on_conflict: OnConflict, *, abandon: bool, f
     while True:
         log = thread.runs
         control = await log.control(fresh=fresh)
-        if control.run is None:
+        run = control.run
+        if run is None and not fresh:
             return thread
         fresh = True
         lease = await log.lease()
         if lease is not None:
             if on_conflict == "fork" and not await _closed(lease):
-                return await thread.branch(control.run.began - 1)
+                return await thread.branch(control.version if run is None else run.began - 1)
             await _held(log, control, lease, on_conflict)
-            continue
-        control = await log.control(fresh=True)
-        if control.run is not None:
-            await _abandon(log, control.run, asked=abandon)
+        elif run is None:
+            return thread
+        else:
+            # One that began since the control was read has a lease that was not there to be seen.
+            now = (await log.control(fresh=True)).run
+            if now is not None and (now.id, now.attempt) == (run.id, run.attempt):
+                await _abandon(log, now, asked=abandon)
 
 
 async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
@@ -140,13 +145,11 @@ async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConf
 async def _closed(lease: Lease) -> bool:
     """Whether the lease is of a run of this process that was ended and only has to record it: that is waited for."""
     run = _live.get(lease.holder)
-    task = None if run is None else run.task
-    if run is None or task is None or task.get_loop() is not asyncio.get_running_loop():
+    if run is None or run.task is None or run.task.get_loop() is not asyncio.get_running_loop() or not run.ending:
         return False
-    if not run.stopped and not task.cancelling():
-        return False
-    if not task.done():
-        await asyncio.wait([task])
+    if run.over.is_set():
+        del _live[lease.holder]  # the lease should be gone: one that still stands next time was not let go of
+    await run.over.wait()
     return True
 
 
@@ -156,20 +159,14 @@ async def _abandon(log: RunLog, run: OpenRun, *, asked: bool) -> None:
     waits = run.asked or any(call.status in {"approved", "rejected"} for call in state.calls)
     if waits and not asked:
         raise ApprovalPendingError(log.thread_id, [version for version, _ in run.asked])
-    steps = (*await _interrupted(log, run, None), RunAbandoned(reason="superseded" if waits else "crashed"))
+    steps = (*await _cut_off(log, run, None), RunAbandoned(reason="superseded" if waits else "crashed"))
     try:
-        await log.record([Advance(run.id, run.attempt, steps)], drop_draft=run.id)
+        holding = Holding(holder_of(run), 0)
+        await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)
     except RunTakenOverError:
         return  # somebody else has closed it
 
 
-async def _interrupted(log: RunLog, run: OpenRun, author: str | None) -> tuple[Message | AnswerInterrupted, ...]:
+async def _cut_off(log: RunLog, run: OpenRun, author: str | None) -> tuple[Message | AnswerInterrupted, ...]:
     """What is to be recorded of an answer that was arriving when its process ended."""
-    if not run.call:
-        return ()
-    draft = await log.draft()
-    part = None
-    if draft is not None and draft.run_id == run.id and draft.data is not None:
-        part = drafted(draft.data, run.call, author)
-    interrupted = AnswerInterrupted(call=run.call, message=None if part is None else -1, reason="crashed")
-    return (interrupted,) if part is None else (part, interrupted)
+    return interrupted(run, await log.draft(), author, "crashed") if run.call else ()

@@ -98,6 +98,10 @@ class ModelCalls:
                 # Others only appended: it is asked on the new tail.
                 recording.steps = waiting
                 recording.lose_history()
+            except asyncio.CancelledError:
+                if not self._attempt.state.called:
+                    recording.steps = waiting  # nothing was written: what waits is for the end of the run to write
+                raise
             else:
                 return asked
 

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 from clew.agents.arriving import Arriving
 from clew.domain.agent_ports import LEASE_SECONDS, Holding, RunLog
 from clew.domain.decisions import Advance, Intent
-from clew.domain.errors import ClewError
+from clew.domain.errors import ClewError, ClosedError, ConflictError
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Message
+from clew.domain.open_run import OpenRun, holder_of
 from clew.domain.ports import Blob
+from clew.domain.run_errors import RunInProgressError, RunTakenOverError
 from clew.domain.run_events import AnswerInterrupted, ModelAnswered, ModelFailed, RunEvent
 from clew.domain.run_state import RunState, after
 
@@ -23,7 +25,10 @@ Step = RunEvent | Message
 
 
 async def seen_through(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
-    """The outcome of work that goes on to its end, though its caller is cancelled; and that cancellation, if any."""
+    """The outcome of work that goes on to its end, though its caller is cancelled; and that cancellation, if any.
+
+    When the work fails and its caller was cancelled, the cancellation is raised.
+    """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -35,6 +40,8 @@ async def seen_through(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.Cancell
             cancelled = error
         except Exception:  # noqa: BLE001, S110  # it is raised below, by result()
             pass
+    if cancelled is not None and not task.cancelled() and task.exception() is not None:
+        raise cancelled from task.exception()
     return task.result(), cancelled
 
 
@@ -61,7 +68,12 @@ class Recording:
     @property
     def holder(self) -> str:
         """Who holds the lease: this attempt of the run."""
-        return f"{self.state.run_id}/{self.attempt}"
+        return holder_of(OpenRun(self.state.run_id, self.state.began, self.attempt))
+
+    @property
+    def under_way(self) -> bool:
+        """Whether this attempt is on the log, and the run is not over there."""
+        return bool(self.state.began) and self.state.attempt == self.attempt and not self.state.ended
 
     def add(self, *steps: Step) -> int:
         """Let steps wait to be written; returns the place of the first among those that wait."""
@@ -110,23 +122,31 @@ class Recording:
     ) -> None:
         """Write what waits, whether or not the caller is cancelled meanwhile; ``final`` lets go of the lease.
 
-        What could not be written waits no more. Raises what the port does.
+        What could not be written waits no more. Raises what the port does, and RunTakenOverError when it was this
+        attempt's to write and is not any more.
         """
         steps, self.steps = tuple(self.steps), []
+        if final:
+            self.let_go()  # a renewal that came after it would hold the lease for nobody
         over = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in steps)
         early = await self._rest() if over else None
         run_id = self.state.run_id
         intents = (*before, *([Advance(run_id, self.attempt, steps)] if steps else []))
-        written, cancelled = await seen_through(
-            self.log.record(
-                intents,
-                actor=self._actor,
-                expected_version=expected_version,
-                blobs=blobs,
-                holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
-                drop_draft=run_id if self._drop_draft else None,
+        try:
+            written, cancelled = await seen_through(
+                self.log.record(
+                    intents,
+                    actor=self._actor,
+                    expected_version=expected_version,
+                    blobs=blobs,
+                    holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
+                    drop_draft=run_id if self._drop_draft else None,
+                )
             )
-        )
+        except RunInProgressError:
+            if self.under_way:
+                raise RunTakenOverError(self.log.thread_id, run_id) from None
+            raise
         self._drop_draft = False
         self._take(written)
         self._keep(final=final)
@@ -176,10 +196,14 @@ class Recording:
         self._beating = asyncio.ensure_future(self._hold())
 
     async def _hold(self) -> None:
+        if self._beat is None:
+            return
         try:
             await self.log.hold(Holding(self.holder))
+        except (ConflictError, ClosedError):
+            self.let_go()  # the run is somebody else's: the next thing to be written will say so
         except ClewError:
-            self.let_go()  # somebody else has it: the next thing to be written will say so
+            pass  # the store was busy, perhaps: the next beat tries again
 
 
 Emit = Callable[[Any], Coroutine[Any, Any, None]]

@@ -13,10 +13,12 @@ from typing import Any
 
 from clew.agents.attempt import Attempt, failure
 from clew.agents.model_calls import ModelCalls, Reason
-from clew.agents.recording import Emit, Recording
+from clew.agents.recording import Emit, Recording, seen_through
 from clew.agents.setup import Setup
 from clew.agents.tool_calls import ToolCalls
 from clew.domain.agent_ports import ThreadPort
+from clew.domain.decisions import Intent
+from clew.domain.definitions import blobs
 from clew.domain.run_errors import RunInProgressError, RunLimitError, RunTakenOverError
 from clew.domain.run_events import (
     AnswerInterrupted,
@@ -33,13 +35,16 @@ from clew.domain.run_state import CallState, RunState, calls_of, plan_calls
 class Run:
     """One attempt of a run on a thread, from its first commit to its last.
 
-    ``stopped`` is set by whoever leaves its stream, before ``task`` is cancelled.
+    ``stopped`` is set by whoever leaves its stream, before ``task`` is cancelled. ``over`` is set when nothing more is
+    recorded.
     """
 
     def __init__(self, setup: Setup, thread: ThreadPort, state: RunState, emit: Emit | None, attempt: int = 1) -> None:
         self.recording = Recording(thread.runs, state, setup.actor, attempt)
         self.stopped = False
         self.task: asyncio.Task[Any] | None = None
+        self.over = asyncio.Event()
+        self._cancelled_before = 0
         self._setup = setup
         self._attempt = Attempt(setup, thread, self.recording, emit)
         self._models = ModelCalls(self._attempt)
@@ -50,17 +55,27 @@ class Run:
         """What the run has done, as far as it is recorded."""
         return self.recording.state
 
-    async def go(self, calls: Sequence[CallState] = ()) -> None:
+    @property
+    def resumed(self) -> bool:
+        """Whether it is on the log that this attempt began."""
+        return self.state.attempt == self.recording.attempt
+
+    @property
+    def ending(self) -> bool:
+        """Whether it was stopped or cancelled, and all that is left to do is to record that."""
+        return self.stopped or (self.task is not None and self.task.cancelling() > self._cancelled_before)
+
+    async def go(self, taking_up: Sequence[Intent] | None = None) -> None:
         """Carry out the run to its end, or until it waits for somebody.
 
-        ``calls`` are those of the newest answer that a run which is gone on with left undone; without any, the model is
-        asked first.
+        ``taking_up`` is what is to be recorded before a run that is gone on with; None for one that begins.
         """
         self.task = asyncio.current_task()
+        self._cancelled_before = 0 if self.task is None else self.task.cancelling()
         limit = self._setup.limits.seconds
         try:
             async with asyncio.timeout(limit) as scope:
-                await self._rounds(calls)
+                await self._rounds(() if taking_up is None else await self._take_up(taking_up))
         except TimeoutError as error:
             if not scope.expired():
                 await self._fail(error)
@@ -72,7 +87,7 @@ class Run:
             raise too_long from None
         except asyncio.CancelledError:
             reason: Reason = "stopped" if self.stopped else "cancelled"
-            await self._close(RunAbandoned(reason=reason), reason)
+            await self._end(RunAbandoned(reason=reason), reason)
             raise
         except (RunTakenOverError, RunInProgressError):
             await self._tools.stop()
@@ -82,6 +97,12 @@ class Run:
             raise
         finally:
             self.recording.let_go()
+            self.over.set()
+
+    async def _take_up(self, before: Sequence[Intent]) -> list[CallState]:
+        """Record that the run is gone on with; returns the calls of its newest answer that were left undone."""
+        await self.recording.take_up(before, blobs(self._setup.definitions))
+        return [call for call in self.state.calls if call.status != "done"]
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
         rules = self._setup.rules
@@ -108,12 +129,18 @@ class Run:
         await self._attempt.tell_added()
 
     async def _fail(self, error: Exception) -> None:
-        await self._close(RunFailed(error=failure(error)), "fault", error)
+        await self._end(RunFailed(error=failure(error)), "fault", error)
+
+    async def _end(self, last: RunEvent, reason: Reason, error: Exception | None = None) -> None:
+        """See that the end is recorded, though whoever waits for the run is cancelled, perhaps once more."""
+        _, cancelled = await seen_through(self._close(last, reason, error))
+        if cancelled is not None:
+            raise cancelled
 
     async def _close(self, last: RunEvent, reason: Reason, error: Exception | None = None) -> None:
         """Record what was under way when the run ended, and that it did."""
         await self._tools.stop()
-        if not self.state.began or self.state.ended:
+        if not self.recording.under_way:
             return  # it never began, or all of it is recorded
         told = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in self.recording.steps)
         if self.state.called and not told:

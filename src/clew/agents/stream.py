@@ -83,7 +83,7 @@ class AgentStream(AsyncIterator[AgentUpdate]):
 
     def _leave(self, task: asyncio.Task[AgentResponse]) -> None:
         self._left = True
-        task.cancel()
+        task.get_loop().call_soon_threadsafe(task.cancel)  # what is left may be collected by any thread
 
     def _begun(self) -> asyncio.Task[AgentResponse]:
         if self._task is None:

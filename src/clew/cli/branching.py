@@ -58,6 +58,9 @@ def rewind(
     context: typer.Context,
     thread: ThreadArgument,
     to: ToOption,
+    abandon_run: Annotated[
+        bool, typer.Option("--abandon-run", help="End the run that is under way, which else stands in the way.")
+    ] = False,
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +68,7 @@ def rewind(
     with opened(context) as conversations:
         found, when = conversations.thread(conversations.find(thread)), moment(to, "--to")
         there = found.history(at=when.at, at_message=when.at_message)
-        version = found.rewind(to=there.version, actor=actor)
+        version = found.rewind(to=there.version, abandon_run=abandon_run, actor=actor)
     if as_json:
         from clew.cli import shapes
 

@@ -64,6 +64,16 @@ def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     return _found(context, lambda path, tenant: sqlite_names.checkpoint_names(path, tenant, thread, incomplete, MOST))
 
 
+def model_calls(context: typer.Context, incomplete: str) -> list[str]:
+    """The versions of the model calls of the thread that is named before, the newest first."""
+    from clew.infrastructure import sqlite_names
+
+    thread = context.params.get("thread")
+    if not isinstance(thread, str):
+        return []
+    return _found(context, lambda path, tenant: sqlite_names.model_calls(path, tenant, thread, incomplete, MOST))
+
+
 def current_shell() -> Shell | None:
     """The shell that SHELL names, None if it is none that there is a script for."""
     name = Path(os.environ.get("SHELL", "")).name

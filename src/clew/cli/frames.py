@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clew.cli.run_rendering import Lookup, nowhere
 from clew.cli.rendering import INDENT, STATUS_STYLES, console, contents, heading, what_happened
+from clew.cli.run_rendering import Lookup, nowhere
 from clew.cli.stepper import HELP, Stepper
 from clew.cli.text import one_line, shown_time
 from clew.domain import messages as said_as
@@ -105,9 +105,7 @@ def new_messages(step: Step) -> Sequence[HistoryMessage]:
     return [said for said in step.messages[-1:] if said.version == step.version]
 
 
-def frame(  # noqa: PLR0913 - all that a screen depends on
-    step: Step, stepper: Stepper, thread_id: str, width: int, height: int, look: Lookup = nowhere
-) -> list[Text]:
+def frame(step: Step, stepper: Stepper, thread_id: str, width: int, height: int, look: Lookup = nowhere) -> list[Text]:
     """A screen of exactly so many lines, none wider than the screen."""
     title = one_line(step.control.title or "")
     top = [

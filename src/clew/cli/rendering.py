@@ -250,8 +250,8 @@ def _of_the_thread(data: happened.ThreadEvent) -> str:
             origin = None if source is None else "imported" if source.id is None else f"imported: {source.id}"
             return ", ".join(part for part in (title, origin, kind if kind != "local" else None) if part)
         case happened.ThreadForked(parent_id=parent, parent_version=version, title=title):
-            kind = "" if data.kind is None else f", {data.kind}"
-            return f"from {parent} at version {version}{kind}" + ("" if title is None else f": {title}")
+            as_ = "" if data.kind is None else f", {data.kind}"
+            return f"from {parent} at version {version}{as_}" + ("" if title is None else f": {title}")
         case happened.HistoryRewound(to=to):
             return f"to version {to}"
         case happened.CheckpointMade(name=name, at=at):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from clew.cli.text import json_time
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clew.cli.completion import Installed
+    from clew.domain.asking import Request
     from clew.domain.content_diff import FieldDiff
     from clew.domain.diff import Diff, Row
     from clew.domain.history import History, HistoryMessage
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from clew.service.searching import Hit
 
 _FAILURE = ("kind", "message", "status", "code")
+
 
 def thread(summary: ThreadSummary) -> dict[str, Any]:
     """A thread in a list."""
@@ -94,7 +97,7 @@ def history(found: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
     return {
         "thread_id": found.thread_id,
         "version": found.version,
-        "messages": [_message(said) for said in found],
+        "messages": [message(said) for said in found],
         "runs": [_run(run) for run in runs],
     }
 
@@ -105,7 +108,7 @@ def _run(run: RunSummary) -> dict[str, Any]:
     told["started_at"] = json_time(run.started)
     told["ended_at"] = None if run.ended is None else json_time(run.ended)
     told["error"] = None if run.error is None else {name: getattr(run.error, name) for name in _FAILURE}
-    told["approvals"] = [each._asdict() for each in run.approvals]
+    told["approvals"] = [asdict(each) for each in run.approvals]
     told["interrupted"] = [each._asdict() for each in run.interrupted]
     return told
 
@@ -172,6 +175,21 @@ def labelled(summary: ThreadSummary) -> dict[str, Any]:
     return {"thread_id": summary.thread_id, "version": summary.version, "labels": summary.labels}
 
 
+def request(thread_id: str, path: str, found: Request) -> dict[str, Any]:
+    """What a model was asked, and whether it is what was sent."""
+    return {
+        "thread_id": thread_id,
+        "version": found.version,
+        "client": found.client,
+        "model": found.model,
+        "path": path,
+        "digest": found.digest,
+        "verified": found.verified,
+        "redacted": list(found.redacted),
+        "body": found.body,
+    }
+
+
 def redacted(message: Event, recorded: int) -> dict[str, Any]:
     """A message that was redacted, under the thread that it is recorded in, and the version there that says so."""
     return {"thread_id": message.thread_id, "message": message.version, "version": recorded}
@@ -235,8 +253,8 @@ def _compared(found: History) -> dict[str, Any]:
 def _row(row: Row) -> dict[str, Any]:
     return {
         "kind": row.kind,
-        "a": None if row.a is None else _message(row.a),
-        "b": None if row.b is None else _message(row.b),
+        "a": None if row.a is None else message(row.a),
+        "b": None if row.b is None else message(row.b),
         "fields": [_field(each) for each in row.fields],
         "contents": [
             {
@@ -254,7 +272,8 @@ def _field(found: FieldDiff) -> dict[str, Any]:
     return {**found._asdict(), "parts": [part._asdict() for part in found.parts]}
 
 
-def _message(said: HistoryMessage) -> dict[str, Any]:
+def message(said: HistoryMessage) -> dict[str, Any]:
+    """A message in its place."""
     return {
         "version": said.version,
         "role": said.role,

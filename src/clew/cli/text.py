@@ -49,6 +49,12 @@ def json_text(value: Any) -> str:
     return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def pretty_json(value: Any) -> str:
+    """JSON on many lines, for people; safe for a terminal, and equal all the same."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def write_json(value: Any) -> None:
     """One value on a line of stdout, in UTF-8 wherever that goes."""
     utf_8_output()

@@ -82,7 +82,7 @@ class RunLog(Protocol):
         ...
 
     async def hold(self, holding: Holding) -> None:
-        """Keep the lease, or let go of it. Raises RunInProgressError when somebody else has it."""
+        """Keep the lease, or let go of it. Raises RunTakenOverError when it is not the holder's any more."""
         ...
 
     async def lease(self) -> Lease | None:
@@ -94,7 +94,7 @@ class RunLog(Protocol):
         ...
 
     async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
-        """Write down what has arrived of an answer, if nobody else has the lease."""
+        """Write down what has arrived of an answer, and keep the lease. Raises RunTakenOverError as ``hold`` does."""
         ...
 
     async def changed(self, after: int, seconds: float) -> None:

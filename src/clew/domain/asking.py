@@ -10,7 +10,7 @@ from clew.domain.definitions import Definitions
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.model_client import Question
+from clew.domain.model_client import Question, Wire
 from clew.domain.requests import request_body, request_bytes, streamed
 from clew.domain.run_events import ModelCalled, ServiceCall
 from clew.domain.view import ModelView, model_view
@@ -27,7 +27,7 @@ class Request:
 
     version: int
     client: str
-    wire: str
+    wire: Wire
     model: str
     body: JsonObject
     content: bytes

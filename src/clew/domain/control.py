@@ -21,7 +21,7 @@ from clew.domain.events import (
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.model_client import ThreadKind
 from clew.domain.open_run import OpenRun, run_after
-from clew.domain.run_events import RunResumed, RunStarted
+from clew.domain.run_events import RunResumed, RunStarted, ServiceThreadBound
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 
@@ -42,8 +42,8 @@ class Control(NamedTuple):
     ``head`` is the hash of the version, empty where it is not recorded yet; ``messages`` counts those on the
     path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
     conversation that was imported as this thread; ``run`` is the run that has begun and not ended;
-    ``agents`` maps the ids of agents to the version where each last began, or went on with, a run. Nothing in it is
-    changed in place.
+    ``agents`` maps the ids of agents to the version where each last began, or went on with, a run;
+    ``service_thread_id`` is what the service that holds the thread calls it. Nothing in it is changed in place.
     """
 
     version: int = 0
@@ -63,6 +63,7 @@ class Control(NamedTuple):
     kind: ThreadKind = "local"
     run: OpenRun | None = None
     agents: dict[str, int] = {}  # noqa: RUF012  # the same
+    service_thread_id: str | None = None
 
 
 def detached(control: Control) -> Control:
@@ -118,8 +119,11 @@ def advance(control: Control, event: Event) -> Control:
             return then._replace(status=_STATUS_AFTER[event.type])
         case ThreadEnded() | ThreadDeleted():
             return then._replace(status=_STATUS_AFTER[event.type], run=None)
-        case HistoryRewound():
-            return then._replace(run=None)  # what began on the path that was left does not go on
+        case HistoryRewound(service_thread_id=service_thread_id):
+            # What began on the path that was left does not go on.
+            return then._replace(run=None, service_thread_id=service_thread_id)
+        case ServiceThreadBound(id=service_thread_id):
+            return then._replace(service_thread_id=service_thread_id)
         case RunStarted(agent=agent) | RunResumed(agent=agent):
             run = run_after(control.run, event.version, event.run_id, data)
             return then._replace(run=run, agents={**control.agents, agent.id: event.version})

@@ -109,10 +109,14 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Go on from version ``to``, on whose path there are ``messages`` messages."""
+    """Go on from version ``to``, on whose path there are ``messages`` messages.
+
+    ``service_thread_id`` is what the service that holds the thread called it there.
+    """
 
     to: int
     messages: int
+    service_thread_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +231,9 @@ def _decide(
             return [Decided(ThreadLabelled(labels=deepcopy(labels)), count)]
         case Checkpoint():
             return [Decided(_checkpoint(thread_id, control, intent), count)]
-        case Rewind(to=to, messages=messages):
+        case Rewind(to=to, messages=messages, service_thread_id=service_thread_id):
             _check_version(thread_id, control, to)
-            return [Decided(HistoryRewound(to=to), messages)]
+            return [Decided(HistoryRewound(to=to, service_thread_id=service_thread_id), messages)]
         case Redact(version=version, digest=digest, stub=stub, reason=reason):
             _check_text(reason, "reason")
             return [Decided(MessageRedacted(version=version, digest=digest, stub=stub, reason=reason), count)]

@@ -112,6 +112,11 @@ class ThreadState:
         return self.control.metadata
 
     @property
+    def service_thread_id(self) -> str | None:
+        """What the service that holds the thread calls it, None when none does or it has not named it."""
+        return self.control.service_thread_id
+
+    @property
     def checkpoints(self) -> dict[str, int]:
         """Names and the versions that they stand for."""
         return self.control.checkpoints

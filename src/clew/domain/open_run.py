@@ -46,6 +46,11 @@ class OpenRun(NamedTuple):
     asked: tuple[tuple[int, Place], ...] = ()
 
 
+def holder_of(run: OpenRun) -> str:
+    """Who carries out this attempt of the run, to leases."""
+    return f"{run.id}/{run.attempt}"
+
+
 def run_after(
     run: OpenRun | None, version: int, run_id: str | None, data: ThreadEvent | Opaque | Shredded
 ) -> OpenRun | None:

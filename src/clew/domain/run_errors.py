@@ -13,6 +13,8 @@ ClewError
 │   ├── InvalidToolError           a function that cannot be a tool
 │   ├── MissingExtraError          an optional package that is not installed
 │   └── UnsupportedThreadError     a kind of thread that the client or the service cannot do
+│       └── ServiceCannotForkError … and the service cannot fork or rewind what it holds
+├── ServiceDeletionError           a thread is deleted, and the service still has its side of it
 ├── ToolFailedError                a tool raised, and its error is to be raised
 ├── RunStoppedError                a stream that was left, and is asked for more
 ├── RunLimitError                  a run took more rounds or time than it may
@@ -28,7 +30,7 @@ ClewError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clew.domain.errors import ClewError, ConflictError
 
@@ -136,6 +138,42 @@ class UnsupportedThreadError(AgentConfigurationError):
         )
         self.kind = kind
         self.supported = tuple(supported)
+
+
+class ServiceCannotForkError(UnsupportedThreadError):
+    """The service cannot fork or rewind what it holds; the record can be forked into a local thread.
+
+    Attributes: ``thread_id``, and ``service_thread_id``, what the service calls it.
+    """
+
+    def __init__(self, asked: str, thread_id: str, service_thread_id: str) -> None:
+        Exception.__init__(
+            self,
+            f"{asked}: thread {thread_id!r} is a conversation that a service holds ({service_thread_id}). That only "
+            "grows: the service cannot fork it or go back in it. Fork the record into a local thread, "
+            "thread.fork(kind='local'), and go on there with a client that runs on local threads.",
+        )
+        self.kind = "remote"
+        self.supported = ("local",)
+        self.thread_id = thread_id
+        self.service_thread_id = service_thread_id
+
+
+class ServiceDeletionError(ClewError):
+    """A thread is deleted, and the service still has its side of it, or some of it.
+
+    Attributes: ``thread_id``, and ``failed``, which maps what the service calls it to why it is still there.
+    """
+
+    def __init__(self, thread_id: str, failed: Mapping[str, str]) -> None:
+        first, why = next(iter(failed.items()))
+        super().__init__(
+            f"Thread {thread_id!r} is deleted, but the service still has {len(failed)} of what it held of it, such as "
+            f"{first}: {why} The thread-deleted event names them all. Delete them at the service: "
+            "client.delete_service_thread(…)."
+        )
+        self.thread_id = thread_id
+        self.failed = dict(failed)
 
 
 class ToolFailedError(ClewError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -32,10 +33,12 @@ RunOutcome: TypeAlias = Literal["open", "waiting", "completed", "failed", "aband
 """``open`` is a run that was begun and not ended, ``waiting`` one of these that waits for somebody's approval."""
 
 
-class AskedApproval(NamedTuple):
-    """An approval that is waited for: the version of the request, and the call, the ``index``-th content of ``message``.
+@dataclass(frozen=True, slots=True)
+class AskedApproval:
+    """An approval that is waited for: the version of the request, and the call.
 
-    ``reason`` is ``approval``, or ``outcome-unknown`` where the call was begun and nobody knows whether it was done.
+    That is the ``index``-th content of the message at version ``message``. ``reason`` is ``approval``, or
+    ``outcome-unknown`` where the call was begun and nobody knows whether it was carried out.
     """
 
     version: int
@@ -45,7 +48,7 @@ class AskedApproval(NamedTuple):
 
 
 class Interruption(NamedTuple):
-    """An answer that stopped while it was arriving; ``message`` is the version of what had come, None if nothing had."""
+    """An answer that stopped while it was arriving; what had come is at version ``message``, None if nothing had."""
 
     message: int | None
     reason: Literal["fault", "cancelled", "stopped", "crashed"]

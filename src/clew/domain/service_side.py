@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.model_client import ServiceReference
 from clew.domain.path import spans
-from clew.domain.run_events import ModelAnswered, ServiceCall, ServiceThreadBound
+from clew.domain.run_events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
 
 
 class Bound(NamedTuple):
@@ -28,63 +28,93 @@ class ServiceSide(NamedTuple):
     """The service's side of a thread at a version.
 
     ``bound`` are the names on the path, oldest first; ``call`` is what the next request goes on from: a chain of
-    responses from the last one that was complete. ``left`` is true when a conversation that the service goes on
-    writing into was named before a fork or a rewind: it can not be gone on with from here.
+    responses from the last one that was complete. ``left`` is true of a conversation that holds what is not on the
+    path, or that another thread goes on writing into: it can not be gone on with from here.
     """
 
     bound: tuple[Bound, ...] = ()
     call: ServiceCall = ServiceCall()
     left: bool = False
 
-    @property
-    def id(self) -> str | None:
-        """What the service calls the thread now, None before it has named it."""
-        return self.bound[-1].reference.id if self.bound else None
+
+class _Lineage:
+    """What of the events of a lineage matters to the service's side."""
+
+    def __init__(self, events: Iterable[Event], after_cuts: Iterable[Event]) -> None:
+        self.bound: list[Bound] = []
+        self.calls: dict[int, ServiceReference | None] = {}
+        self.answers: list[ModelAnswered] = []
+        rewinds: dict[int, int] = {}
+        failed: set[int] = set()
+        version = 0
+        for event in events:
+            version = event.version
+            match event.data:
+                case HistoryRewound(to=to):
+                    rewinds[version] = to
+                case ServiceThreadBound(id=id_, kind=kind):
+                    reference = ServiceReference(kind=kind, id=id_)
+                    self.bound.append(Bound(version, event.stream, reference, event.run_id is None))
+                case ModelCalled(service=service):
+                    self.calls[version] = None if service is None else service.reference
+                case ModelFailed(call=call):
+                    failed.add(call)
+                case ModelAnswered():
+                    self.answers.append(event.data)
+        self.answers += [event.data for event in after_cuts if isinstance(event.data, ModelAnswered)]
+        self.calls = {at: reference for at, reference in self.calls.items() if at not in failed}
+        self.on_path = _on_path(spans(rewinds, version))
 
 
-def service_side(stream: str, events: Iterable[Event]) -> ServiceSide:
-    """The service's side of the thread whose stream is ``stream``, from the events of its lineage."""
-    rewinds: dict[int, int] = {}
-    bound: list[Bound] = []
-    answers: list[tuple[int, ModelAnswered]] = []
-    version = 0
-    for event in events:
-        version = event.version
-        match event.data:
-            case HistoryRewound(to=to):
-                rewinds[version] = to
-            case ServiceThreadBound(id=id_, kind=kind):
-                bound.append(Bound(version, event.stream, ServiceReference(kind=kind, id=id_), event.run_id is None))
-            case ModelAnswered():
-                answers.append((version, event.data))
-    path = spans(rewinds, version)
+def service_side(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceSide:
+    """The service's side of the thread whose stream is ``stream``, from the events of its lineage.
+
+    An answer counts where its message is on the path, though the path may have been left right after that and before
+    the event that says whose answer it is. ``after_cuts`` are those that come right after the cuts of forks.
+    """
+    found = _Lineage(events, after_cuts)
+    bound = tuple(each for each in found.bound if found.on_path(each.version))
+    if not bound:
+        return ServiceSide()
+    answers = [answer for answer in found.answers if found.on_path(answer.message)]
+    last = bound[-1]
+    if last.reference.kind == "conversation":
+        into = [at for at, reference in found.calls.items() if reference == last.reference]
+        left = last.stream != stream or not all(found.on_path(at) for at in into)
+        return ServiceSide(bound, _conversation(last, answers, found.calls), left)
+    return ServiceSide(bound, _chain(bound, answers))
+
+
+def _conversation(
+    last: Bound, answers: Sequence[ModelAnswered], calls: dict[int, ServiceReference | None]
+) -> ServiceCall:
+    """It has what it was asked until its last answer; a request that was cut may not have come to it."""
+    for answer in reversed(answers):
+        into = calls.get(answer.call)
+        named = into is None and answer.call < last.version < answer.message  # it named itself as it answered
+        if into == last.reference or named:
+            return ServiceCall(reference=last.reference, sent=answer.call, answer=answer.message)
+    return ServiceCall(reference=last.reference, sent=last.version if last.given else 0)
+
+
+def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceCall:
+    """The newest response that was complete, else the one that the thread was begun with."""
+    complete = {answer.response_id: answer for answer in answers if answer.response_id is not None}
+    for each in reversed(bound):
+        answer = complete.get(each.reference.id)
+        if answer is not None:
+            return ServiceCall(reference=each.reference, sent=answer.call, answer=answer.message)
+        if each.given:
+            return ServiceCall(reference=each.reference, sent=each.version)
+    return ServiceCall()
+
+
+def _on_path(path: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
+    """Whether a version is on a path of spans."""
     starts = [first for first, _ in path]
 
     def on_path(at: int) -> bool:
         index = bisect_right(starts, at) - 1
         return index >= 0 and at <= path[index][1]
 
-    here = [each for each in bound if on_path(each.version)]
-    answered = [data for at, data in answers if on_path(at)]
-    return _side(stream, here, answered, last_rewind=max(rewinds, default=0))
-
-
-def _side(stream: str, bound: list[Bound], answers: list[ModelAnswered], last_rewind: int) -> ServiceSide:
-    if not bound:
-        return ServiceSide()
-    last = bound[-1]
-    if last.reference.kind == "conversation":
-        sent = answers[-1] if answers else None
-        call = ServiceCall(reference=last.reference, sent=sent.call if sent else 0, answer=sent.message if sent else 0)
-        left = bool(answers) and (last.stream != stream or last_rewind > last.version)
-        return ServiceSide(tuple(bound), call, left)
-    complete = {data.response_id: data for data in answers if data.response_id is not None}
-    for each in reversed(bound):
-        data = complete.get(each.reference.id)
-        if data is not None:
-            call = ServiceCall(reference=each.reference, sent=data.call, answer=data.message)
-            return ServiceSide(tuple(bound), call)
-    for each in bound:
-        if each.given:
-            return ServiceSide(tuple(bound), ServiceCall(reference=each.reference, sent=each.version))
-    return ServiceSide(tuple(bound))
+    return on_path

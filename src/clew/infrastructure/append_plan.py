@@ -15,7 +15,7 @@ from uuid import UUID
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
-from clew.domain.run_errors import RunInProgressError
+from clew.domain.run_errors import RunInProgressError, RunTakenOverError
 from clew.infrastructure.recorder import (
     Append,
     Appended,
@@ -125,8 +125,9 @@ def plan(append: Append, known: Known) -> Plan | Appended:
     """Check an append against what the store knows; an outcome instead of a plan when its key was there.
 
     Raises RecordedConflictError, RunInProgressError, RunTakenOverError, IdempotencyKeyReusedError or InvalidNameError;
-    ValueError for an append that no store could carry out (a key without events, a fork without its first event, links without what they
-    are linked to, links or digests that are not as many as the events, a blob under another digest than its own).
+    ValueError for an append that no store could carry out (a key without events, a fork without its first event, links
+    without what they are linked to, links or digests that are not as many as the events, a blob under another digest
+    than its own).
     """
     try:
         # Before the versions: who lost the answer asks again with the versions of then.

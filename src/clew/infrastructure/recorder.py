@@ -92,8 +92,8 @@ class Recorder(Protocol):
 
         Fails with RecordedConflictError (a stream is not where the append says: an event's version must be its
         stream's head + 1; a stream without events may start at 0 or 1, a fork at its cut + 1; or its head has another
-        hash), RunInProgressError (it claims what somebody else holds),
-        IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it is stored.
+        hash), RunInProgressError (it claims what somebody else holds), RunTakenOverError (it renews what it does not
+        hold), IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it is stored.
         """
         ...
 

@@ -14,7 +14,7 @@ from clew.domain.names import parse_stream_name, stream_prefix
 _TIMEOUT = 0.2
 """Seconds to wait for a lock: somebody has pressed a key and waits for the answer."""
 
-_CHECKPOINTS = """WITH RECURSIVE line (id, parent, cut, upto) AS (
+_OF_A_THREAD = """WITH RECURSIVE line (id, parent, cut, upto) AS (
     SELECT id, parent, cut, ? FROM stream WHERE id = ?
     UNION ALL
     SELECT p.id, p.parent, p.cut, min(line.upto, line.cut)
@@ -22,7 +22,7 @@ _CHECKPOINTS = """WITH RECURSIVE line (id, parent, cut, upto) AS (
     WHERE p.cut IS NULL OR p.cut < line.cut
 )
 SELECT e.version, e.type, e.state FROM line CROSS JOIN event e ON e.stream = line.id AND e.version <= line.upto
-WHERE e.type = 'checkpoint-made' ORDER BY e.version DESC"""
+WHERE e.type = ? ORDER BY e.version DESC"""
 
 _HIGHEST = 2**63 - 1
 _LAST = "\x7f"
@@ -39,14 +39,23 @@ def checkpoint_names(path: str, tenant: str, thread: str, prefix: str, limit: in
     from clew.domain.events import CheckpointMade
     from clew.infrastructure.envelope import decode
 
-    found = _threads(path, tenant, thread, 2)
-    keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
-    if len(keys) != 1:
-        return []
-    rows = _rows(path, _CHECKPOINTS, (_HIGHEST, keys[0]))
+    rows = _events(path, tenant, thread, "checkpoint-made")
     made = (decode(thread, version, type_, state).data for version, type_, state in rows)
     names = (each.name for each in made if isinstance(each, CheckpointMade))
     return _printable((name for name in names if name.startswith(prefix)), limit)
+
+
+def model_calls(path: str, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+    """Versions of model calls that begin so, the newest first, of the one thread whose id begins so."""
+    versions = (str(version) for version, _, _ in _events(path, tenant, thread, "model-called"))
+    return [version for version in versions if version.startswith(prefix)][:limit]
+
+
+def _events(path: str, tenant: str, thread: str, type_: str) -> list[tuple[Any, ...]]:
+    """Version, type and state of the events of a type in the lineage of the one thread whose id begins so."""
+    found = _threads(path, tenant, thread, 2)
+    keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
+    return _rows(path, _OF_A_THREAD, (_HIGHEST, keys[0], type_)) if len(keys) == 1 else []
 
 
 def _threads(path: str, tenant: str, prefix: str, limit: int) -> list[tuple[int, str]]:

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -49,21 +50,35 @@ async def settled(outcome: Future[T]) -> T:
     Cancelled before the writer took it, it is withdrawn and never stored. Cancelled later, the outcome is waited for
     and then the cancellation goes on: nothing is stored behind the back of a caller who believes that it was not.
     """
-    waiter = asyncio.wrap_future(outcome)
+    loop = asyncio.get_running_loop()
     cancelled: asyncio.CancelledError | None = None
-    while not waiter.done():
+    while True:
+        done = loop.create_future()
+        outcome.add_done_callback(partial(_tell, loop, done))
         try:
-            await asyncio.shield(waiter)
+            await done
         except asyncio.CancelledError as error:
-            if waiter.cancelled() or outcome.cancel():
+            if outcome.cancel():
                 raise
             cancelled = error
-        except Exception:  # noqa: BLE001, S110  # it is raised below, by result()
-            pass
+        if outcome.done():
+            break
     if cancelled is not None:
-        waiter.exception()  # looked at, so that asyncio does not report it as lost
         raise cancelled
-    return waiter.result()
+    if outcome.cancelled():
+        raise asyncio.CancelledError
+    return outcome.result()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], _: Future[Any]) -> None:
+    """Wake who waits for the writer, from its thread."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(_wake, done)
+
+
+def _wake(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def waker(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> Callable[[], None]:

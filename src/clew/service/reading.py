@@ -89,6 +89,11 @@ def history(core: Core, thread_id: str, at: At = None, at_message: int | None = 
     return (yield from _history(core, thread_id, control.version, version))
 
 
+def newest(core: Core, thread_id: str) -> Operation[History]:
+    """The messages on the path of a thread that is known to be there, at the newest version that the log has."""
+    return (yield from read(partial(_build, core, thread_id, core.stream(thread_id))))
+
+
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
     """One page of a thread's lineage: versions without a gap, so that a page is bounded by versions."""
     stream = core.stream(thread_id)
@@ -182,12 +187,12 @@ def _history(core: Core, thread_id: str, head: int, version: int) -> Operation[H
     return (yield from read(partial(_build, core, thread_id, stream, head, version)))
 
 
-def _build(core: Core, thread_id: str, stream: str, head: int, version: int) -> History:
+def _build(core: Core, thread_id: str, stream: str, head: int | None = None, version: int | None = None) -> History:
     shredded = core.log.shredded()
     known = core.known.histories.get(stream)
     builder = HistoryBuilder(thread_id) if known is None or known.shredded != shredded else known.builder
     after = builder.version
-    more = [] if after >= head else core.log.lineage(stream, after=after)
+    more = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
     with core.known.lock:  # another reader may have gone on with the same builder meanwhile
         builder.add(more[builder.version - after :])
         found = builder.history(version)

@@ -55,7 +55,7 @@ class ThreadRuns:
         """The messages on the path, and the version that they were read at."""
         begin = self._beginning
         if begin is None:
-            found = await drive(reading.history(self._core, self.thread_id))
+            found = await drive(reading.newest(self._core, self.thread_id))
             return found.version, list(found.messages)
         if begin.parent is None:
             return 0, []
@@ -74,7 +74,9 @@ class ThreadRuns:
 
     async def event(self, version: int) -> Event:
         """One event of the lineage."""
-        return await drive(reading.event(self._core, self.thread_id, version))
+        begin = self._beginning
+        where = self.thread_id if begin is None or begin.parent is None else begin.parent
+        return await drive(reading.event(self._core, where, version))
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes of that digest, None when they are not there."""
@@ -118,8 +120,8 @@ class ThreadRuns:
         return list(done.events)
 
     async def hold(self, holding: Holding) -> None:
-        """Keep the lease, or let go of it."""
-        await self._beside(Write((), {}, claims=(self._claim(holding),)))
+        """Keep the lease that one has, or let go of it."""
+        await self._beside(Write((), {}, claims=(self._renewal(holding),)))
 
     async def lease(self) -> Lease | None:
         """The lease, None when nobody holds one that has not run out."""
@@ -131,9 +133,9 @@ class ThreadRuns:
         return await drive(read(partial(self._core.log.draft, self._stream)))
 
     async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
-        """Write down what has arrived of an answer, if nobody else has the lease."""
+        """Write down what has arrived of an answer, and keep the lease that one has."""
         draft = Draft(self._stream, run_id, data)
-        await self._beside(Write((), {}, claims=(self._claim(holding),), drafts=(draft,)))
+        await self._beside(Write((), {}, claims=(self._renewal(holding),), drafts=(draft,)))
 
     async def changed(self, after: int, seconds: float) -> None:
         """Wait until the thread has moved on from a version, but not longer than so many seconds."""
@@ -154,6 +156,10 @@ class ThreadRuns:
         now = self._core.now()
         until = now + int(holding.seconds * _MICROSECONDS) if holding.seconds else 0
         return Claim(self._stream, holding.holder, now, until)
+
+    def _renewal(self, holding: Holding) -> Claim:
+        """A run that was paused, and taken over meanwhile, must not take the lease back between two writes."""
+        return self._claim(holding)._replace(renews=bool(holding.seconds))
 
     async def _beside(self, write: Write) -> None:
         await settled(self._core.log.submit(write).outcome)
@@ -182,4 +188,4 @@ def branch_of(core: Core, thread_id: str, at: reading.At, at_message: int | None
     if version != control.version:
         base = yield from read(lambda: core.log.control(stream, version))
     intent = Branch(cut.thread_id, version, (cut.hash or b"").hex())
-    return Beginning(intent, base, Fork(cut.stream, version), thread_id)
+    return Beginning(intent, base._replace(run=None), Fork(cut.stream, version), thread_id)  # runs do not cross a cut

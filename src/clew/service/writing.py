@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from clew.domain.control import Control
 from clew.domain.decisions import (
+    Advance,
     Bind,
     Branch,
     Checkpoint,
@@ -21,6 +22,7 @@ from clew.domain.decisions import (
     Start,
     check_readable,
 )
+from clew.domain.drafts import interrupted
 from clew.domain.errors import (
     ConflictError,
     InvalidContentError,
@@ -36,8 +38,10 @@ from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.model_client import ServiceKind, ThreadKind
-from clew.domain.ports import Fork, Key, Shred
-from clew.domain.run_events import ServiceThreadBound
+from clew.domain.open_run import OpenRun, holder_of
+from clew.domain.ports import Claim, Draft, Fork, Key, Shred
+from clew.domain.run_errors import RunInProgressError, RunTakenOverError
+from clew.domain.run_events import RunAbandoned, ServiceThreadBound
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve
@@ -181,8 +185,11 @@ def fork(
     return chosen
 
 
-def rewind(core: Core, thread_id: str, to: At, actor: str | None) -> Operation[int]:
-    """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind."""
+def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str | None) -> Operation[int]:
+    """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind.
+
+    Raises RunInProgressError while a run holds the lease, unless it is to be abandoned.
+    """
     if to is None:
         raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
     control = yield from readable(core, thread_id, "rewind")
@@ -191,8 +198,38 @@ def rewind(core: Core, thread_id: str, to: At, actor: str | None) -> Operation[i
     if messages < 0:  # an opaque event does not say: what came before it does
         stream = core.stream(thread_id)
         messages = (yield from read(lambda: core.log.control(stream, version))).messages
-    done = yield from commit(core, thread_id, Rewind(version, messages), Terms(actor=actor))
-    return done.versions[0]
+    back = Rewind(version, messages)
+    if not abandon_run:
+        terms = Terms(actor=actor, claims=_nobody_runs(core, thread_id))
+        return (yield from commit(core, thread_id, back, terms)).versions[-1]
+    conflict: ConflictError | None = None
+    for _ in range(ATTEMPTS):
+        run = control.run
+        ended, terms = [], Terms(actor=actor, claims=_nobody_runs(core, thread_id))
+        if run is not None:
+            ended, terms = yield from _abandoned(core, thread_id, run, actor)
+        try:
+            return (yield from commit(core, thread_id, [*ended, back], terms)).versions[-1]
+        except (RunTakenOverError, RunInProgressError) as found:  # another run has begun: look again
+            conflict = found
+            control = yield from load(core, thread_id)
+    raise conflict or ConflictError(thread_id, 0, 0)
+
+
+def _abandoned(core: Core, thread_id: str, run: OpenRun, actor: str | None) -> Operation[tuple[list[Intent], Terms]]:
+    """What ends a run that may be under way, and on what terms: its lease goes, and its draft."""
+    stream = core.stream(thread_id)
+    draft = yield from read(lambda: core.log.draft(stream))
+    steps = (*interrupted(run, draft, None, "stopped"), RunAbandoned(reason="asked"))
+    gone = Claim(stream, holder_of(run), core.now(), 0)
+    terms = Terms(actor=actor, claims=(gone, *_nobody_runs(core, thread_id)), drafts=(Draft(stream, run.id, None),))
+    return [Advance(run.id, run.attempt, steps)], terms
+
+
+def _nobody_runs(core: Core, thread_id: str) -> tuple[Claim, Claim]:
+    """Claims that are refused while somebody holds the lease of a thread, and leave it with nobody."""
+    stream, now = core.stream(thread_id), core.now()
+    return Claim(stream, "rewind", now, now + 1), Claim(stream, "rewind", now, 0)
 
 
 def edit(

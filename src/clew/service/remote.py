@@ -1,0 +1,93 @@
+"""Threads that a service holds: what it was sent, what can be forked there, and what becomes of its side of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from clew.domain.control import Control
+from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound
+from clew.domain.model_client import ServiceReference, ThreadKind
+from clew.domain.run_errors import AgentConfigurationError, ServiceCannotForkError
+from clew.domain.run_events import ServiceThreadBound
+from clew.domain.service_side import ServiceSide, service_side
+from clew.service.core import Core
+from clew.service.operations import Operation, read
+from clew.service.reading import At, readable, resolve
+
+
+def side_at(core: Core, thread_id: str, at: At = None) -> Operation[ServiceSide]:
+    """The service's side of a thread at a version, by default the newest."""
+    control = yield from readable(core, thread_id, "service history")
+    version = yield from resolve(core, thread_id, control, at)
+    stream = core.stream(thread_id)
+    return (yield from read_side(core, stream, stream, version))
+
+
+def read_side(core: Core, stream: str, of: str, upto: int | None = None) -> Operation[ServiceSide]:
+    """The service's side of what a stream's lineage is up to a version, as the thread whose stream is ``of``."""
+    events = yield from read(partial(core.log.lineage, stream, upto=upto))
+    after_cuts = yield from _after_cuts(core, events)
+    return service_side(of, events, after_cuts)
+
+
+def check_fork(core: Core, thread_id: str, version: int, kind: ThreadKind) -> Operation[None]:
+    """Raise ServiceCannotForkError where a fork of that kind would go on from what the service cannot fork."""
+    if kind == "remote":
+        side = yield from read_side(core, core.stream(thread_id), "", version)
+        _refuse(side, "fork", thread_id)
+
+
+def check_rewind(core: Core, thread_id: str, to: int, control: Control) -> Operation[str | None]:
+    """What the service calls a thread at a version that it is to be rewound to.
+
+    Raises ServiceCannotForkError where the service that holds it cannot go back to it.
+    """
+    if control.kind != "remote":
+        return None
+    stream = core.stream(thread_id)
+    events = yield from read(partial(core.log.lineage, stream))
+    back = Event(stream, events[-1].version + 1, "history-rewound", "", 0, 0, HistoryRewound(to=to))
+    after_cuts = yield from _after_cuts(core, events)
+    side = service_side(stream, [*events, back], after_cuts)
+    _refuse(side, "rewind", thread_id)
+    return side.bound[-1].reference.id if side.bound else None
+
+
+def kind_of_fork(kind: ThreadKind | None, control: Control) -> ThreadKind:
+    """The kind of a fork of a thread with that control, by default the thread's own."""
+    if kind not in {None, "local", "remote"}:
+        raise AgentConfigurationError(f"fork: kind={kind!r} is neither 'local' nor 'remote'.")
+    return kind or control.kind
+
+
+def bound_here(core: Core, thread_id: str) -> Operation[list[ServiceReference]]:
+    """All that the service has ever called the thread itself, newest first; what a fork inherited is its ancestors'.
+
+    Raises UnknownThreadError or ThreadDeletedError.
+    """
+    yield from readable(core, thread_id, "delete")
+    stream = core.stream(thread_id)
+    events = yield from read(partial(core.log.lineage, stream))
+    found = [
+        ServiceReference(kind=event.data.kind, id=event.data.id)
+        for event in reversed(events)
+        if event.stream == stream and isinstance(event.data, ServiceThreadBound)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _refuse(side: ServiceSide, asked: str, thread_id: str) -> None:
+    if side.left:
+        raise ServiceCannotForkError(asked, thread_id, side.bound[-1].reference.id)
+
+
+def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
+    """What came right after the messages at which a lineage was cut: it may say that they were whole answers."""
+    nexts = (*(event.stream for event in events[1:]), "")
+    cuts = [event for event, then in zip(events, nexts, strict=True) if then != event.stream]
+    found: list[Event] = []
+    for cut in cuts:
+        if cut.type == MESSAGE_APPENDED:
+            found += yield from read(partial(core.log.lineage, cut.stream, after=cut.version, upto=cut.version + 1))
+    return found
