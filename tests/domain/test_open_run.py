@@ -105,13 +105,15 @@ def test_the_open_run_after_each_event(before: OpenRun | None, data: ThreadEvent
         (RUN, ModelAnswered(call=0, message=5, ms=1)),
         (RUN._replace(call=4), ModelFailed(call=3, error=BROKEN, ms=1)),
         (RUN._replace(call=4), AnswerInterrupted(call=5, reason="fault")),
+        (ASKED, ToolStarted(message=5, index=1)),
+        (ASKED, ApprovalRequested(message=5, index=0, reason="approval")),
         (RUN, ToolFinished(message=5, index=0, result=6, ms=1)),
         (ASKED, ToolFinished(message=5, index=0, result=6, ms=1)),
         (RUN._replace(call=4), RunCompleted()),
         (RUN._replace(tools=(Place(5, 0),)), RunCompleted()),
         (ASKED, RunCompleted()),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_what_does_not_come_next_is_refused(run: OpenRun, step: RunEvent) -> None:
     with pytest.raises(RunTakenOverError, match="the run r is not"):
@@ -201,6 +203,11 @@ class Steps(RuleBasedStateMachine):
         asked = {version for version, data in self.own() if isinstance(data, ApprovalRequested)}
         return asked - {data.request for _, data in self.own() if isinstance(data, ApprovalGiven)}
 
+    def asked_at(self, request: int) -> tuple[int, int]:
+        data = self.happened[request - 1]
+        assert isinstance(data, ApprovalRequested)
+        return data.message, data.index
+
     def expected(self, run_id: str, attempt: int, step: RunEvent | Message) -> type[ClewError] | None:
         """The error that the step leads to, if any."""
         if isinstance(step, ApprovalGiven):
@@ -224,6 +231,8 @@ class Steps(RuleBasedStateMachine):
                 return step.call == self.unanswered() != 0
             case ToolFinished():
                 return (step.message, step.index) in self.begun()
+            case ToolStarted() | ApprovalRequested():
+                return all((step.message, step.index) != self.asked_at(request) for request in self.pending())
             case RunCompleted():
                 return not (self.unanswered() or self.pending() or self.begun())
             case _:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, held
 
 from clew.domain.errors import InvalidNameError
-from clew.domain.run_errors import RunInProgressError
+from clew.domain.run_errors import RunInProgressError, RunTakenOverError
 from clew.infrastructure.recorder import (
     Append,
     Appended,
@@ -28,6 +28,7 @@ from clew.infrastructure.recorder import (
 
 STREAMS = ("s", "t")
 HOLDERS = ("me", "you", "they")
+GONE = "gone"
 _examples = itertools.count()
 
 Leases = dict[str, Lease]
@@ -38,11 +39,13 @@ def blob(data: bytes) -> Blob:
 
 
 def naive(claims: list[Claim], leases: Leases) -> Leases | str:
-    """The leases after one append's claims, or who stands in the way."""
+    """The leases after one append's claims, or who stands in the way; GONE when the holder renews what is not theirs."""
     after = dict(leases)
     for claim in claims:
         held = after.get(claim.stream)
         taken = held is not None and held.holder != claim.holder and held.until > claim.now
+        if claim.renews and (held is None or held.holder != claim.holder):
+            return GONE
         if claim.until == 0:
             if held is not None and held.holder == claim.holder:
                 del after[claim.stream]
@@ -213,6 +216,19 @@ class LeaseContract:
         assert isinstance(failure(recorder, claims=two), RunInProgressError)
         assert recorder.lease("a") is None
 
+    def test_renews_only_what_the_holder_has_also_when_it_has_run_out(self, recorder: Recorder) -> None:
+        fill(recorder, "a", 1)
+        renewal = Claim("a", "me", now=10, until=20, renews=True)
+        assert isinstance(failure(recorder, claims=[renewal]), RunTakenOverError)
+        append(recorder, claims=[Claim("a", "me", now=1, until=5)])
+        append(recorder, claims=[renewal])
+        assert recorder.lease("a") == Lease("a", "me", 20)
+        append(recorder, claims=[Claim("a", "you", now=20, until=30)])
+        late = failure(recorder, claims=[renewal._replace(now=99, until=120)], drafts=[Draft("a", "run", b"x")])
+        assert isinstance(late, RunTakenOverError)
+        assert recorder.lease("a") == Lease("a", "you", 30)
+        assert recorder.draft("a") is None
+
     @pytest.mark.parametrize("until", [-1, 2**63])
     def test_refuses_a_time_that_is_none(self, recorder: Recorder, until: int) -> None:
         fill(recorder, "a", 1)
@@ -237,6 +253,7 @@ class LeaseContract:
                     holder=st.sampled_from(HOLDERS),
                     now=st.integers(0, 6),
                     until=st.integers(0, 8),
+                    renews=st.booleans(),
                 ),
                 min_size=1,
                 max_size=3,
@@ -266,7 +283,8 @@ class LeaseContract:
             leases = leases if isinstance(after, str) else after
             futures.append(recorder.submit(Append([], claims=claims)))
         errors = [future.exception(PATIENCE) for future in futures]
-        assert [getattr(error, "holder", error) for error in errors] == expected
+        found = [GONE if isinstance(error, RunTakenOverError) else getattr(error, "holder", error) for error in errors]
+        assert found == expected
         assert [recorder.lease(name) for name in names.values()] == [leases.get(name) for name in names.values()]
 
 

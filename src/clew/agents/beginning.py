@@ -88,9 +88,11 @@ async def resume_run(
         if lease is not None:
             await _held(log, control, lease, on_conflict)
             continue
-        if control.run.asked:
-            raise ApprovalPendingError(log.thread_id, [version for version, _ in control.run.asked])
         state = fold(control.run.id, await log.events(control.run.began - 1))
+        _check_decided(log, state)
+        if _lost_calls(control.run, state):
+            await _abandon(log, control.run, asked=False)
+            continue
         setup = await prepare(state)
         run = Run(setup, thread, state, emit, control.run.attempt + 1)
         cut_off = await _cut_off(log, control.run, setup.identity.name)
@@ -156,15 +158,32 @@ async def _closed(lease: Lease) -> bool:
 async def _abandon(log: RunLog, run: OpenRun, *, asked: bool) -> None:
     """Close a run that nobody carries out any more. Raises ApprovalPendingError for one that waits for somebody."""
     state = fold(run.id, await log.events(run.began - 1))
-    waits = run.asked or any(call.status in {"approved", "rejected"} for call in state.calls)
+    waits = any(call.status in {"asked", "approved", "rejected"} for call in state.calls)
     if waits and not asked:
-        raise ApprovalPendingError(log.thread_id, [version for version, _ in run.asked])
-    steps = (*await _cut_off(log, run, None), RunAbandoned(reason="superseded" if waits else "crashed"))
+        raise ApprovalPendingError(log.thread_id, _undecided(state))
+    reason = "superseded" if waits else "redacted" if _lost_calls(run, state) else "crashed"
+    steps = (*await _cut_off(log, run, None), RunAbandoned(reason=reason))
     try:
         holding = Holding(holder_of(run), 0)
         await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)
     except RunTakenOverError:
         return  # somebody else has closed it
+
+
+def _undecided(state: RunState) -> list[int]:
+    """The requests for approval that nobody has decided about."""
+    return [call.request for call in state.calls if call.status == "asked"]
+
+
+def _check_decided(log: RunLog, state: RunState) -> None:
+    undecided = _undecided(state)
+    if undecided:
+        raise ApprovalPendingError(log.thread_id, undecided)
+
+
+def _lost_calls(run: OpenRun, state: RunState) -> bool:
+    """Whether the message was redacted whose calls the run is in the middle of: nobody knows any more what they were."""
+    return bool(run.asked or run.tools) and not state.calls
 
 
 async def _cut_off(log: RunLog, run: OpenRun, author: str | None) -> tuple[Message | AnswerInterrupted, ...]:

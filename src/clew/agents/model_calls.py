@@ -25,7 +25,7 @@ from clew.domain.run_errors import (
     RunInProgressError,
     RunLimitError,
     RunTakenOverError,
-    UnsupportedThreadError,
+    ServiceCannotForkError,
 )
 from clew.domain.run_events import (
     AnswerInterrupted,
@@ -103,6 +103,7 @@ class ModelCalls:
                     recording.steps = waiting  # nothing was written: what waits is for the end of the run to write
                 raise
             else:
+                await self._attempt.tell_added()
                 return asked
 
     async def _called(self, history: Sequence[HistoryMessage]) -> tuple[ModelCalled, Asked]:
@@ -112,12 +113,8 @@ class ModelCalls:
         if self._attempt.thread.kind == "remote":
             side = await self._attempt.thread.runs.service_side()
             if side.left:
-                raise UnsupportedThreadError(
-                    "The service's conversation",
-                    "forked or rewound",
-                    ("straight",),
-                    "It cannot go back. Fork into a local thread, from the record: thread.fork(kind='local').",
-                )
+                id_ = side.bound[-1].reference.id
+                raise ServiceCannotForkError("run", self._recording.log.thread_id, id_)
             service = side.call
         call = ModelCalled.model_construct(
             definitions=self._definitions(),

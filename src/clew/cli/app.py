@@ -18,6 +18,7 @@ from clew.cli import (
     auditing,
     branching,
     changing,
+    chatting,
     checking,
     comparing,
     completion,
@@ -27,6 +28,7 @@ from clew.cli import (
     maintaining,
     projecting,
     reading,
+    requesting,
     searching,
     stepping,
     transfer,
@@ -67,6 +69,16 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         ("clew threads", "clew threads --label topic=refund --newest", "clew threads --json | jq -r .thread_id"),
     ),
     (
+        "chat",
+        chatting.chat,
+        (
+            "clew chat",
+            "clew chat 3f2a",
+            'clew chat --model gpt-5.4-mini --instructions "Answer in one sentence."',
+            "echo 'What is a clew?' | clew chat",
+        ),
+    ),
+    (
         "show",
         reading.show,
         (
@@ -94,6 +106,11 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
             'clew diff 3f2a --at "before refund"',
             "clew diff 3f2a 9c01 --format markdown > diff.md",
         ),
+    ),
+    (
+        "request",
+        requesting.request,
+        ("clew request 3f2a", "clew request 3f2a 5 --curl | sh", "clew request 3f2a 5 --python > request.py"),
     ),
     ("tree", listing.tree, ("clew tree", "clew tree 3f2a --json")),
     (

@@ -8,8 +8,8 @@ from typing import Any
 from typer.core import TyperGroup
 
 HEADINGS: dict[str, tuple[str, ...]] = {
-    "Begin": ("demo", "import", "completion"),
-    "Read": ("threads", "show", "log", "tree", "search", "diff", "replay"),
+    "Begin": ("demo", "chat", "import", "completion"),
+    "Read": ("threads", "show", "log", "tree", "search", "diff", "replay", "request"),
     "Branch and go back": ("checkpoint", "fork", "rewind", "edit"),
     "Change": ("label", "end", "delete", "redact"),
     "Audit and take away": ("audit", "stats", "verify", "export"),

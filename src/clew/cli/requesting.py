@@ -34,7 +34,9 @@ def request(
     as_curl: Annotated[
         bool, typer.Option("--curl", help="A curl command that sends it, with the key from OPENAI_API_KEY.")
     ] = False,
-    as_python: Annotated[bool, typer.Option("--python", help="A script that sends it with the openai package.")] = False,
+    as_python: Annotated[
+        bool, typer.Option("--python", help="A script that sends it with the openai package.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model was asked, rebuilt from the log. Exit code 3 when it is not what was sent, byte for byte."""

@@ -115,10 +115,9 @@ def advance(control: Control, event: Event) -> Control:
             return then._replace(labels={key: value for key, value in merged.items() if value is not None})
         case CheckpointMade():
             return then._replace(checkpoints={**control.checkpoints, data.name: data.at})
-        case ThreadSuspended() | ThreadResumed():
-            return then._replace(status=_STATUS_AFTER[event.type])
-        case ThreadEnded() | ThreadDeleted():
-            return then._replace(status=_STATUS_AFTER[event.type], run=None)
+        case ThreadSuspended() | ThreadResumed() | ThreadEnded() | ThreadDeleted():
+            over = isinstance(data, ThreadEnded | ThreadDeleted)
+            return then._replace(status=_STATUS_AFTER[event.type], run=None if over else control.run)
         case HistoryRewound(service_thread_id=service_thread_id):
             # What began on the path that was left does not go on.
             return then._replace(run=None, service_thread_id=service_thread_id)

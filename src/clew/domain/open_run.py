@@ -114,6 +114,8 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
             return run.call == 0 and not run.asked
         case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
             return run.call == call != 0
+        case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
+            return all(place != Place(message, index) for _, place in run.asked)  # what is asked for waits
         case ToolFinished(message=message, index=index):
             return Place(message, index) in run.tools
         case RunCompleted():

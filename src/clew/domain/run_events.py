@@ -201,7 +201,11 @@ class RunFailed(Value):
 
 
 class RunAbandoned(Value):
-    """The run was given up: ``cancelled``, ``stopped`` by leaving its stream, ``crashed``, ``superseded`` or asked."""
+    """The run was given up.
+
+    ``reason`` is ``cancelled``, ``stopped`` (by leaving its stream), ``crashed``, ``superseded`` (it waited, and another
+    was to begin), ``redacted`` (with the calls that it was to carry out) or ``asked`` (somebody rewound the thread).
+    """
 
     reason: str
 

@@ -13,7 +13,7 @@ from clew.domain.run_errors import DefinitionMissingError
 from clew.domain.run_events import Fingerprint, ModelCalled, RunResumed, RunStarted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import event, history, readable
+from clew.service.reading import event, existing, history, readable
 
 
 def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
@@ -31,6 +31,23 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     said: History = yield from history(core, thread_id, version)
     definitions = yield from _definitions(core, thread_id, version, found.data)
     return rebuilt(version, found.data, definitions, said)
+
+
+def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | None]:
+    """The instructions that an agent last ran with on a thread; None when it had none, or the store has them not.
+
+    Raises UnknownThreadError.
+    """
+    control = yield from existing(core, thread_id)
+    version = control.agents.get(agent_id)
+    if version is None:
+        return None
+    data = (yield from event(core, thread_id, version)).data
+    named = data.fingerprint.instructions if isinstance(data, RunStarted | RunResumed) else None
+    if named is None:
+        return None
+    blob = yield from read(partial(core.log.blob, bytes.fromhex(named)))
+    return None if blob is None else blob.data.decode()
 
 
 def _definitions(core: Core, thread_id: str, version: int, call: ModelCalled) -> Operation[Definitions]:

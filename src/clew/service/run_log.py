@@ -14,11 +14,12 @@ from clew.domain.decisions import Branch, Intent, Start, check_readable
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
-from clew.domain.service_side import ServiceSide, service_side
+from clew.domain.service_side import ServiceSide
 from clew.service import reading
 from clew.service.awaiting import drive, settled, waker
 from clew.service.core import Core, Terms, commit, load
 from clew.service.operations import Operation, read
+from clew.service.remote import check_fork, read_side
 
 _MICROSECONDS = 1_000_000
 
@@ -169,23 +170,22 @@ def read_service_side(core: Core, thread_id: str, beginning: Beginning | None = 
     """What the service has been sent of a thread, at its head or, before it has begun, at its cut."""
     stream = core.stream(thread_id)
     if beginning is None:
-        events = yield from read(lambda: core.log.lineage(stream))
-    elif beginning.fork is None:
-        events = []
-    else:
-        fork = beginning.fork
-        events = yield from read(lambda: core.log.lineage(fork.parent, upto=fork.cut))
-    return service_side(stream, events)
+        return (yield from read_side(core, stream, stream))
+    if beginning.fork is None:
+        return ServiceSide()
+    return (yield from read_side(core, beginning.fork.parent, stream, beginning.fork.cut))
 
 
 def branch_of(core: Core, thread_id: str, at: reading.At, at_message: int | None = None) -> Operation[Beginning]:
-    """How a fork of a thread at a version begins."""
+    """How a fork of a thread at a version begins. Raises ServiceCannotForkError."""
     control = yield from reading.readable(core, thread_id, "fork")
     version = yield from reading.resolve(core, thread_id, control, at, at_message)
+    yield from check_fork(core, thread_id, version, control.kind)
     cut = yield from reading.event(core, thread_id, version)
     stream = core.stream(thread_id)
     base = control
     if version != control.version:
         base = yield from read(lambda: core.log.control(stream, version))
-    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex())
+    differs = None if control.kind == base.kind else control.kind
+    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), kind=differs)
     return Beginning(intent, base._replace(run=None), Fork(cut.stream, version), thread_id)  # runs do not cross a cut

@@ -45,6 +45,7 @@ from clew.domain.run_events import RunAbandoned, ServiceThreadBound
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve
+from clew.service.remote import check_fork, check_rewind, kind_of_fork
 
 Said: TypeAlias = HistoryMessage | int
 """A message that is there: itself, as a history gives it, or its version."""
@@ -162,21 +163,25 @@ def fork(
     title: str | None,
     new_id: str | None,
     actor: str | None,
+    kind: ThreadKind | None = None,
     messages: tuple[Message, ...] = (),
 ) -> Operation[str]:
     """Begin a thread at a version of this one; returns its id.
 
-    A version that was inherited lies in an ancestor, and the fork is the ancestor's.
+    A version that was inherited lies in an ancestor, and the fork is the ancestor's. Raises ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
+    of_kind = kind_of_fork(kind, control)
     version = yield from resolve(core, thread_id, control, at, at_message)
+    yield from check_fork(core, thread_id, version, of_kind)
     cut = yield from event(core, thread_id, version)
     stream = core.stream(thread_id)
     base = control
     if version != control.version:
         base = yield from read(lambda: core.log.control(stream, version))
     chosen = core.thread_id() if new_id is None else new_id
-    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), title, messages)
+    differs = None if of_kind == base.kind else of_kind
+    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), title, messages, differs)
     terms = Terms(actor=actor, base=base, fork=Fork(cut.stream, version))
     try:
         yield from commit(core, chosen, intent, terms)
@@ -188,7 +193,7 @@ def fork(
 def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str | None) -> Operation[int]:
     """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind.
 
-    Raises RunInProgressError while a run holds the lease, unless it is to be abandoned.
+    Raises RunInProgressError while a run holds the lease, unless it is to be abandoned, and ServiceCannotForkError.
     """
     if to is None:
         raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
@@ -198,7 +203,7 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     if messages < 0:  # an opaque event does not say: what came before it does
         stream = core.stream(thread_id)
         messages = (yield from read(lambda: core.log.control(stream, version))).messages
-    back = Rewind(version, messages)
+    back = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
     if not abandon_run:
         terms = Terms(actor=actor, claims=_nobody_runs(core, thread_id))
         return (yield from commit(core, thread_id, back, terms)).versions[-1]

@@ -1,0 +1,102 @@
+"""A support desk that pays back what somebody approves, and that can be killed at any moment and started again.
+
+    python examples/support_agent.py                  # the customer asks; the desk wants to pay back, and waits
+    python examples/support_agent.py --approve ada    # somebody approves; the desk goes on
+    clew log desk                                     # what happened
+
+It is offline, with a script in the place of a model. With OPENAI_API_KEY it asks a real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from clew import Agent, Engine, OpenAIChatClient, ScriptedChatClient, ToolContext, tool
+from clew.agents.response import AgentResponse
+from clew.errors import ApprovalPendingError, NoOpenRunError
+from clew.testing import call
+
+THREAD = "desk"
+QUESTION = "My lamp from order 7 came broken. Can I have my money back?"
+PRICES = {7: 4800}
+
+
+@tool(idempotent=True)
+def look_up(order: int) -> str:
+    """Look an order up."""
+    return f"Order {order}: {PRICES[order]} cents, delivered." if order in PRICES else "There is no such order."
+
+
+@tool(approval="always", idempotent=True)
+def refund(order: int, cents: int, context: ToolContext) -> str:
+    """Pay money back for an order."""
+    ledger: Path = context.deps
+    entry = f"{context.idempotency_key} order {order}: {cents} cents\n"
+    with ledger.open("a+", encoding="utf-8") as file:
+        file.seek(0)
+        if entry not in file.readlines():  # a call that is made again after a crash pays nothing twice
+            file.write(entry)
+    return f"{cents} cents are on their way."
+
+
+def script(body: dict[str, Any]) -> Any:
+    """What a model might answer: it looks the order up, pays back, and says so."""
+    last = body["messages"][-1]
+    if last["role"] != "tool":
+        return call("look_up", order=7)
+    if "delivered" in last["content"]:
+        return ["I pay you back.", call("refund", order=7, cents=PRICES[7])]
+    return f"I am sorry. {last['content']}"
+
+
+def desk(engine: Engine) -> Agent:
+    """The agent: it knows nothing of any conversation."""
+    online = "OPENAI_API_KEY" in os.environ
+    return Agent(
+        OpenAIChatClient(model="gpt-5-mini") if online else ScriptedChatClient(script),
+        engine=engine,
+        name="Desk",
+        instructions="You help customers with their orders. Look an order up before you pay anything back.",
+        tools=[look_up, refund],
+    )
+
+
+async def attend(engine: Engine, question: str, ledger: Path, approver: str | None = None) -> AgentResponse:
+    """Go on with what the desk was doing, however that ended; else answer the question."""
+    await engine.open_thread(THREAD)
+    thread = await desk(engine).thread(THREAD)
+    if approver is not None:
+        for approval in await thread.approvals():
+            await approval.approve(actor=approver)
+    try:
+        response: AgentResponse = await thread.continue_run(on_conflict="wait", deps=ledger)
+    except NoOpenRunError:
+        response = await thread.run(question, on_conflict="wait", deps=ledger)
+    return response
+
+
+async def main() -> None:
+    """Attend to the desk once, and say what came of it."""
+    parser = argparse.ArgumentParser(description="A support desk.")
+    parser.add_argument("question", nargs="?", default=QUESTION)
+    parser.add_argument("--approve", metavar="WHO", help="approve what waits, in the name of WHO")
+    parser.add_argument("--db", default="sqlite:///clew.db")
+    parser.add_argument("--ledger", type=Path, default=Path("refunds.txt"))
+    given = parser.parse_args()
+    async with Engine.open(given.db) as engine:
+        try:
+            response = await attend(engine, given.question, given.ledger, given.approve)
+        except ApprovalPendingError as error:
+            print(error)
+            return
+        print(response.text)
+        for approval in response.approvals:
+            print(f"This waits for --approve WHO: {approval.call.name}({approval.call.arguments})")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,106 @@
+"""Answers on their way to the screen: as they come, safe for a terminal, and stopped with Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from rich.text import Text
+
+from clew.cli import rendering
+from clew.cli.text import safe
+from clew.domain import messages as said_as
+
+if TYPE_CHECKING:
+    from clew.agents.response import AgentResponse, AgentUpdate
+    from clew.agents.stream import AgentStream
+
+_THOUGHT = "dim italic"
+
+
+async def followed(stream: AgentStream, show: Callable[[AgentUpdate], None]) -> AgentResponse | None:
+    """Show a run as it goes on; None when Ctrl-C ended it, which is on the log then, with what had come.
+
+    Raises what the run does, or ``show``, which ends the run too.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "a coroutine that runs has a task"
+
+    def stop() -> None:
+        if not task.cancelling():  # a second Ctrl-C would not have it recorded sooner
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        async for update in stream:
+            show(update)
+        return await stream.get_final_response()
+    except asyncio.CancelledError:
+        return None
+    finally:
+        await stream.aclose()
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+class Answers:
+    """Writes what comes of runs: the words, and for ``people`` also what the model thinks and calls."""
+
+    def __init__(self, *, people: bool) -> None:
+        self._people = people
+        self._console = rendering.console()
+        self._open: Literal["text", "reasoning"] | None = None
+        self._held = ""
+        self._streamed = False
+        self.began = False
+
+    def take(self, update: AgentUpdate) -> None:
+        """Write an update."""
+        match update.type:
+            case "text":
+                self._piece("text", update.text)
+            case "reasoning" if self._people:
+                self._piece("reasoning", update.text)
+            case "answer" | "result":
+                self.close()
+                for content in () if update.message is None else update.message.contents:
+                    self._whole(content)
+                self._streamed = False
+
+    def close(self) -> None:
+        """End the line that is open."""
+        if self._open is not None:
+            self._write(f"{safe(self._held)}\n", "text")
+        self._open, self._held = None, ""
+
+    def _whole(self, content: said_as.Content) -> None:
+        """Write what does not come in pieces: calls and results, and the words of an answer that came whole."""
+        match content:
+            case said_as.Text(text=text):
+                if not self._streamed:
+                    self._piece("text", text)
+                    self.close()
+            case said_as.Reasoning():
+                pass
+            case _ if self._people:
+                self._console.print(rendering.content_text(content), soft_wrap=True)
+
+    def _piece(self, kind: Literal["text", "reasoning"], text: str) -> None:
+        if not text:
+            return
+        if self._open not in {kind, None}:
+            self.close()
+        text = self._held + text
+        self._held = "\r" if text.endswith("\r") else ""  # it is one line end with a newline that comes next
+        self._open, self.began = kind, True
+        self._streamed = self._streamed or kind == "text"
+        self._write(safe(text.removesuffix("\r")), kind)
+
+    def _write(self, shown: str, kind: Literal["text", "reasoning"]) -> None:
+        if kind == "reasoning":
+            self._console.print(Text(shown, style=_THOUGHT), end="", soft_wrap=True)
+        else:
+            sys.stdout.write(shown)
+        sys.stdout.flush()

@@ -1,0 +1,61 @@
+"""Processes that run an agent and are killed at a point of the run that a test names by its number."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sqlite3
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+
+Passing = Callable[[str], None]
+"""Says that the process comes to a point, by its name: it may end there."""
+
+
+def run_until(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]]) -> list[str] | None:
+    """Do the work in a process that is killed at a point; without one, it goes through, and all points are returned.
+
+    Points are before and after each commit, and those that ``work`` names. Returns None when it was killed.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _end_in_child(point, work, write)
+    os.close(write)
+    with os.fdopen(read) as passed:
+        names = passed.read().split("\n")[:-1]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == -signal.SIGKILL:
+        return None
+    assert code == 0, "the process that was to be killed failed on its own: see what it printed"
+    return names
+
+
+def _end_in_child(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]], told: int) -> None:
+    numbers = itertools.count(1)
+
+    def passing(name: str) -> None:
+        if next(numbers) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.write(told, f"{name}\n".encode())
+
+    really = ClewSQLiteDatastore.commit
+
+    def commit(self: ClewSQLiteDatastore, connection: sqlite3.Connection) -> None:
+        passing("before a commit")
+        really(self, connection)
+        passing("after a commit")
+
+    ClewSQLiteDatastore.commit = commit  # type: ignore[method-assign]  # of this process, which ends
+    try:
+        asyncio.run(work(passing))
+    except BaseException:  # noqa: BLE001  # nothing of the parent's is to go on in here
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
