@@ -23,7 +23,7 @@ from clew import ClewError, Engine, Message, errors
 from clew.domain.control import Status
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Role
-from clew.engine_threads import LocalThread
+from clew.engine_threads import Thread
 from clew.service.reading import ThreadSummary
 
 STATUS_CODES: dict[type[ClewError], int] = {
@@ -83,14 +83,14 @@ async def acting_engine(request: Request, x_actor: Annotated[str | None, Header(
     return engine.acting_as(x_actor)
 
 
-async def named_thread(engine: TheEngine, thread_id: str) -> LocalThread:
+async def named_thread(engine: TheEngine, thread_id: str) -> Thread:
     """The thread of the path; one that is not there is answered before anything else is done."""
     return await engine.thread(thread_id)
 
 
 At = Annotated[int | datetime | str | None, Query(), Field(union_mode="left_to_right")]
 TheEngine = Annotated[Engine, Depends(acting_engine)]
-TheThread = Annotated[LocalThread, Depends(named_thread)]
+TheThread = Annotated[Thread, Depends(named_thread)]
 IfMatch = Annotated[int | None, Header(), BeforeValidator(lambda text: text and text.strip('"'))]
 
 app = FastAPI(title="Chat", lifespan=lifespan)

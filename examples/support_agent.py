@@ -36,9 +36,9 @@ def refund(order: int, cents: int, context: ToolContext) -> str:
     """Pay money back for an order."""
     ledger: Path = context.deps
     entry = f"{context.idempotency_key} order {order}: {cents} cents\n"
-    with ledger.open("a+", encoding="utf-8") as file:
-        file.seek(0)
-        if entry not in file.readlines():  # a call that is made again after a crash pays nothing twice
+    paid = ledger.read_text(encoding="utf-8") if ledger.exists() else ""
+    if entry not in paid:  # a call that is made again after a crash pays nothing twice
+        with ledger.open("a", encoding="utf-8") as file:
             file.write(entry)
     return f"{cents} cents are on their way."
 

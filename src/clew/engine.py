@@ -12,6 +12,7 @@ from typing import BinaryIO, Self, TypeVar
 
 from clew.agents import default_engine
 from clew.agents.agent import Agent
+from clew.agents.beginning import recorded
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Start
 from clew.domain.diff import Diff
@@ -48,7 +49,7 @@ from clew.service.listing import Order
 from clew.service.paging import Pages
 from clew.service.read_models import ProjectionStatus
 from clew.service.reading import At, ThreadSummary
-from clew.service.run_log import Beginning
+from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.searching import Hit
 
 __all__ = ["Agent", "Engine"]
@@ -358,7 +359,11 @@ class Engine:
         return await drive(reading.verify(self._core, thread_id))
 
     async def close(self) -> None:
-        """Write what was submitted, end the subscriptions and let go of the store."""
+        """Write what was submitted, end the subscriptions and let go of the store.
+
+        What is left to be recorded of runs that were cancelled, or whose streams were left, is recorded first.
+        """
+        await recorded(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))
         for subscription in list(self._live):
             subscription.close()
         await asyncio.to_thread(self._core.close)

@@ -236,6 +236,21 @@ async def test_the_response_of_a_stream_can_be_had_without_following_it() -> Non
     assert (await stream.get_final_response()).text == "All of it."
 
 
+async def test_what_was_left_is_recorded_before_the_store_is_closed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    async with Engine.open(url) as engine:
+        agent = Agent(ScriptedChatClient("Many words that are never heard."), engine=engine)
+        thread = await engine.start_thread()
+        async for _ in agent.run("Go", thread=thread, stream=True):
+            break
+    async with Engine.open(url) as engine:
+        thread = await engine.thread(thread.id)
+        assert (await types_of(thread))[-3:] == ["message-appended", "answer-interrupted", "run-abandoned"]
+        said_last = (await thread.history()).messages[-1].text
+        assert said_last
+        assert "Many words that are never heard.".startswith(said_last)
+
+
 async def test_threads_can_be_taken_up_by_id(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db"
     async with Engine.open(url) as engine:

@@ -188,7 +188,7 @@ async def asked(store: Store, whole: list[Message | None], *, parallel: bool, ap
         before = Counter(int(each.split()[0]) for each in store.effects)
         response = await going_on(agent, thread)
         approvals = await thread.approvals()
-        assert [] if response is None else response.approvals == approvals
+        assert approvals == ([] if response is None else response.approvals)
         assert {json.loads(each.call.arguments)["number"] for each in approvals} == left.unknown
         assert {each.reason for each in approvals} <= {"outcome-unknown"}
         assert Counter(int(each.split()[0]) for each in store.effects) >= before

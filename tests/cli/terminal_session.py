@@ -33,7 +33,7 @@ _ENTERED = "\x1b[?1049h"
 class Session:
     """A command on a terminal of its own, 24 lines of 80 columns to begin with."""
 
-    def __init__(self, folder: Path, *arguments: str, term: str = "xterm-256color") -> None:
+    def __init__(self, folder: Path, *arguments: str, term: str = "xterm-256color", **environment: str) -> None:
         self._master, self._terminal = pty.openpty()
         self.resize(24, 80)
         self.modes = self._modes()
@@ -42,7 +42,7 @@ class Session:
         self.process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, str(self._terminal), *COMMAND, *arguments],
             cwd=folder,
-            env={**ENVIRONMENT, "TERM": term},
+            env={**ENVIRONMENT, **environment, "TERM": term},
             pass_fds=[self._terminal],
         )
 

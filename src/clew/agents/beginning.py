@@ -155,6 +155,14 @@ async def _closed(lease: Lease) -> bool:
     return True
 
 
+async def recorded(mine: Callable[[RunLog], bool]) -> None:
+    """Wait until the runs of this event loop that were ended, of those whose logs are ``mine``, have recorded it."""
+    for run in list(_live.values()):
+        here = run.task is not None and run.task.get_loop() is asyncio.get_running_loop()
+        if here and run.ending and mine(run.recording.log):
+            await run.over.wait()
+
+
 async def _abandon(log: RunLog, run: OpenRun, *, asked: bool) -> None:
     """Close a run that nobody carries out any more. Raises ApprovalPendingError for one that waits for somebody."""
     state = fold(run.id, await log.events(run.began - 1))
@@ -182,7 +190,7 @@ def _check_decided(log: RunLog, state: RunState) -> None:
 
 
 def _lost_calls(run: OpenRun, state: RunState) -> bool:
-    """Whether the message was redacted whose calls the run is in the middle of: nobody knows any more what they were."""
+    """Whether the message whose calls the run is in the middle of was redacted: nobody knows what they were."""
     return bool(run.asked or run.tools) and not state.calls
 
 

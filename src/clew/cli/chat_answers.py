@@ -27,10 +27,9 @@ async def followed(stream: AgentStream, show: Callable[[AgentUpdate], None]) -> 
     Raises what the run does, or ``show``, which ends the run too.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None, "a coroutine that runs has a task"
 
     def stop() -> None:
-        if not task.cancelling():  # a second Ctrl-C would not have it recorded sooner
+        if task is not None and not task.cancelling():  # a second Ctrl-C would not have it recorded sooner
             task.cancel()
 
     loop.add_signal_handler(signal.SIGINT, stop)

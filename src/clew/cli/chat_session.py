@@ -66,10 +66,9 @@ class Chat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Say how the thread is taken up again, and let go of the way to the service."""
+        """Say how the thread is taken up again."""
         if self._began_here and self._thread.version:
             self.note(f"Taken up again with: clew chat {quote(self._thread.id)}")
-        self._runner.run(self._agent.client.aclose())
 
     @property
     def thread(self) -> threads.LocalThread:
@@ -175,7 +174,7 @@ class Chat:
         for approval in self._runner.run(self._thread.approvals()):
             call = one_line(f"{approval.call.name}({approval.call.arguments})")
             yield f"A run waits for an approval of {call}, version {approval.version}."
-        yield "Decide in Python with thread.approvals(), then agent.continue_run(thread). /rewind or /fork gives the run up."
+        yield "Decide in Python: thread.approvals(), agent.continue_run(thread). Or give the run up: /rewind, /fork."
 
 
 def _cost(response: AgentResponse, seconds: float) -> str:

@@ -51,7 +51,8 @@ def chat(
     import asyncio
     import warnings
 
-    from clew.agents.agent import Agent, AgentChangedWarning
+    from clew.agents.agent import Agent
+    from clew.agents.taking_up import AgentChangedWarning
     from clew.cli import chat_lines
     from clew.cli.chat_session import Chat
     from clew.conversations import Conversations
@@ -86,6 +87,6 @@ def _check_key() -> None:
 
     if not os.environ.get("OPENAI_API_KEY"):
         raise AgentConfigurationError(
-            "There is no key for the model service. Set one: export OPENAI_API_KEY=…, and OPENAI_BASE_URL for a service "
-            "other than OpenAI's. Where it needs no key, any word will do."
+            "There is no key for the model service. Set one: export OPENAI_API_KEY=…, and OPENAI_BASE_URL for another "
+            "service than OpenAI's. Where it needs no key, any word will do."
         )

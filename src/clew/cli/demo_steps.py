@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import shutil
 import sys
@@ -14,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 from rich.text import Text
 
+from clew.agents.agent import Agent
+from clew.agents.tools import tool
 from clew.cli import branching, changing, listing, reading, rendering, searching, shapes, transfer
 from clew.cli.diff_rendering import diff_lines
 from clew.cli.stores import Moment
 from clew.conversations import Conversations
 from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
+from clew.engine import Engine
+from clew.infrastructure.scripted_client import ScriptedChatClient, call
 from clew.threads import LocalThread
 
 if TYPE_CHECKING:
@@ -38,6 +43,9 @@ OFFER = 5
 WORDS = "teapot pieces"
 FIRST_WORDS = 2
 """The number of the message in which the words are said: before the fork, so that the fork has it, too."""
+
+DESK_ID = "c0ffee5d1e2b7a94"
+"""The thread that the agent runs on."""
 
 PHRASE = "48 euros are"
 FORGED = "98 euros are"
@@ -63,13 +71,14 @@ class _Demo:
         self._folder = folder
         self._console = console
         self._steps: list[dict[str, Any]] = []
+        self._moments = count(BEGAN, 1_000_000)
         (folder / "demo.jsonl").write_text(samples(), encoding="utf-8")
 
     def run(self) -> dict[str, Any]:
         """All steps, then what to try next."""
         self._console.print(Text("Clew: conversations as streams of events", style="bold"))
         self._console.print("This demo works on a database in a temporary folder, and cleans up.")
-        with _open(self._folder / "demo.db") as conversations:
+        with Conversations.open(self._url("demo.db"), now=self._now) as conversations:
             first = self._import(conversations)
             self._list(conversations)
             branch = self._fork(first)
@@ -80,6 +89,7 @@ class _Demo:
             self._compare(conversations, first, branch)
             self._search(conversations)
             self._redact(conversations, first)
+            self._run_agent(conversations)
             self._verify(conversations)
         self._tamper()
         self._say_what_next(first)
@@ -173,6 +183,37 @@ class _Demo:
         searching.print_hits(conversations, found, self._console)
         self._end([shapes.hit(hit) for hit in found])
 
+    def _run_agent(self, conversations: Conversations) -> None:
+        self._begin("Run an agent", "Each thing that a run does is an event. Here a call waits for somebody.")
+        self._code(
+            '@tool(approval="always")',
+            "def refund(euros: int) -> str:",
+            '    return "On its way."',
+            'agent = Agent(client, engine=engine, name="Desk", tools=[refund])',
+            'response = await agent.run("My kettle leaks.", thread=thread)',
+            'await response.approvals[0].approve(actor="ada")',
+            "await agent.continue_run(thread)",
+        )
+        asyncio.run(self._answer())
+        self._command(f"clew log {DESK_ID[:4]}")
+        reading.print_events(conversations, DESK_ID, self._console)
+        self._end(shapes.history(conversations.thread(DESK_ID).history(), []))
+
+    async def _answer(self) -> None:
+        """What the step shows, with a script in the place of a model."""
+
+        @tool(approval="always")
+        def refund(euros: int) -> str:
+            return "On its way."
+
+        client = ScriptedChatClient([call("refund", euros=30), "I pay you back."])
+        async with Engine.open(self._url("demo.db"), now=self._now) as engine:
+            agent = Agent(client, engine=engine, name="Desk", tools=[refund])
+            thread = await engine.start_thread(thread_id=DESK_ID)
+            response = await agent.run("My kettle leaks.", thread=thread)
+            await response.approvals[0].approve(actor="ada")
+            await agent.continue_run(thread)
+
     def _verify(self, conversations: Conversations) -> None:
         self._begin("Verify", "Every event is chained to the one before it by a hash, the redacted one too.")
         self._command("clew verify")
@@ -190,10 +231,17 @@ class _Demo:
         data = (self._folder / "demo.db").read_bytes()
         copy.write_bytes(data.replace(PHRASE.encode(), FORGED.encode()))
         self._command("clew --db sqlite:///copy.db verify")
-        with _open(copy) as conversations:
+        with Conversations.open(self._url("copy.db"), now=self._now) as conversations:
             found = conversations.verify()
         self._console.print(rendering.verdict(found))
         self._end(shapes.verdict(found))
+
+    def _url(self, name: str) -> str:
+        return f"sqlite:///{self._folder / name}"
+
+    def _now(self) -> int:
+        """A clock of the demo's own."""
+        return next(self._moments)
 
     def _say_what_next(self, first: LocalThread) -> None:
         program = _program()
@@ -230,12 +278,6 @@ class _Demo:
 
     def _end(self, result: Any) -> None:
         self._steps[-1]["result"] = result
-
-
-def _open(file: Path) -> Conversations:
-    """A store with a clock of the demo's own."""
-    moments = count(BEGAN, 1_000_000)
-    return Conversations.open(f"sqlite:///{file}", now=lambda: next(moments))
 
 
 def _program() -> str:

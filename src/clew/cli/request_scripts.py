@@ -30,7 +30,7 @@ def curl(request: Request) -> str:
     word = quote(body) if safe(body) == body else f'"$(printf {_format(request.content)})"'
     long = len(request.content) > LONGEST_WORD
     parts = [
-        "curl --no-buffer" if request.body.get("stream") is True else "curl",
+        "curl -sS --no-buffer" if request.body.get("stream") is True else "curl -sS",
         _URL % PATHS[request.wire],
         '-H "Authorization: Bearer $OPENAI_API_KEY"',
         "-H 'Content-Type: application/json'",

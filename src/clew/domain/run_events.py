@@ -203,8 +203,8 @@ class RunFailed(Value):
 class RunAbandoned(Value):
     """The run was given up.
 
-    ``reason`` is ``cancelled``, ``stopped`` (by leaving its stream), ``crashed``, ``superseded`` (it waited, and another
-    was to begin), ``redacted`` (with the calls that it was to carry out) or ``asked`` (somebody rewound the thread).
+    ``reason`` is ``cancelled``, ``stopped`` (by leaving its stream), ``crashed``, ``superseded`` (it waited, and
+    another was to begin), ``redacted`` (with the calls that it was to carry out) or ``asked`` (by a rewind).
     """
 
     reason: str

@@ -42,6 +42,10 @@ class ThreadRuns:
         self._stream = core.stream(thread_id)
         self.thread_id = thread_id
 
+    def is_in(self, core: Core) -> bool:
+        """Whether the thread is in the store of this core."""
+        return self._core.log is core.log
+
     async def control(self, *, fresh: bool = False) -> Control:
         """The control, as far as this process has seen it unless it is to be fresh."""
         if self._beginning is not None:

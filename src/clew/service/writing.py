@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from clew.domain.control import Control
 from clew.domain.decisions import (
@@ -154,34 +154,40 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
     return done.versions[0] - 1 if version is None else version
 
 
+class Begun(NamedTuple):
+    """How a fork begins: by default with its parent's title, of its parent's kind, and with nothing more said."""
+
+    title: str | None = None
+    kind: ThreadKind | None = None
+    messages: tuple[Message, ...] = ()
+
+
 def fork(
     core: Core,
     thread_id: str,
+    begun: Begun,
     *,
     at: At,
     at_message: int | None,
-    title: str | None,
     new_id: str | None,
     actor: str | None,
-    kind: ThreadKind | None = None,
-    messages: tuple[Message, ...] = (),
 ) -> Operation[str]:
     """Begin a thread at a version of this one; returns its id.
 
     A version that was inherited lies in an ancestor, and the fork is the ancestor's. Raises ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
-    of_kind = kind_of_fork(kind, control)
+    kind = kind_of_fork(begun.kind, control)
     version = yield from resolve(core, thread_id, control, at, at_message)
-    yield from check_fork(core, thread_id, version, of_kind)
+    yield from check_fork(core, thread_id, version, kind)
     cut = yield from event(core, thread_id, version)
     stream = core.stream(thread_id)
     base = control
     if version != control.version:
         base = yield from read(lambda: core.log.control(stream, version))
     chosen = core.thread_id() if new_id is None else new_id
-    differs = None if of_kind == base.kind else of_kind
-    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), title, messages, differs)
+    differs = None if kind == base.kind else kind
+    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), begun.title, begun.messages, differs)
     terms = Terms(actor=actor, base=base, fork=Fork(cut.stream, version))
     try:
         yield from commit(core, chosen, intent, terms)
@@ -253,18 +259,8 @@ def edit(
     old = yield from _message_event(core, thread_id, said, "edit")
     message = _instead_of(old, new)
     check_message(message)
-    return (
-        yield from fork(
-            core,
-            thread_id,
-            at=version - 1,
-            at_message=None,
-            title=title,
-            new_id=new_id,
-            actor=actor,
-            messages=(message,),
-        )
-    )
+    begun = Begun(title, messages=(message,))
+    return (yield from fork(core, thread_id, begun, at=version - 1, at_message=None, new_id=new_id, actor=actor))
 
 
 def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: str | None) -> Operation[int]:

@@ -1,0 +1,67 @@
+"""What a service holds of a thread, beside the record of it: both as the service would say them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from clew.domain.diff import Diff, diff
+from clew.domain.history import History, HistoryMessage
+from clew.domain.messages import Content, Message, Raw, Reasoning
+from clew.domain.model_client import Question
+from clew.domain.requests import request_body
+from clew.domain.responses_answers import item_messages
+
+
+def reconciled(record: History, service_thread_id: str | None, held: Sequence[Message]) -> Diff:
+    """The difference of the record, ``a``, from the messages that a service holds, ``b``.
+
+    A service knows no authors, no metadata and no results but as text, so what is recorded is put into the service's
+    items and read back before it is compared; what an assistant says in one go is one message, and has the version of
+    the last. ``b`` counts messages where ``a`` has versions. A redacted message is equal to nothing that is held.
+    """
+    ours = History(record.thread_id, record.version, tuple(_joined(_as_held(record))))
+    said = (HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1))
+    theirs = tuple(_joined(said))
+    return diff(ours, History(service_thread_id or "", len(held), theirs))
+
+
+def bare(content: Content) -> Content:
+    """A content without the ids and states that a service gives it anew where it lists it again."""
+    match content:
+        case Reasoning(text=text):
+            return Reasoning(text=text)
+        case Raw(value=dict(item)):
+            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
+        case _:
+            return content
+
+
+def _bare(message: Message) -> Message:
+    return Message(role=message.role, contents=tuple(bare(content) for content in message.contents))
+
+
+def _as_held(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    for said in record:
+        if said.message is None:
+            yield said
+            continue
+        body = request_body("openai-responses", Question("", (said.message,)))
+        items = body["input"]
+        for message in item_messages(items if isinstance(items, list) else []):
+            yield said._replace(role=message.role, message=_bare(message))
+
+
+def _joined(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    """The messages, with what an assistant says in one go as one."""
+    last: HistoryMessage | None = None
+    for said in messages:
+        if last is not None and last.message is not None and said.message is not None:
+            if last.role == said.role == "assistant":
+                contents = (*last.message.contents, *said.message.contents)
+                last = said._replace(message=Message(role="assistant", contents=contents))
+                continue
+        if last is not None:
+            yield last
+        last = said
+    if last is not None:
+        yield last
