@@ -86,7 +86,7 @@ docs: $(RUNTIME) ## Write docs/reference.md anew, from the docstrings
 	@$(VENV_PYTHON) docs/make_reference.py
 
 .PHONY: bench
-bench: $(RUNTIME) ## Print the figures of the benchmarks beside their budgets
+bench: $(TOOLS) ## Print the figures of the benchmarks beside their budgets
 	@$(VENV_PYTHON) -m benchmarks
 
 .PHONY: soak
@@ -95,7 +95,7 @@ soak: $(TOOLS) servers ## Run all tests at full scale, without a time limit
 
 .PHONY: clean
 clean: ## Remove the environments, builds and caches
-	rm -rf .venv .venv-servers .venv-wheel dist build
+	rm -rf .venv .venv-bench .venv-servers .venv-wheel dist build
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

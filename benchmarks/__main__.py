@@ -29,6 +29,7 @@ BENCHMARKS = {
     "stepping": "Stepping through a long thread, in a pseudo-terminal, by the clock",
     "awaited": "Awaited appends (synchronous=OFF)",
     "wakeups": "Subscribers",
+    "running": "Runs of an agent, against a server that answers at once",
     "corpus": "Import and export of conversations",
     "startup": "Start-up, whole processes by the clock",
 }

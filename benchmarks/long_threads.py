@@ -118,7 +118,7 @@ def _bytes_of_a_fork(setting: Setting, long: int) -> Iterator[Figure]:
                 thread = thread.fork()
         before = size_on_disk(path)
         with Conversations.open(url) as conversations:
-            thread = conversations.thread(thread.id)
+            forked = conversations.thread(thread.id)
             for _ in range(many):
-                thread.fork()
+                forked.fork()
         yield Figure(f"bytes of a fork of {shape}", (size_on_disk(path) - before) / many, "B", budget=at_most(1_024))

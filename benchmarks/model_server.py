@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Any
+from typing import Any, cast
 
 WORDS = "It is of no use to ask a model that knows nothing, but it answers at once. " * 3
 ANSWER = WORDS[:200]
@@ -47,8 +47,7 @@ class Service(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the way back."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer each request as soon as its last byte is there."""
@@ -75,7 +74,8 @@ class Service(asyncio.Protocol):
 
 
 def _reply(kind: str, content: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s" % (kind.encode(), len(content), content)
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
 
 def _whole(message: dict[str, Any], reason: str) -> bytes:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 import clew
-from clew import Conversations, Engine, projections
+from clew import (
+    Agent,
+    Conversations,
+    Engine,
+    Middleware,
+    OpenAIChatClient,
+    OpenAIResponsesClient,
+    ScriptedChatClient,
+    Telemetry,
+    ToolContext,
+    projections,
+    testing,
+    tool,
+)
+from clew.agents import middleware, options, response, stream, tools
+from clew.agents.approvals import Approval
 from clew.domain import (
+    asking,
     content_diff,
     diff,
     errors,
@@ -21,21 +38,44 @@ from clew.domain import (
     history,
     importing,
     messages,
+    model_client,
     moving,
     ports,
     projection,
+    run_errors,
+    run_events,
     searching,
     stepping,
     tree,
     view,
 )
-from clew.engine_threads import LocalThread as AwaitedThread
+from clew.engine_runs import AgentThread
+from clew.engine_threads import RemoteThread
+from clew.engine_threads import Thread as AwaitedThread
 from clew.service import accounting, auditing, read_models, reading, subscription
 from clew.service.searching import Hit
-from clew.threads import LocalThread
+from clew.threads import Thread
 
 PAGE = Path(__file__).parent / "reference.md"
 WIDTH = 100
+CONSTRUCTED = (Agent, Telemetry, OpenAIChatClient, OpenAIResponsesClient, ScriptedChatClient)
+"""The classes that people make by calling them, and that are no values."""
+
+BEHIND = {
+    "Engine.beginning",
+    "Engine.start_thread_of",
+    "AgentThread.begun_by_run",
+    "AgentThread.bound_to",
+    "AgentThread.branch",
+    "AgentThread.of",
+    "AgentThread.runs",
+    "Thread.of",
+    "Telemetry.model_call",
+    "Telemetry.run",
+    "Telemetry.tool_call",
+}
+"""What agents, threads and engines call of each other."""
+
 ANNOTATED = re.compile(r"Annotated\[(\w+), Field\([^)]*\)\]")
 
 INTRODUCTION = """# Reference
@@ -47,11 +87,57 @@ Wherever a version is asked for, `at=` takes a version, a checkpoint's name or a
 newest version; `at_message=` takes the number of a message, from 1. Times are UTC. `actor=` names who does it, as in
 `"user:42"`; without it `acting_as()` says who. Of the short types, `At` is what `at=` takes, `Json` what JSON can hold,
 a `Role` is system, developer, user, assistant or tool, a `Status` active, suspended, ended or deleted, a `Snippet` a
-tuple of `Part`.
+tuple of `Part`. An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
+`ToolFunction` a `Tool` or a function.
 """
 
-PARTS: tuple[tuple[str, tuple[type, ...]], ...] = (
-    ("Threads", (Conversations, LocalThread, subscription.Subscription)),
+PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
+    ("Threads", (Conversations, Thread, subscription.Subscription)),
+    (
+        "Agents",
+        (
+            Agent,
+            options.RunOptions,
+            options.ContinueOptions,
+            response.AgentResponse,
+            response.AgentUpdate,
+            stream.AgentStream,
+            Approval,
+            AgentThread,
+            RemoteThread,
+            asking.Request,
+            tool,
+            tools.Tool,
+            ToolContext,
+            Middleware,
+            middleware.RunContext,
+            middleware.ModelCallContext,
+            middleware.ToolCallContext,
+            tools.ToolOutcome,
+            Telemetry,
+        ),
+    ),
+    (
+        "Model clients",
+        (
+            OpenAIChatClient,
+            OpenAIResponsesClient,
+            ScriptedChatClient,
+            testing.call,
+            testing.fault,
+            model_client.ModelClient,
+            model_client.ServiceThreads,
+            model_client.Question,
+            model_client.ToolSchema,
+            model_client.Answer,
+            model_client.Usage,
+            model_client.TextDelta,
+            model_client.ReasoningDelta,
+            model_client.CallDelta,
+            model_client.ServiceBound,
+            model_client.ServiceReference,
+        ),
+    ),
     (
         "Messages",
         (
@@ -94,7 +180,19 @@ PARTS: tuple[tuple[str, tuple[type, ...]], ...] = (
             moving.EventsReport,
         ),
     ),
-    ("Events", (events.Event, *events.EVENT_TYPES.values(), events.Shredded, events.Opaque)),
+    (
+        "Events",
+        (
+            events.Event,
+            *events.EVENT_TYPES.values(),
+            run_events.AgentIdentity,
+            run_events.Fingerprint,
+            run_events.ServiceCall,
+            run_events.Failure,
+            events.Shredded,
+            events.Opaque,
+        ),
+    ),
     (
         "Projections",
         (
@@ -120,37 +218,48 @@ PARTS: tuple[tuple[str, tuple[type, ...]], ...] = (
 def reference() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
-    for title, classes in PARTS:
-        parts += [f"## {title}", *(text for cls in classes for text in described(cls))]
+    for title, members in PARTS:
+        parts += [f"## {title}", *(text for each in members for text in described(each))]
         if title == "Threads":
             parts += awaited()
-    parts += ["## Errors", "All are in `clew.domain.errors`; `ClewError` is in `clew`, too.", "\n".join(error_tree())]
+    parts += ["## Errors", "All are in `clew.errors`; `ClewError` is in `clew`, too.", "\n".join(error_tree())]
     return "\n\n".join(parts).replace("\n\n\n", "\n\n") + "\n"
 
 
-def described(cls: type) -> Iterator[str]:
-    """A class: what it means, what it holds, what it does."""
-    stored = events.TYPE_NAMES.get(cls)
-    yield f"### {cls.__name__}" + (f" (`{stored}`)" if stored else "")
-    home = next(
-        (room.__name__ for room in (clew, projections) if getattr(room, cls.__name__, None) is cls), cls.__module__
-    )
-    held = list(fields(cls))
-    shape = f"\n\n{call(cls.__name__, held)}" if held else ""
-    yield f"```python\nfrom {home} import {cls.__name__}{shape}\n```"
-    yield prose(cls)
-    told = [f"| `{name}` | `{type_}` | {text} |" for name, type_, text in properties(cls)]
+def described(each: type | Callable[..., Any]) -> Iterator[str]:
+    """A class: what it means, what it holds, what it does. Or a function."""
+    if not isinstance(each, type):
+        yield f"### {each.__name__}"
+        yield f"```python\nfrom {home(each)} import {each.__name__}\n\n{signed(each.__name__, each)}\n```"
+        yield prose(each)
+        return
+    stored = events.TYPE_NAMES.get(each)
+    yield f"### {each.__name__}" + (f" (`{stored}`)" if stored else "")
+    held = list(fields(each))
+    shape = f"\n\n{call(each.__name__, held)}" if held else ""
+    if each in CONSTRUCTED:
+        shape = f"\n\n{signed(each.__name__, vars(each)['__init__'], made=True)}"
+    yield f"```python\nfrom {home(each)} import {each.__name__}{shape}\n```"
+    yield prose(each)
+    told = [f"| `{name}` | `{type_}` | {text} |" for name, type_, text in properties(each)]
     if told:
         yield "\n".join(["| it also tells | | |", "|---|---|---|", *told])
-    for name, method in methods(cls):
-        yield f"#### {cls.__name__}.{name}"
-        yield f"```python\n{signed(name, method)}\n```"
+    for name, method in methods(each):
+        yield f"#### {each.__name__}.{name}"
+        awaited_first = "await " if inspect.iscoroutinefunction(method) else ""
+        yield f"```python\n{awaited_first}{signed(name, method)}\n```"
         yield prose(method)
+
+
+def home(each: type | Callable[..., Any]) -> str:
+    """The module that people import it from."""
+    rooms = (clew, projections, testing)
+    return next((room.__name__ for room in rooms if getattr(room, each.__name__, None) is each), each.__module__)
 
 
 def awaited() -> Iterator[str]:
     """The service for asyncio: the same names, so only how each is called."""
-    yield "### Engine and its LocalThread"
+    yield "### Engine and its threads"
     yield "`from clew import Engine`"
     yield prose(Engine)
     yield "The methods, their parameters and their errors are those above. What differs is how they are called:"
@@ -174,16 +283,18 @@ def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The public methods of a class in the order in which they are written, ``open`` first."""
     for name, found in vars(cls).items():
         function = found.__func__ if isinstance(found, classmethod) else found
-        if not name.startswith("_") and inspect.isfunction(function) and inspect.getdoc(function):
+        if name.startswith("_") or f"{cls.__name__}.{name}" in BEHIND:
+            continue
+        if inspect.isfunction(function) and inspect.getdoc(function):
             yield name, function
 
 
 def fields(cls: type) -> Iterator[str]:
     """What a value holds: names, types and defaults."""
-    if issubclass(cls, tuple | BaseModel) or is_dataclass(cls):
+    if issubclass(cls, tuple | BaseModel) or dataclasses.is_dataclass(cls) or typing.is_typeddict(cls):
         for name, annotation in inspect.get_annotations(cls).items():
             type_ = ANNOTATED.sub(r"\1", str(getattr(annotation, "__forward_arg__", annotation)))
-            tag = name == "type" and type_.startswith("Literal")
+            tag = name == "type" and type_.startswith("Literal") and issubclass(cls, BaseModel)
             if not name.startswith("_") and name != "model_config" and not tag:
                 yield f"{name}: {type_}{given(default_of(cls, name))}"
 
@@ -193,19 +304,24 @@ def default_of(cls: type, name: str) -> Any:
     if issubclass(cls, BaseModel):
         field = cls.model_fields[name]
         return inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+    if dataclasses.is_dataclass(cls):
+        own = next(each for each in dataclasses.fields(cls) if each.name == name)
+        if own.default_factory is not dataclasses.MISSING:
+            return own.default_factory()
+        return inspect.Parameter.empty if own.default is dataclasses.MISSING else own.default
     return getattr(cls, "_field_defaults", {}).get(name, inspect.Parameter.empty)
 
 
 def properties(cls: type) -> Iterator[tuple[str, str, str]]:
     """What a value tells beside what it holds."""
     for name, found in vars(cls).items():
-        if isinstance(found, property) and not name.startswith("_"):
+        if isinstance(found, property) and not name.startswith("_") and f"{cls.__name__}.{name}" not in BEHIND:
             type_ = str(inspect.signature(found.fget).return_annotation) if found.fget else ""
-            yield name, type_.replace("|", "\\|"), prose(found)
+            yield name, type_.replace("|", "\\|"), " ".join(prose(found).split())
 
 
-def signed(name: str, method: Callable[..., Any]) -> str:
-    """A signature as it is written."""
+def signed(name: str, method: Callable[..., Any], *, made: bool = False) -> str:
+    """A signature as it is written; that of a class without what it returns."""
     signature = inspect.signature(method)
     shown: list[str] = []
     parameters = list(signature.parameters.values())
@@ -217,7 +333,7 @@ def signed(name: str, method: Callable[..., Any]) -> str:
         if each.name not in {"self", "cls"}:
             star = "**" if each.kind is each.VAR_KEYWORD else ""
             shown.append(f"{star}{each.name}: {each.annotation}{given(each.default)}")
-    return call(name, shown, f" -> {signature.return_annotation}")
+    return call(name, shown, "" if made else f" -> {signature.return_annotation}")
 
 
 def given(default: object) -> str:
@@ -238,7 +354,7 @@ def call(name: str, parts: list[str], result: str = "") -> str:
 def error_tree(root: type = errors.ClewError, depth: int = 0) -> Iterator[str]:
     """The errors, each under the one that catches it, too."""
     yield f"{'  ' * depth}- **{root.__name__}**: {' '.join(prose(root).split())}"
-    for each in vars(errors).values():
+    for each in [*vars(errors).values(), *vars(run_errors).values()]:
         if isinstance(each, type) and each.__bases__ == (root,):
             yield from error_tree(each, depth + 1)
 

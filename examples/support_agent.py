@@ -57,7 +57,7 @@ def desk(engine: Engine) -> Agent:
     """The agent: it knows nothing of any conversation."""
     online = "OPENAI_API_KEY" in os.environ
     return Agent(
-        OpenAIChatClient(model="gpt-5-mini") if online else ScriptedChatClient(script),
+        OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script),
         engine=engine,
         name="Desk",
         instructions="You help customers with their orders. Look an order up before you pay anything back.",

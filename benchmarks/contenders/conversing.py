@@ -60,7 +60,7 @@ def main(opening: Opening) -> None:
 
 async def _measured(opening: Opening, address: str, turns: int, rest: list[str]) -> dict[str, Any]:
     texts = _texts(turns)
-    found = {}
+    found: dict[str, Any] = {}
     async with opening(address, rest) as contender:
         for shape in SHAPES:
             say = await contender.converse(shape)

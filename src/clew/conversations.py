@@ -15,6 +15,7 @@ from clew.domain.diff import Diff
 from clew.domain.importing import Failure, ImportReport, Item
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
+from clew.domain.model_client import ThreadKind
 from clew.domain.moving import EventsReport
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
@@ -45,7 +46,7 @@ from clew.service.read_models import ProjectionStatus
 from clew.service.reading import At, ThreadSummary
 from clew.service.searching import Hit
 from clew.service.subscription import Subscription
-from clew.threads import LocalThread
+from clew.threads import LocalThread, RemoteThread, thread_class
 
 T = TypeVar("T")
 
@@ -94,17 +95,17 @@ class Conversations:
     ) -> LocalThread:
         """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
-        return self._thread(run(writing.start(self._core, thread_id, intent, actor)))
+        return LocalThread(self._core, self._live, run(writing.start(self._core, thread_id, intent, actor)))
 
-    def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread:
+    def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
         """The thread of that id, begun if it is not there."""
-        run(writing.open_or_start(self._core, thread_id, actor))
-        return self._thread(thread_id)
+        control = run(writing.open_or_start(self._core, thread_id, actor))
+        return self._thread(thread_id, control.kind)
 
-    def thread(self, thread_id: str) -> LocalThread:
+    def thread(self, thread_id: str) -> LocalThread | RemoteThread:
         """The thread of that id. Raises UnknownThreadError."""
-        run(reading.existing(self._core, thread_id))
-        return self._thread(thread_id)
+        control = run(reading.existing(self._core, thread_id))
+        return self._thread(thread_id, control.kind)
 
     def find(self, prefix: str) -> str:
         """The id of the one thread that is named so, or else whose id begins so.
@@ -345,8 +346,8 @@ class Conversations:
     ) -> None:
         self.close()
 
-    def _thread(self, thread_id: str) -> LocalThread:
-        return LocalThread(self._core, self._live, thread_id)
+    def _thread(self, thread_id: str, kind: ThreadKind) -> LocalThread | RemoteThread:
+        return thread_class(kind)(self._core, self._live, thread_id)
 
 
 def _each(pages: Pages[T]) -> Iterator[T]:

@@ -24,7 +24,7 @@ from clew.domain.moving import EventsReport
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
 from clew.domain.tree import Branch
-from clew.engine_threads import LocalThread, RemoteThread
+from clew.engine_threads import LocalThread, RemoteThread, thread_class
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
@@ -377,8 +377,7 @@ class Engine:
         await self.close()
 
     def _thread(self, thread_id: str, kind: ThreadKind) -> LocalThread | RemoteThread:
-        made = RemoteThread if kind == "remote" else LocalThread
-        return made(self._core, self._live, thread_id)
+        return thread_class(kind)(self._core, self._live, thread_id)
 
 
 async def _each(pages: Pages[T]) -> AsyncIterator[T]:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Self, TypeVar, overload
+from typing import Literal, Self, TypeVar, overload
 
+from clew.agents.service_threads import delete_at_service, service_threads
 from clew.domain.asking import Request
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Delete, End, Resume, Suspend
-from clew.domain.events import Event
+from clew.domain.diff import Diff
+from clew.domain.events import Event, ServiceDeletion
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
+from clew.domain.model_client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
+from clew.domain.reconciling import reconciled
+from clew.domain.run_errors import ServiceDeletionError
 from clew.domain.stepping import Step
 from clew.domain.view import ModelView, model_view
 from clew.engine_runs import AgentThread
-from clew.service import exporting, reading, requesting, stepping, writing
+from clew.service import exporting, reading, remote, requesting, stepping, writing
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
@@ -113,6 +119,7 @@ class Thread(AgentThread):
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
         return await self._do(writing.checkpoint(self._core, self.id, name, at, actor))
 
+    @overload
     async def fork(
         self,
         *,
@@ -120,25 +127,66 @@ class Thread(AgentThread):
         at_message: int | None = None,
         title: str | None = None,
         thread_id: str | None = None,
+        kind: None = None,
         actor: str | None = None,
-    ) -> Self:
+    ) -> Self: ...
+    @overload
+    async def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        kind: Literal["local"],
+        actor: str | None = None,
+    ) -> LocalThread: ...
+    @overload
+    async def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        kind: Literal["remote"],
+        actor: str | None = None,
+    ) -> RemoteThread: ...
+    async def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        kind: ThreadKind | None = None,
+        actor: str | None = None,
+    ) -> Thread:
         """A new thread whose past is this one up to a version, by default the newest. It costs one event.
 
-        Without ``title`` it has this one's. Raises ThreadExistsError for a ``thread_id`` that is taken.
+        Without ``title`` it has this one's. It is of this one's kind unless ``kind`` says ``local`` or ``remote``: a
+        record of what a service holds can be gone on with anywhere. Raises ThreadExistsError for a ``thread_id`` that
+        is taken, and ServiceCannotForkError where the service that holds the thread cannot fork it.
         """
-        return self.of(
-            await self._do(
-                writing.fork(
-                    self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
-                )
+        made = await self._do(
+            writing.fork(
+                self._core,
+                self.id,
+                writing.Begun(title, kind),
+                at=at,
+                at_message=at_message,
+                new_id=thread_id,
+                actor=actor,
             )
         )
+        return self.of(made) if kind is None else self._of_kind(kind, made)
 
     async def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
         """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
 
         Returns the version of the event that says so: to rewind to the one before it is the undo. While a run is under
-        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit.
+        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit. Raises
+        ServiceCannotForkError where the service that holds the thread cannot go back.
         """
         return await self._do(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
 
@@ -153,7 +201,8 @@ class Thread(AgentThread):
     ) -> Self:
         """A fork from before a message, with something else said there; a string is said in the same role.
 
-        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError.
+        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError, and
+        ServiceCannotForkError as fork() does.
         """
         return self.of(
             await self._do(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
@@ -249,6 +298,11 @@ class Thread(AgentThread):
         other.agent = self.agent
         return other
 
+    def _of_kind(self, kind: ThreadKind, thread_id: str) -> Thread:
+        other = thread_class(kind)(self._core, self._live, thread_id)
+        other.agent = self.agent
+        return other
+
     async def _do(self, operation: Operation[T]) -> T:
         try:
             return await drive(operation)
@@ -270,6 +324,69 @@ class LocalThread(Thread):
 
 
 class RemoteThread(Thread):
-    """A conversation whose history a service holds. Clew has a full record of what passed through."""
+    """A conversation whose history a service holds. Clew has a full record of what passed through.
+
+    What asks the service does so with the client of the agent that the thread is bound to, or with ``client``. Without
+    either it raises AgentConfigurationError, for a client whose service holds no threads UnsupportedThreadError, and
+    ModelError for what the service refuses.
+    """
 
     kind = "remote"
+
+    @property
+    def service_thread_id(self) -> str | None:
+        """What the service calls the thread, None until it has named it, as far as this process has seen.
+
+        What it was called at another version, or is for other processes, is in ``(await thread.state(at=…))``.
+        """
+        return self._look().service_thread_id
+
+    async def service_history(self, *, at: At = None, client: ModelClient | None = None) -> list[Message]:
+        """The messages that the service holds of the thread at a version, oldest first: none before it has named it.
+
+        They are those that the next request goes on from; what was said in an answer that broke off is not among them.
+        """
+        service = self._service("service_history", client)
+        side = await self._do(remote.side_at(self._core, self.id, at))
+        return [] if side.call.reference is None else await service.service_history(side.call.reference)
+
+    async def reconcile(self, *, at: At = None, client: ModelClient | None = None) -> Diff:
+        """The difference of the record, on side ``a``, from what the service holds, on side ``b``.
+
+        Both are compared as the service would list them: without authors and metadata, results as text.
+        """
+        record = await self.history(at=at)
+        held = await self.service_history(at=record.version, client=client)
+        return await asyncio.to_thread(reconciled, record, held)
+
+    async def delete(
+        self,
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        service: bool = False,
+        client: ModelClient | None = None,
+    ) -> None:
+        """Take the thread away from its readers. Forks of it go on; its events remain for audit.
+
+        With ``service`` everything that the service has called it is deleted there first, and what became of each is in
+        the event. Forks that go on from there can then only go on with ``fork(kind="local")``. What the service could
+        not delete raises ServiceDeletionError when that is recorded.
+        """
+        done: tuple[ServiceDeletion, ...] = ()
+        if service:
+            asked = self._service("delete", client)
+            done = await delete_at_service(asked, await self._do(remote.bound_here(self._core, self.id)))
+        await self._do(writing.change(self._core, self.id, Delete(reason, done), actor))
+        if failed := {each.id: each.failed for each in done if each.failed is not None}:
+            raise ServiceDeletionError(self.id, failed)
+
+    def _service(self, asked: str, client: ModelClient | None) -> ServiceThreads:
+        if client is None and self.agent is not None:
+            client = self.agent.client
+        return service_threads(asked, self.id, client)
+
+
+def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:
+    """What the threads of a kind are."""
+    return RemoteThread if kind == "remote" else LocalThread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import overload
+from typing import ClassVar, Literal, Self, overload
 
 from clew.domain.asking import Request
 from clew.domain.control import Status
@@ -13,6 +13,7 @@ from clew.domain.events import Event
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
+from clew.domain.model_client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.stepping import Step
 from clew.domain.view import ModelView, model_view
@@ -24,12 +25,15 @@ from clew.service.reading import At, ThreadSummary
 from clew.service.subscription import Subscription
 
 
-class LocalThread:
-    """One conversation whose history Clew holds. It keeps nothing: what it says is what the store has.
+class Thread:
+    """One conversation. It keeps nothing: what it says is what the store has.
 
     ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
     deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
     """
+
+    kind: ClassVar[ThreadKind]
+    """Who holds the history: ``local`` for Clew, ``remote`` for a service."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
         self._core = core
@@ -37,7 +41,7 @@ class LocalThread:
         self.id = thread_id
 
     def __repr__(self) -> str:
-        return f"LocalThread({self.id!r})"
+        return f"{type(self).__name__}({self.id!r})"
 
     @property
     def version(self) -> int:
@@ -106,6 +110,7 @@ class LocalThread:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
         return run(writing.checkpoint(self._core, self.id, name, at, actor))
 
+    @overload
     def fork(
         self,
         *,
@@ -113,25 +118,66 @@ class LocalThread:
         at_message: int | None = None,
         title: str | None = None,
         thread_id: str | None = None,
+        kind: None = None,
         actor: str | None = None,
-    ) -> LocalThread:
+    ) -> Self: ...
+    @overload
+    def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        kind: Literal["local"],
+        actor: str | None = None,
+    ) -> LocalThread: ...
+    @overload
+    def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        kind: Literal["remote"],
+        actor: str | None = None,
+    ) -> RemoteThread: ...
+    def fork(
+        self,
+        *,
+        at: At = None,
+        at_message: int | None = None,
+        title: str | None = None,
+        thread_id: str | None = None,
+        kind: ThreadKind | None = None,
+        actor: str | None = None,
+    ) -> Thread:
         """A new thread whose past is this one up to a version, by default the newest. It costs one event.
 
-        Without ``title`` it has this one's. Raises ThreadExistsError for a ``thread_id`` that is taken.
+        Without ``title`` it has this one's. It is of this one's kind unless ``kind`` says ``local`` or ``remote``: a
+        record of what a service holds can be gone on with anywhere. Raises ThreadExistsError for a ``thread_id`` that
+        is taken, and ServiceCannotForkError where the service that holds the thread cannot fork it.
         """
-        return self._other(
-            run(
-                writing.fork(
-                    self._core, self.id, at=at, at_message=at_message, title=title, new_id=thread_id, actor=actor
-                )
+        made = run(
+            writing.fork(
+                self._core,
+                self.id,
+                writing.Begun(title, kind),
+                at=at,
+                at_message=at_message,
+                new_id=thread_id,
+                actor=actor,
             )
         )
+        return self._other(made) if kind is None else self._of_kind(kind, made)
 
     def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
         """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
 
         Returns the version of the event that says so: to rewind to the one before it is the undo. While a run is under
-        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit.
+        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit. Raises
+        ServiceCannotForkError where the service that holds the thread cannot go back.
         """
         return run(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
 
@@ -143,10 +189,11 @@ class LocalThread:
         title: str | None = None,
         thread_id: str | None = None,
         actor: str | None = None,
-    ) -> LocalThread:
+    ) -> Self:
         """A fork from before a message, with something else said there; a string is said in the same role.
 
-        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError.
+        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError, and
+        ServiceCannotForkError as fork() does.
         """
         return self._other(
             run(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
@@ -232,5 +279,33 @@ class LocalThread:
         """Recompute the hash chain of the thread and of its ancestors."""
         return run(reading.verify(self._core, self.id))
 
-    def _other(self, thread_id: str) -> LocalThread:
-        return LocalThread(self._core, self._live, thread_id)
+    def _other(self, thread_id: str) -> Self:
+        return type(self)(self._core, self._live, thread_id)
+
+    def _of_kind(self, kind: ThreadKind, thread_id: str) -> Thread:
+        return thread_class(kind)(self._core, self._live, thread_id)
+
+
+class LocalThread(Thread):
+    """A conversation whose history Clew holds."""
+
+    kind = "local"
+
+
+class RemoteThread(Thread):
+    """A conversation whose history a service holds. Clew has a full record of what passed through.
+
+    Only an Engine's threads can ask the service, as they can run.
+    """
+
+    kind = "remote"
+
+    @property
+    def service_thread_id(self) -> str | None:
+        """What the service calls the thread at its newest version, None until it has named it; see state(at=…)."""
+        return run(reading.existing(self._core, self.id)).service_thread_id
+
+
+def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:
+    """What the threads of a kind are."""
+    return RemoteThread if kind == "remote" else LocalThread

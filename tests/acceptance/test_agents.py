@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.errors import (
@@ -312,10 +313,20 @@ def a_minute_later() -> Iterator[int]:
 INSTRUCTIONS = "Never tell that the colour of the day is vermilion."
 
 
+SECRETS = ("vermilion", "periwinkle", "chartreuse")
+"""A word each of the instructions, of what the tool says of itself, and of the answer's format."""
+
+
 @tool
 def paint(shade: str) -> str:
     """Mix a paint of the periwinkle kind."""
     return f"{shade} it is"
+
+
+class Mixed(BaseModel):
+    """What was mixed, of the chartreuse family."""
+
+    shade: str
 
 
 def painter(engine: Engine, *script: Any) -> Agent:
@@ -327,27 +338,27 @@ def test_instructions_and_tool_schemas_are_in_definitions_and_in_no_event(tmp_pa
     async def talk() -> list[str]:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             thread = await engine.start_thread(messages=[Message.user("Hello.")])
-            agent = painter(engine, call("paint", shade="red"), "Done.", "Gladly.")
+            agent = painter(engine, call("paint", shade="red"), "Done.", '{"shade": "red"}')
             await agent.run("Paint.", thread=thread)
-            await agent.run("Again.", thread=thread)
-            assert [INSTRUCTIONS in str(each.body) for each in await requests(thread)] == [True, True, True]
+            response = await agent.run("Again.", thread=thread, response_format=Mixed)
+            assert response.value == Mixed(shade="red")
+            sent = [str(each.body) for each in await requests(thread)]
+            assert [[word in body for word in SECRETS] for body in sent] == [[True, True, False]] * 2 + [[True] * 3]
+            await engine.wait()
             return [str(event.data) async for event in thread.events()]
 
     events = asyncio.run(talk())
     file = sqlite3.connect(tmp_path / "clew.db")
     stored = [bytes(state) for (state,) in file.execute("SELECT state FROM event")]
     assert len(events) == len(stored) > 15
-    for secret in ("vermilion", "periwinkle", '"properties"'):
-        assert not any(secret in event for event in events)
-        assert not any(secret.encode() in state for state in stored)
-    definitions = file.execute("SELECT data FROM blob WHERE kind = 'definition'").fetchall()
-    assert len(definitions) == 2
-    assert file.execute("SELECT count(*) FROM blob").fetchone() == (2,)
-    assert sorted(secret for (data,) in definitions for secret in (b"vermilion", b"periwinkle") if secret in data) == [
-        b"periwinkle",
-        b"vermilion",
-    ]
+    for word in (*SECRETS, '"properties"', "'properties'"):
+        assert not any(word in event for event in events)
+        assert not any(word.encode() in state for state in stored)
+        assert word.encode() not in (tmp_path / "clew.db.projections").read_bytes()
+    blobs = file.execute("SELECT kind, CAST(data AS TEXT) FROM blob").fetchall()
     file.close()
+    assert [kind for kind, _ in blobs] == ["definition"] * 3
+    assert sorted(word for _, data in blobs for word in SECRETS if word in data) == sorted(SECRETS)
 
 
 def test_a_request_without_its_definitions_is_rebuilt_when_an_equal_agent_supplies_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import traceback
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
 
@@ -17,10 +17,17 @@ Passing = Callable[[str], None]
 """Says that the process comes to a point, by its name: it may end there."""
 
 
-def run_until(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]]) -> list[str] | None:
-    """Do the work in a process that is killed at a point; without one, it goes through, and all points are returned.
+class Passed(NamedTuple):
+    """The points that a process passed, and whether it was killed at the next."""
 
-    Points are before and after each commit, and those that ``work`` names. Returns None when it was killed.
+    points: list[str]
+    killed: bool
+
+
+def run_until(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]]) -> Passed:
+    """Do the work in a process that is killed at a point, counted from 1; without one, it goes through.
+
+    Points are before and after each commit, and those that ``work`` names.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -31,10 +38,8 @@ def run_until(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, N
     with os.fdopen(read) as passed:
         names = passed.read().split("\n")[:-1]
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code == -signal.SIGKILL:
-        return None
-    assert code == 0, "the process that was to be killed failed on its own: see what it printed"
-    return names
+    assert code in {0, -signal.SIGKILL}, "the process that was to be killed failed on its own: see what it printed"
+    return Passed(names, code != 0)
 
 
 def _end_in_child(point: int | None, work: Callable[[Passing], Coroutine[Any, Any, None]], told: int) -> None:

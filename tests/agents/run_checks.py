@@ -52,7 +52,8 @@ def check_body(body: JsonObject) -> None:
     if "messages" in sent:
         check_chat(sent["messages"], {each["function"]["name"] for each in sent.get("tools", ())})
     else:
-        check_items(sent["input"], {each["name"] for each in sent.get("tools", ())})
+        goes_on = bool({"previous_response_id", "conversation"} & set(sent))
+        check_items(sent["input"], {each["name"] for each in sent.get("tools", ())}, remote=goes_on)
 
 
 async def check_store(engine: Engine, thread: Thread, events: Iterable[Event]) -> Control:

@@ -244,8 +244,8 @@ async def test_what_was_left_is_recorded_before_the_store_is_closed(tmp_path: Pa
         async for _ in agent.run("Go", thread=thread, stream=True):
             break
     async with Engine.open(url) as engine:
-        thread = await engine.thread(thread.id)
-        assert (await types_of(thread))[-3:] == ["message-appended", "answer-interrupted", "run-abandoned"]
+        again = await engine.thread(thread.id)
+        assert (await types_of(again))[-3:] == ["message-appended", "answer-interrupted", "run-abandoned"]
         said_last = (await thread.history()).messages[-1].text
         assert said_last
         assert "Many words that are never heard.".startswith(said_last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.killed import Passing, run_until
+from tests.agents.killed import Passed, Passing, run_until
 from tests.agents.run_checks import check_body, check_requests, check_store, events_of
 
 from clew.agents.agent import Agent
@@ -23,7 +24,7 @@ from clew.agents.tools import ToolContext, tool
 from clew.domain.events import MessageAppended
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.run_errors import ApprovalNotPendingError, NoOpenRunError
+from clew.domain.run_errors import ApprovalNotPendingError, NoOpenRunError, RunInProgressError
 from clew.domain.run_events import ToolFinished, ToolStarted
 from clew.engine import Engine
 from clew.engine_threads import Thread
@@ -51,13 +52,18 @@ class Store:
         file = self.folder / "effects"
         return file.read_text().split("\n")[:-1] if file.exists() else []
 
+    @property
+    def done(self) -> Counter[int]:
+        """How often each step was done."""
+        return Counter(int(each.split()[0]) for each in self.effects)
+
     def copy(self, name: str) -> Store:
         return Store(Path(shutil.copytree(self.folder, self.folder.parent / name)))
 
-    def open(self) -> Engine:
-        """Where the lease of whoever was killed has run out."""
+    def open(self, *, later: int = 60) -> Engine:
+        """So many seconds later, when the lease of whoever was killed has run out."""
         return Engine.open(
-            f"{self.url}?synchronous=OFF", embedded=False, now=lambda: clock.now() + 60 * MICROSECONDS
+            f"{self.url}?synchronous=OFF", embedded=False, now=lambda: clock.now() + later * MICROSECONDS
         )
 
 
@@ -88,7 +94,7 @@ def agent_of(store: Store, engine: Engine, *, parallel: bool, idempotent: bool, 
     return Agent(client, engine=engine, name="Worker", instructions="Do as you are told.", tools=[step], retries=0)
 
 
-def leave(store: Store, point: int | None, *, parallel: bool, stream: bool) -> list[str] | None:
+def leave(store: Store, point: int | None, *, parallel: bool, stream: bool) -> Passed:
     """Have a process run the agent, and be killed at a point."""
 
     async def work(passing: Passing) -> None:
@@ -119,6 +125,14 @@ class Left:
 
 
 async def left_in(thread: Thread) -> Left:
+    types = {event.type for event in await events_of(thread)}
+    finished = frozenset(await steps_of(thread, ToolFinished))
+    unknown = frozenset(await steps_of(thread, ToolStarted)) - finished
+    return Left("run-started" in types, "run-completed" in types, finished, unknown)
+
+
+async def steps_of(thread: Thread, kind: type[ToolStarted | ToolFinished]) -> Counter[int]:
+    """How often the log says this of each step."""
     events = await events_of(thread)
     calls = {
         (event.version, index): json.loads(content.arguments)["number"]
@@ -127,13 +141,7 @@ async def left_in(thread: Thread) -> Left:
         for index, content in enumerate(event.data.message.contents)
         if isinstance(content, FunctionCall)
     }
-    told: dict[type, set[int]] = {ToolStarted: set(), ToolFinished: set()}
-    for event in events:
-        if isinstance(event.data, ToolStarted | ToolFinished):
-            told[type(event.data)].add(calls[event.data.message, event.data.index])
-    types = {event.type for event in events}
-    finished = frozenset(told[ToolFinished])
-    return Left("run-started" in types, "run-completed" in types, finished, frozenset(told[ToolStarted]) - finished)
+    return Counter(calls[event.data.message, event.data.index] for event in events if isinstance(event.data, kind))
 
 
 async def going_on(agent: Agent, thread: Thread) -> AgentResponse | None:
@@ -157,25 +165,28 @@ async def checked(store: Store, engine: Engine, thread: Thread) -> Counter[int]:
     assert (await check_store(engine, thread, events)).run is None
     keys = {tuple(each.split()) for each in store.effects}
     assert len({number for number, _ in keys}) == len(keys), "a step was done with two keys"
-    return Counter(int(each.split()[0]) for each in store.effects)
+    return store.done
 
 
 # What is done after the kill
 
 
-async def continued(store: Store, whole: list[Message | None], *, parallel: bool) -> None:
+async def continued(store: Store, whole: list[Message | None], *, parallel: bool, later: int = 60) -> None:
     """With tools that may be called twice, the history is that of a run that nothing happened to."""
-    async with store.open() as engine:
+    async with store.open(later=later) as engine:
         agent = agent_of(store, engine, parallel=parallel, idempotent=True)
         thread = await engine.thread(THREAD)
         left = await left_in(thread)
-        before = Counter(int(each.split()[0]) for each in store.effects)
+        before = store.done
         await going_on(agent, thread)
         assert await messages_of(thread) == whole
         done = await checked(store, engine, thread)
         for number in (1, 2, 3):
-            again = number in left.unknown
-            assert done[number] == (before[number] + again if again else 1)
+            if number in left.finished:
+                assert done[number] == before[number]
+            else:
+                assert done[number] == before[number] + 1
+            assert 1 <= done[number] <= (await steps_of(thread, ToolStarted))[number]
         assert (await agent.run(LATER, thread=thread)).text == "Fine."
 
 
@@ -185,13 +196,13 @@ async def asked(store: Store, whole: list[Message | None], *, parallel: bool, ap
         agent = agent_of(store, engine, parallel=parallel, idempotent=False)
         thread = await engine.thread(THREAD)
         left = await left_in(thread)
-        before = Counter(int(each.split()[0]) for each in store.effects)
+        before = store.done
         response = await going_on(agent, thread)
         approvals = await thread.approvals()
         assert approvals == ([] if response is None else response.approvals)
         assert {json.loads(each.call.arguments)["number"] for each in approvals} == left.unknown
         assert {each.reason for each in approvals} <= {"outcome-unknown"}
-        assert Counter(int(each.split()[0]) for each in store.effects) >= before
+        assert store.done >= before
         for each in approvals:
             await (each.approve(actor="user:1") if approve else each.reject("Too risky.", actor="user:1"))
             with pytest.raises(ApprovalNotPendingError):
@@ -248,17 +259,55 @@ def test_goes_on_from_wherever_it_was_killed(
     first.folder.mkdir()
     asyncio.run(begin(first))
     whole = first.copy("whole")
-    points = leave(whole, None, parallel=parallel, stream=stream)
-    assert points is not None
+    points = leave(whole, None, parallel=parallel, stream=stream).points
     expected = asyncio.run(read(whole))
     assert points.count("before a commit") == (4 if parallel else 8)
-    assert Counter(int(each.split()[0]) for each in whole.effects) == {1: 1, 2: 1, 3: 1}
+    assert whole.done == {1: 1, 2: 1, 3: 1}
     every = 1 if scale >= 1 or not stream else 3
     for point in range(1, len(points) + 1, every):
         killed = first.copy(f"{point}")
-        assert leave(killed, point, parallel=parallel, stream=stream) is None
+        assert leave(killed, point, parallel=parallel, stream=stream).killed
         for name, way in WAYS.items():
             asyncio.run(way(killed.copy(f"{point} {name}"), expected, parallel=parallel))
+
+
+def test_goes_on_when_whoever_goes_on_is_killed_too(tmp_path: Path, scale: float) -> None:
+    first = Store(tmp_path / "first")
+    first.folder.mkdir()
+    asyncio.run(begin(first))
+    whole = first.copy("whole")
+    points = leave(whole, None, parallel=True, stream=False).points
+    expected = asyncio.run(read(whole))
+    chance = random.Random(4)
+    for number in range(max(10, round(300 * scale))):
+        store = first.copy(str(number))
+        leave(store, chance.randint(2, len(points)), parallel=True, stream=False)
+
+        async def go_on(passing: Passing, store: Store = store) -> None:
+            async with store.open() as engine:
+                agent = agent_of(store, engine, parallel=True, idempotent=True, passing=passing)
+                await going_on(agent, await engine.thread(THREAD))
+
+        run_until(chance.randint(1, len(points)), go_on)
+        asyncio.run(continued(store, expected, parallel=True, later=120))
+
+
+def test_nobody_goes_on_while_the_lease_lasts(tmp_path: Path) -> None:
+    store = Store(tmp_path / "first")
+    store.folder.mkdir()
+    asyncio.run(begin(store))
+    leave(store, 4, parallel=False, stream=False)
+
+    async def go_on() -> None:
+        async with store.open(later=0) as engine:
+            agent = agent_of(store, engine, parallel=False, idempotent=True)
+            thread = await engine.thread(THREAD)
+            with pytest.raises(RunInProgressError):
+                await agent.continue_run(thread)
+            with pytest.raises(RunInProgressError):
+                await agent.run(LATER, thread=thread)
+
+    asyncio.run(go_on())
 
 
 async def read(store: Store) -> list[Message | None]:

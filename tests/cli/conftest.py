@@ -36,6 +36,7 @@ def clew(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "CLEW_DB"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")  # `clew chat` wants one before all
     return CalledClew(tmp_path, capsys, monkeypatch)
 
 

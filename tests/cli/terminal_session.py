@@ -23,6 +23,9 @@ from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
 PATIENCE = 60.0
 """Seconds after which a screen that does not come is a failure."""
 
+AGAIN = 5.0
+"""Seconds after which a key is pressed again."""
+
 # The command needs the terminal as its own, so that Ctrl-C and changes of its size reach it.
 _LAUNCH = "import os, sys; os.login_tty(int(sys.argv[1])); os.execvp(sys.argv[2], sys.argv[2:])"
 _TOP = "\x1b[H"
@@ -39,6 +42,7 @@ class Session:
         self.modes = self._modes()
         self.output = ""
         self._read = b""
+        self._told = 0
         self.process = subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, str(self._terminal), *COMMAND, *arguments],
             cwd=folder,
@@ -87,6 +91,13 @@ class Session:
         """Wait until this was written."""
         self._wait(lambda: text in self.output, text)
 
+    def then_said(self, text: str) -> str:
+        """Wait until this was written after what was waited for so before; returns what came up to its end."""
+        start = self._told
+        self._wait(lambda: text in self.output[start:], text)
+        self._told = self.output.index(text, start) + len(text)
+        return self.output[start : self._told]
+
     def end(self) -> int:
         """The exit code, when the command has ended."""
         until = time.monotonic() + PATIENCE
@@ -109,6 +120,17 @@ class Session:
 
     def interrupt(self) -> None:
         self.press("\x03")
+
+    def interrupt_until(self, text: str) -> None:
+        """Press Ctrl-C until this is written: a readline that is not waiting yet sees it with the next one."""
+        start, until = self._told, time.monotonic() + PATIENCE
+        while text not in self.output[start:]:
+            assert time.monotonic() < until, self.output
+            self.interrupt()
+            again = time.monotonic() + AGAIN
+            while text not in self.output[start:] and time.monotonic() < again:
+                self._take(0.2)
+        self.then_said(text)
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)

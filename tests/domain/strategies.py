@@ -100,7 +100,7 @@ DATA: dict[type[ThreadEvent], st.SearchStrategy[Any]] = {
     ThreadLabelled: st.builds(ThreadLabelled, labels=objects),
     MessageAppended: st.builds(MessageAppended, message=messages),
     MessageRedacted: st.builds(MessageRedacted, version=positive, digest=texts, stub=texts, reason=optional_texts),
-    HistoryRewound: st.builds(HistoryRewound, to=positive),
+    HistoryRewound: st.builds(HistoryRewound, to=positive, service_thread_id=optional_texts),
     CheckpointMade: st.builds(CheckpointMade, name=texts, at=positive),
     ThreadSuspended: st.builds(ThreadSuspended, reason=optional_texts),
     ThreadResumed: st.builds(ThreadResumed),

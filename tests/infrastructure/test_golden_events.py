@@ -116,6 +116,7 @@ SAMPLES: dict[str, ThreadEvent | Shredded] = {
     "raw": _said(Raw(), Raw(value=_ODD)),
     "redacted": MessageRedacted(version=2, digest="cd" * 32, stub="\x02{}", reason="asked"),
     "rewound": HistoryRewound(to=2),
+    "rewound-remote": HistoryRewound(to=2, service_thread_id="resp_1"),
     "checkpoint": CheckpointMade(name="before refund", at=2),
     "suspended": ThreadSuspended(reason="waiting"),
     "resumed": ThreadResumed(),

@@ -13,7 +13,7 @@ from clew.domain.importing import read_conversation
 from clew.domain.messages import Message
 from clew.service.importing import import_conversation
 from clew.service.operations import run
-from clew.threads import LocalThread
+from clew.threads import Thread
 
 DEPTH = 1_000
 
@@ -44,7 +44,7 @@ def test_a_fork_at_any_version_has_its_parents_history_costs_one_event_and_stand
             whole = thread.history().messages
             assert len(whole) == len(messages)
             last = thread.version
-            forks: list[tuple[LocalThread, int]] = []
+            forks: list[tuple[Thread, int]] = []
             for version in range(1, last + 1):
                 before = log.last_position()
                 forks.append((thread.fork(at=version), version))

@@ -161,7 +161,7 @@ def test_refuses_a_thread_that_has_moved_on_or_differs(core: Core) -> None:
 
 def test_compares_with_the_present_path_after_a_rewind(core: Core) -> None:
     import_values(core, conversation(HELLO, HI))
-    run(writing.rewind(core, thread_id("c"), 2, None))
+    run(writing.rewind(core, thread_id("c"), 2, abandon_run=False, actor=None))
     assert import_values(core, conversation(HELLO)).skipped == 1
     assert import_values(core, conversation(HELLO, BYE)).messages == 1
     assert export_all(core) == [conversation(HELLO, BYE)]
@@ -182,11 +182,8 @@ def test_refuses_a_thread_of_the_same_id_that_was_not_imported(core: Core) -> No
     (failed,) = import_values(core, conversation(HELLO)).failed
     assert "taken by another thread" in failed.error
     run(writing.start(core, "parent", Start(), None))
-    run(
-        writing.fork(
-            core, "parent", at=None, at_message=None, title=None, new_id=thread_id("d"), actor=None, messages=()
-        )
-    )
+    plain = writing.Begun()
+    run(writing.fork(core, "parent", plain, at=None, at_message=None, new_id=thread_id("d"), actor=None))
     (failed,) = import_values(core, conversation(id="d")).failed
     assert "taken by another thread" in failed.error
 
@@ -278,7 +275,8 @@ def test_exports_imported_threads_first_then_the_others_by_creation(
     run(writing.start(core, "own", Start(title="Own", metadata={"k": 1}, messages=(Message.user("Hello"),)), None))
     import_values(core, conversation(HELLO, id="z"), conversation(HELLO, id="gone"), conversation(HELLO, id="a"))
     run(writing.start(core, "later", Start(), None))
-    run(writing.fork(core, thread_id("z"), at=None, at_message=None, title="F", new_id="f", actor=None, messages=()))
+    titled = writing.Begun("F")
+    run(writing.fork(core, thread_id("z"), titled, at=None, at_message=None, new_id="f", actor=None))
     change(core, "gone", Delete())
     assert [each["id"] for each in export_all(core)] == ["z", "a", "own", "later"]
     with_forks = export_all(core, forks=True)

@@ -290,10 +290,10 @@ def test_says_that_a_message_is_redacted_when_the_read_models_cannot_be_reached(
         file.seek(8_192)
         file.write(b"\xff" * 40_960)
     with Conversations.open(file_url, embedded=False) as conversations:
-        thread = conversations.thread(thread.id)
+        again = conversations.thread(thread.id)
         with pytest.raises(StoreUnavailableError, match=r"is redacted, by version 3.*Delete it"):
-            thread.redact(2)
-        assert thread.history().messages[0].redacted
+            again.redact(2)
+        assert again.history().messages[0].redacted
 
 
 REDACT = """

@@ -17,7 +17,7 @@ from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.names import parse_stream_name
-from clew.threads import LocalThread
+from clew.threads import Thread
 
 STEPS = 100_000
 STEPS_AN_EXAMPLE = 200
@@ -361,7 +361,7 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
                 assert [hit.version for hit in found] == [event.version] * (id_ in having)
 
 
-def started(thread: LocalThread) -> None:
+def started(thread: Thread) -> None:
     """What begins a thread gives the thread, which the model has no word for."""
     assert thread.id
 

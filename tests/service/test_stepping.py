@@ -153,8 +153,8 @@ def test_reads_a_bounded_part_of_a_thread_however_long_it_is(
                 thread.rewind(to=thread.version - 50)
         name, versions = thread.id, random.Random(7).sample(range(1, thread.version), 40)
     with Conversations.open(file_url) as conversations:
-        thread = conversations.thread(name)
-        thread.step()  # the newest control is known from now on
+        again = conversations.thread(name)
+        again.step()  # the newest control is known from now on
         rows: list[int] = []
         recorder = conversations._core.log.recorder  # type: ignore[attr-defined]  # the log is an application
         lineage = recorder.lineage
@@ -167,6 +167,6 @@ def test_reads_a_bounded_part_of_a_thread_however_long_it_is(
         monkeypatch.setattr(recorder, "lineage", counting)
         for version in versions:
             rows.clear()
-            assert thread.step(at=version).version == version
+            assert again.step(at=version).version == version
             assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * stepping.PAGE + 2, (version, rows)
             assert len(rows) <= 6, (version, rows)

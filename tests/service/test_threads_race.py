@@ -16,7 +16,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import ConflictError, ThreadExistsError, ThreadStatusError
 from clew.domain.messages import Message
 from clew.domain.ports import Submitted, Write
-from clew.threads import LocalThread
+from clew.threads import Thread
 
 THREADS = 16
 EACH = 12
@@ -48,7 +48,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def holds_everything(conversations: Conversations, thread: LocalThread, writers: int, each: int) -> None:
+def holds_everything(conversations: Conversations, thread: Thread, writers: int, each: int) -> None:
     """Every message of every writer is there, in its writer's order, and the counts say so."""
     said = [message.text for message in thread.history()]
     assert sorted(said) == sorted(f"{writer} {number}" for writer in range(writers) for number in range(each))
@@ -175,7 +175,7 @@ def test_nothing_is_said_after_the_end_when_many_threads_race_for_it(conversatio
     for _ in range(5):
         thread = conversations.start_thread()
 
-        def work(writer: int, thread: LocalThread = thread) -> None:
+        def work(writer: int, thread: Thread = thread) -> None:
             try:
                 if writer == 3:
                     thread.end()

@@ -20,10 +20,10 @@ from clew.domain.errors import (
 from clew.domain.events import Event, to_time
 from clew.domain.messages import FunctionCall, Message
 from clew.service.subscription import Subscription
-from clew.threads import LocalThread
+from clew.threads import Thread
 
 
-def texts(thread: LocalThread, **at: Any) -> list[str]:
+def texts(thread: Thread, **at: Any) -> list[str]:
     return [message.text for message in thread.history(**at)]
 
 

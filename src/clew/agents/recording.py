@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 Step = RunEvent | Message
 
+_BEAT_SECONDS = LEASE_SECONDS / 3
+"""Seconds between two renewals of the lease while nothing is written."""
+
 
 async def seen_through(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
     """The outcome of work that goes on to its end, though its caller is cancelled; and that cancellation, if any.
@@ -183,7 +186,7 @@ class Recording:
     def _keep(self, *, final: bool) -> None:
         self.let_go()
         if not final:
-            self._beat = asyncio.get_running_loop().call_later(LEASE_SECONDS / 3, self._renew)
+            self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._renew)
 
     def let_go(self) -> None:
         """Renew the lease no more."""
@@ -192,7 +195,7 @@ class Recording:
             self._beat = None
 
     def _renew(self) -> None:
-        self._beat = asyncio.get_running_loop().call_later(LEASE_SECONDS / 3, self._renew)
+        self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._renew)
         self._beating = asyncio.ensure_future(self._hold())
 
     async def _hold(self) -> None:

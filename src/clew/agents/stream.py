@@ -13,17 +13,21 @@ from clew.domain.run_errors import RunStoppedError
 
 Stop = Callable[[], None]
 
+_AHEAD = 32
+"""Updates that a run may be ahead of whoever follows it. To wait for each to be taken costs more than to make it."""
+
 
 class AgentStream(AsyncIterator[AgentUpdate]):
     """The updates of a run, as they come; ``async for update in agent.run(…, stream=True)``.
 
-    The run waits for whoever follows it. Leaving the loop ends the run: what had come of the answer is kept, and that
-    it was stopped is recorded. ``async with`` sees to that being done when the block is left.
+    The run waits for whoever follows it when it is some updates ahead. Leaving the loop ends the run: what had come of
+    the answer is kept, and that it was stopped is recorded. ``async with`` sees to that being done when the block is
+    left.
     """
 
     def __init__(self, start: Callable[[Emit, Callable[[Stop], None]], Awaitable[AgentResponse]]) -> None:
         self._start = start
-        self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=1)
+        self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=_AHEAD)
         self._task: asyncio.Task[AgentResponse] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Stop | None = None

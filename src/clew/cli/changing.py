@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.json_values import Json
     from clew.service.reading import ThreadSummary
-    from clew.threads import LocalThread
+    from clew.threads import Thread
 
 
 def label(
@@ -105,7 +105,7 @@ def redact_text(event: Event) -> str:
     return f"Redacted version {event.version} of {one_line(event.thread_id)}, here and in every fork."
 
 
-def _changed(context: typer.Context, thread: str, change: Callable[[LocalThread], None]) -> ThreadSummary:
+def _changed(context: typer.Context, thread: str, change: Callable[[Thread], None]) -> ThreadSummary:
     """Change a thread; returns what a list says of it then."""
     with opened(context) as conversations:
         found = conversations.thread(conversations.find(thread))

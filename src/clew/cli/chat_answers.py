@@ -52,6 +52,7 @@ class Answers:
         self._console = rendering.console()
         self._open: Literal["text", "reasoning"] | None = None
         self._held = ""
+        self._ended = True
         self._streamed = False
         self.began = False
 
@@ -70,7 +71,7 @@ class Answers:
 
     def close(self) -> None:
         """End the line that is open."""
-        if self._open is not None:
+        if self._open is not None and (self._held or not self._ended):
             self._write(f"{safe(self._held)}\n", "text")
         self._open, self._held = None, ""
 
@@ -98,6 +99,7 @@ class Answers:
         self._write(safe(text.removesuffix("\r")), kind)
 
     def _write(self, shown: str, kind: Literal["text", "reasoning"]) -> None:
+        self._ended = shown.endswith("\n") if shown else self._ended
         if kind == "reasoning":
             self._console.print(Text(shown, style=_THOUGHT), end="", soft_wrap=True)
         else:

@@ -20,7 +20,7 @@ from clew.domain.run_events import RunStarted
 if TYPE_CHECKING:
     from clew.cli.chat_session import Chat
     from clew.domain.history import History, HistoryMessage
-    from clew.threads import LocalThread
+    from clew.threads import Thread
 
 BEGINNING = 60
 """Characters of a message that is told of."""
@@ -84,7 +84,7 @@ def _rewind(chat: Chat, to: str) -> None:
     )
 
 
-def _before(chat: Chat, thread: LocalThread, history: History) -> int:
+def _before(chat: Chat, thread: Thread, history: History) -> int:
     """The version before the user's last message, and before the run that began with it."""
     last: HistoryMessage | None = next((each for each in reversed(history.messages) if each.role == "user"), None)
     if last is None:

@@ -71,7 +71,7 @@ class Chat:
             self.note(f"Taken up again with: clew chat {quote(self._thread.id)}")
 
     @property
-    def thread(self) -> threads.LocalThread:
+    def thread(self) -> threads.Thread:
         """The thread that is talked on. Raises WrongUsage while nothing was said on a new one."""
         if not self._thread.version:
             raise WrongUsage(self.context, "Nothing was said yet, so there is no thread")

@@ -25,7 +25,7 @@ from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
-from clew.threads import LocalThread
+from clew.threads import Thread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,7 +95,7 @@ class _Demo:
         self._say_what_next(first)
         return {"ok": True, "steps": self._steps}
 
-    def _import(self, conversations: Conversations) -> LocalThread:
+    def _import(self, conversations: Conversations) -> Thread:
         self._begin("Import", "Three conversations with tool calls, in the OpenAI format: one event a message.")
         self._command("clew import demo.jsonl")
         report = conversations.import_files([self._folder / "demo.jsonl"])
@@ -109,7 +109,7 @@ class _Demo:
         listing.print_threads(conversations, self._console)
         self._end([shapes.thread(summary) for summary in conversations.threads()])
 
-    def _fork(self, first: LocalThread) -> LocalThread:
+    def _fork(self, first: Thread) -> Thread:
         self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event, copies nothing.")
         self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
         branch = first.fork(at_message=OFFER, title=WHAT_IF, thread_id=FORK_ID)
@@ -117,7 +117,7 @@ class _Demo:
         self._end(shapes.thread(branch.summary()))
         return branch
 
-    def _go_on(self, conversations: Conversations, branch: LocalThread) -> None:
+    def _go_on(self, conversations: Conversations, branch: Thread) -> None:
         self._begin("Go on differently", "The fork goes its own way; the thread that it came from stands still.")
         question, answer = "A new teapot, please.", "Gladly. It leaves the kiln on Monday."
         self._code(
@@ -130,13 +130,13 @@ class _Demo:
         reading.print_thread(conversations, branch.id, Moment(), self._console)
         self._end(shapes.history(branch.history(), []))
 
-    def _go_back_in_time(self, conversations: Conversations, first: LocalThread) -> None:
+    def _go_back_in_time(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Go back in time", "Any thread, as it was: at a version, a message, a moment or a checkpoint.")
         self._command(f"clew show {first.id[:4]} --at message:2")
         reading.print_thread(conversations, first.id, Moment(at_message=2), self._console)
         self._end(shapes.history(first.history(at_message=2), []))
 
-    def _rewind(self, conversations: Conversations, first: LocalThread) -> None:
+    def _rewind(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Checkpoint and rewind", "A name for a version, and a way back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
         self._command(f'clew checkpoint {first.id[:4]} "{CHECKPOINT}" --at {cut}')
@@ -148,7 +148,7 @@ class _Demo:
         reading.print_events(conversations, first.id, self._console)
         self._end(shapes.thread(first.summary()))
 
-    def _draw(self, conversations: Conversations, first: LocalThread) -> None:
+    def _draw(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Draw", "Each fork hangs at the version where it left its parent; ◆ is a checkpoint.")
         self._command(f"clew tree {first.id[:4]}")
         listing.print_tree(conversations, first.id, self._console)
@@ -161,7 +161,7 @@ class _Demo:
         searching.print_hits(conversations, found, self._console)
         self._end([shapes.hit(hit) for hit in found])
 
-    def _compare(self, conversations: Conversations, first: LocalThread, branch: LocalThread) -> None:
+    def _compare(self, conversations: Conversations, first: Thread, branch: Thread) -> None:
         self._begin("Compare", "The thread before it was rewound, and its fork: turn by turn, word by word.")
         cut = branch.summary().forked_at
         newest = first.events(after=cut or 0)
@@ -172,7 +172,7 @@ class _Demo:
             self._console.print(line, soft_wrap=True)
         self._end(shapes.diff(found, everything=False))
 
-    def _redact(self, conversations: Conversations, first: LocalThread) -> None:
+    def _redact(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Redact", "What a message says is destroyed: in the log, in every fork and in the index.")
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
@@ -188,7 +188,7 @@ class _Demo:
         self._code(
             '@tool(approval="always")',
             "def refund(euros: int) -> str:",
-            '    return "On its way."',
+            '    return f"{euros} euros paid"',
             'agent = Agent(client, engine=engine, name="Desk", tools=[refund])',
             'response = await agent.run("My kettle leaks.", thread=thread)',
             'await response.approvals[0].approve(actor="ada")',
@@ -197,19 +197,19 @@ class _Demo:
         asyncio.run(self._answer())
         self._command(f"clew log {DESK_ID[:4]}")
         reading.print_events(conversations, DESK_ID, self._console)
-        self._end(shapes.history(conversations.thread(DESK_ID).history(), []))
+        self._end([shapes.event(event) for event in conversations.thread(DESK_ID).events()])
 
     async def _answer(self) -> None:
         """What the step shows, with a script in the place of a model."""
 
         @tool(approval="always")
         def refund(euros: int) -> str:
-            return "On its way."
+            return f"{euros} euros paid"
 
         client = ScriptedChatClient([call("refund", euros=30), "I pay you back."])
         async with Engine.open(self._url("demo.db"), now=self._now) as engine:
             agent = Agent(client, engine=engine, name="Desk", tools=[refund])
-            thread = await engine.start_thread(thread_id=DESK_ID)
+            thread = await engine.start_thread("Kettle", thread_id=DESK_ID)
             response = await agent.run("My kettle leaks.", thread=thread)
             await response.approvals[0].approve(actor="ada")
             await agent.continue_run(thread)
@@ -243,7 +243,7 @@ class _Demo:
         """A clock of the demo's own."""
         return next(self._moments)
 
-    def _say_what_next(self, first: LocalThread) -> None:
+    def _say_what_next(self, first: Thread) -> None:
         program = _program()
         self._console.print()
         self._console.print(Rule(Text("What to try next", style="bold"), align="left", style="dim"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.history import History
     from clew.domain.run_summaries import RunSummary
-    from clew.threads import LocalThread
+    from clew.threads import Thread
 
 KEPT = 16
 """Events that are kept because others may name them."""
@@ -107,7 +107,7 @@ def runs(conversations: Conversations, history: History) -> list[RunSummary]:
     return run_summaries(conversations.thread(history.thread_id).events(at=history.version or None))
 
 
-def lookup(thread: Callable[[str], LocalThread]) -> Lookup:
+def lookup(thread: Callable[[str], Thread]) -> Lookup:
     """What finds the events that other events name, in the thread of that id.
 
     Several in a row name the same one, so the last are kept.

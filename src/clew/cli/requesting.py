@@ -14,7 +14,7 @@ from clew.cli.text import one_line, pretty_json, write_json
 
 if TYPE_CHECKING:
     from clew.domain.asking import Request
-    from clew.threads import LocalThread
+    from clew.threads import Thread
 
 NEAR = 100
 """Events that are read at once where the newest model call is looked for."""
@@ -63,7 +63,7 @@ def request(
         raise typer.Exit(NOT_VERIFIED)
 
 
-def newest_call(thread: LocalThread) -> int:
+def newest_call(thread: Thread) -> int:
     """The version of the newest model call, on the path or not. Raises UnknownVersionError when there is none."""
     from clew.domain.errors import UnknownVersionError
     from clew.domain.run_events import ModelCalled

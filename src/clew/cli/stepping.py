@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.cli.stepper import Stepper
     from clew.cli.terminal import Screen
     from clew.domain.stepping import Step
-    from clew.threads import LocalThread
+    from clew.threads import Thread
 
 NEAR = 100
 """Events that are read at once where the next or the previous message is looked for."""
@@ -48,7 +48,7 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
                     console.print(line, soft_wrap=True)
 
 
-def steps(thread: LocalThread, last: Step) -> Iterator[Step]:
+def steps(thread: Thread, last: Step) -> Iterator[Step]:
     """Every step up to one, in order, folded once. Each has the message that it appended, and no others."""
     from clew.domain.control import Control, advance
     from clew.domain.history import as_message
@@ -60,7 +60,7 @@ def steps(thread: LocalThread, last: Step) -> Iterator[Step]:
         yield Step(event, control, last.head, () if said is None else (said,))
 
 
-def step_through(thread: LocalThread, step: Step, screen: Screen) -> None:
+def step_through(thread: Thread, step: Step, screen: Screen) -> None:
     """Show a step, and those that the keys lead to, until they lead out."""
     from clew.cli.frames import frame
     from clew.cli.stepper import Stepper, grown, press
@@ -78,7 +78,7 @@ def step_through(thread: LocalThread, step: Step, screen: Screen) -> None:
         step = thread.step(at=stepper.version, last=max(screen.size.lines, 1))
 
 
-def _sought(thread: LocalThread, stepper: Stepper) -> Stepper:
+def _sought(thread: Thread, stepper: Stepper) -> Stepper:
     """The same after the search for a message that the key asked for."""
     if not stepper.seeking:
         return stepper
@@ -89,7 +89,7 @@ def _sought(thread: LocalThread, stepper: Stepper) -> Stepper:
     return found(stepper, seek(thread, stepper.version))
 
 
-def next_message(thread: LocalThread, version: int) -> int | None:
+def next_message(thread: Thread, version: int) -> int | None:
     """The first version after this one at which a message was appended, on the path or not."""
     newest = thread.version
     for after in range(version, newest, NEAR):
@@ -99,7 +99,7 @@ def next_message(thread: LocalThread, version: int) -> int | None:
     return None
 
 
-def previous_message(thread: LocalThread, version: int) -> int | None:
+def previous_message(thread: Thread, version: int) -> int | None:
     """The last version before this one at which a message was appended, on the path or not."""
     for upto in range(version - 1, 0, -NEAR):
         versions = _messages(thread, max(0, upto - NEAR), upto)
@@ -108,7 +108,7 @@ def previous_message(thread: LocalThread, version: int) -> int | None:
     return None
 
 
-def _messages(thread: LocalThread, after: int, upto: int) -> list[int]:
+def _messages(thread: Thread, after: int, upto: int) -> list[int]:
     from clew.domain.events import MESSAGE_APPENDED
 
     return [event.version for event in thread.events(after=after, at=upto) if event.type == MESSAGE_APPENDED]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import typer
 
     from clew.conversations import Conversations
-    from clew.threads import LocalThread
+    from clew.threads import Thread
 
 DEFAULT_URL = "sqlite:///clew.db"
 
@@ -66,12 +66,12 @@ def moment(text: str | None, option: str = "--at") -> Moment:
     return Moment(at=time)
 
 
-def place(thread: LocalThread, when: Moment) -> int | str | datetime | None:
+def place(thread: Thread, when: Moment) -> int | str | datetime | None:
     """The same as one value, for what takes no number of a message: a version stands for it."""
     return when.at if when.at_message is None else thread.history(at_message=when.at_message).version
 
 
-def message_version(context: typer.Context, thread: LocalThread, text: str) -> int:
+def message_version(context: typer.Context, thread: Thread, text: str) -> int:
     """The version that MESSAGE means: ``message:N`` of the thread as it is now, or the version itself.
 
     Raises WrongUsage for anything else.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text, only_text
 from clew.domain.model_client import Question
 from clew.domain.request_parts import (
     arguments_text,
@@ -58,6 +58,10 @@ def _messages(question: Question) -> list[Json]:
         said.append({"role": "system", "content": question.instructions})
     waiting: list[str] = []  # the ids under which the results of the last calls are to be sent
     for message in question.messages:
+        if (text := only_text(message)) is not None:  # by far the most
+            waiting.clear()
+            said.append(_said(message, text))
+            continue
         said += [
             {"role": "tool", "tool_call_id": waiting.pop(0), "content": result_text(result.result)}
             for result in message.results
@@ -70,19 +74,23 @@ def _messages(question: Question) -> list[Json]:
             said += _assistant(message, words, message.calls, question, waiting)
             continue
         if words or not message.contents:
-            said.append(_said(message, words))
+            said.append(_said(message, _content(_role(message), words) or ""))
         if message.calls:
             said += _assistant(message, [], message.calls, question, waiting)
     return said
 
 
-def _said(message: Message, words: Sequence[Content]) -> JsonObject:
-    """What anybody but the model says; a tool's words that are no result are put as the user's."""
-    role: Role = "user" if message.role == "tool" else message.role
-    plain: JsonObject = {"role": role, "content": _content(role, words) or ""}
+def _said(message: Message, content: Json) -> JsonObject:
+    """What somebody says."""
+    plain: JsonObject = {"role": _role(message), "content": content}
     if message.role == "user" and message.author is not None and is_name(message.author):
         plain["name"] = message.author
     return plain
+
+
+def _role(message: Message) -> Role:
+    """Who speaks; a tool's words that are no result are put as the user's."""
+    return "user" if message.role == "tool" else message.role
 
 
 def _assistant(

@@ -146,6 +146,16 @@ class Message(Value):
         return tuple(content for content in self.contents if isinstance(content, FunctionResult))
 
 
+def only_text(message: Message) -> str | None:
+    """The words of a message that is one text and nothing else, as most are; None for any other."""
+    contents = message.contents
+    if len(contents) == 1:
+        content = contents[0]
+        if isinstance(content, Text):
+            return content.text
+    return None
+
+
 def check_message(message: Message) -> None:
     """Raise InvalidContentError unless everything in ``message`` will come back equal.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from clew.domain.answer_parts import as_objects
 from clew.domain.diff import Diff, diff
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import Content, Message, Raw, Reasoning
@@ -12,7 +13,7 @@ from clew.domain.requests import request_body
 from clew.domain.responses_answers import item_messages
 
 
-def reconciled(record: History, service_thread_id: str | None, held: Sequence[Message]) -> Diff:
+def reconciled(record: History, held: Sequence[Message]) -> Diff:
     """The difference of the record, ``a``, from the messages that a service holds, ``b``.
 
     A service knows no authors, no metadata and no results but as text, so what is recorded is put into the service's
@@ -22,7 +23,7 @@ def reconciled(record: History, service_thread_id: str | None, held: Sequence[Me
     ours = History(record.thread_id, record.version, tuple(_joined(_as_held(record))))
     said = (HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1))
     theirs = tuple(_joined(said))
-    return diff(ours, History(service_thread_id or "", len(held), theirs))
+    return diff(ours, History(record.thread_id, len(held), theirs))
 
 
 def bare(content: Content) -> Content:
@@ -45,9 +46,8 @@ def _as_held(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
         if said.message is None:
             yield said
             continue
-        body = request_body("openai-responses", Question("", (said.message,)))
-        items = body["input"]
-        for message in item_messages(items if isinstance(items, list) else []):
+        items = request_body("openai-responses", Question("", (said.message,)))["input"]
+        for message in item_messages(as_objects(items)):
             yield said._replace(role=message.role, message=_bare(message))
 
 
@@ -55,13 +55,12 @@ def _joined(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
     """The messages, with what an assistant says in one go as one."""
     last: HistoryMessage | None = None
     for said in messages:
-        if last is not None and last.message is not None and said.message is not None:
-            if last.role == said.role == "assistant":
-                contents = (*last.message.contents, *said.message.contents)
-                last = said._replace(message=Message(role="assistant", contents=contents))
-                continue
-        if last is not None:
-            yield last
-        last = said
+        if last is None or last.message is None or said.message is None or not last.role == said.role == "assistant":
+            if last is not None:
+                yield last
+            last = said
+            continue
+        contents = (*last.message.contents, *said.message.contents)
+        last = said._replace(message=Message(role="assistant", contents=contents))
     if last is not None:
         yield last

@@ -79,8 +79,9 @@ def service_side(stream: str, events: Iterable[Event], after_cuts: Iterable[Even
     answers = [answer for answer in found.answers if found.on_path(answer.message)]
     last = bound[-1]
     if last.reference.kind == "conversation":
-        into = [at for at, reference in found.calls.items() if reference == last.reference]
-        left = last.stream != stream or not all(found.on_path(at) for at in into)
+        into = {at for at, reference in found.calls.items() if reference == last.reference}
+        holds = (*into, *(answer.message for answer in found.answers if answer.call in into))
+        left = last.stream != stream or not all(map(found.on_path, holds))
         return ServiceSide(bound, _conversation(last, answers, found.calls), left)
     return ServiceSide(bound, _chain(bound, answers))
 

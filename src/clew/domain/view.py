@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from clew.domain.messages import Content, FunctionCall, FunctionResult, Message
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, only_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,8 +71,10 @@ class _Pairing:
         if message is None:
             self.repairs.append(Repair(version, "redacted"))
             return
-        only_results = _holds_only_results(message)
-        if not only_results:
+        if only_text(message) is not None:  # by far the most
+            self._caller = None
+            return
+        if not _holds_only_results(message):
             self._caller = None
         for content in message.contents:
             if isinstance(content, FunctionResult):
@@ -123,6 +125,9 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     for version, message in messages:
         if message is None:
             continue
+        if only_text(message) is not None:
+            view.append((version, message))
+            continue
         rest = tuple(content for content in message.contents if not isinstance(content, FunctionResult))
         if rest or not message.contents:
             view.append((version, _with_contents(message, rest)))
@@ -165,4 +170,5 @@ def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:
 
 
 def _holds_only_results(message: Message) -> bool:
-    return bool(message.contents) and len(message.results) == len(message.contents)
+    contents = message.contents
+    return bool(contents) and all(isinstance(content, FunctionResult) for content in contents)

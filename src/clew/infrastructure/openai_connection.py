@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 600.0
 _CONNECTING = 10.0
+_JSON = json.JSONDecoder(parse_constant=lambda _: None)
+"""Numbers that are none, which some services write, become null."""
+
 _ONCE = {"max_retries": 0, "security": {"bearer_auth": True}}
 """The run retries, and says so on the log; a package that retries by itself would do so behind its back."""
 
@@ -284,8 +287,10 @@ async def _send(
 
 
 def _parsed(text: str | bytes) -> Json:
-    """What JSON says; numbers that are none, which some services write, become null."""
-    return cast("Json", json.loads(text, parse_constant=lambda _: None))
+    """What JSON says."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    return cast("Json", _JSON.decode(text))
 
 
 def _streams(body: JsonObject) -> bool:

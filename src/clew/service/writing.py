@@ -216,7 +216,8 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     conflict: ConflictError | None = None
     for _ in range(ATTEMPTS):
         run = control.run
-        ended, terms = [], Terms(actor=actor, claims=_nobody_runs(core, thread_id))
+        ended: list[Intent] = []
+        terms = Terms(actor=actor, claims=_nobody_runs(core, thread_id))
         if run is not None:
             ended, terms = yield from _abandoned(core, thread_id, run, actor)
         try:

@@ -1,0 +1,207 @@
+"""What a run of an agent costs: commits, CPU beyond the model client's, time on a durable store, bytes of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+from urllib.request import urlopen
+
+from benchmarks.contenders.conversing import SHAPES, Shape
+from benchmarks.contenders.installation import python_of
+from benchmarks.figures import Budget, Figure, at_most
+from benchmarks.measuring import Setting, interleaved, median_ratio, size_on_disk, store_url
+from benchmarks.words import Speaker
+from clew import Agent, Conversations, Engine, ScriptedChatClient
+
+ROOT = Path(__file__).parent.parent
+SDK, POST, FRAMEWORK = "the openai package", "its client with a ready body", "agent-framework"
+STORES = {
+    "SQLite": ("OFF", "all"),
+    "SQLite, the log alone": ("OFF", "log"),
+    "memory:": ("memory", "all"),
+    "SQLite, durable": ("FULL", "all"),
+}
+COMMITS: Mapping[Shape, int] = {"whole": 2, "streamed": 2, "with a tool": 4}
+
+
+class Contender(NamedTuple):
+    """A process that holds conversations: its interpreter, its module and the rest of its command line."""
+
+    module: str
+    rest: tuple[str, ...] = ()
+    python: str = sys.executable
+
+
+class Cost(NamedTuple):
+    """What a turn cost: milliseconds of the process' CPU and by the clock, and commits."""
+
+    cpu: float
+    wall: float
+    commits: float
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Conversations with a server that answers at once, each contender in a process of its own."""
+    turns = setting.size(40, 10)
+    costs = _costs(setting, turns)
+    for shape in SHAPES:
+        yield from _commits(shape, costs)
+    for shape in SHAPES:
+        yield from _cpu(shape, costs, turns)
+    for shape in SHAPES:
+        yield _latency(shape, costs)
+    yield _bytes(setting)
+
+
+def _commits(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> Iterator[Figure]:
+    made = max(cost.commits for cost in costs["SQLite"][shape])
+    yield Figure(f"commits a run, {shape}", made, "", budget=at_most(COMMITS[shape]))
+
+
+def _cpu(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]], turns: int) -> Iterator[Figure]:
+    cpu = {name: [cost.cpu for cost in found[shape]] for name, found in costs.items()}
+    for name in ("SQLite", "SQLite, the log alone", "memory:"):
+        # Of the first, the whole engine; and only there is a budget.
+        yield from _beyond(f"{shape}: CPU of a run, {name}", cpu[name], cpu, at_most(1) if name == "SQLite" else None)
+    if FRAMEWORK in cpu:
+        yield from _beyond(f"{shape}: CPU of a run, {FRAMEWORK}, history in memory", cpu[FRAMEWORK], cpu, None)
+        yield Figure(
+            f"{shape}: CPU of a run, SQLite, against {FRAMEWORK}",
+            statistics.median(cpu["SQLite"]),
+            "ms",
+            baseline=statistics.median(cpu[FRAMEWORK]),
+            ratio=median_ratio(cpu["SQLite"], cpu[FRAMEWORK]),
+            note=f"conversations of {turns} turns, all of it sent each time",
+        )
+
+
+def _beyond(
+    name: str, measured: list[float], cpu: Mapping[str, list[float]], budget: Budget | None
+) -> Iterator[Figure]:
+    """What was measured, beside and beyond the package used as it is documented, and beyond the least of it."""
+    for baseline in (SDK, POST):
+        differences = [one - other for one, other in zip(measured, cpu[baseline], strict=True)]
+        yield Figure(
+            f"{name}, beyond {baseline}",
+            statistics.median(differences),
+            "ms",
+            baseline=statistics.median(cpu[baseline]),
+            ratio=median_ratio(measured, cpu[baseline]),
+            budget=budget,
+        )
+
+
+def _latency(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> Figure:
+    durable = [cost.wall for cost in costs["SQLite, durable"][shape]]
+    bare = [cost.wall for cost in costs[SDK][shape]]
+    return Figure(
+        f"{shape}: a run by the clock, synchronous=FULL, against {SDK}",
+        statistics.median(durable),
+        "ms",
+        baseline=statistics.median(bare),
+        ratio=median_ratio(durable, bare),
+    )
+
+
+# Processes
+
+
+def _costs(setting: Setting, turns: int) -> dict[str, dict[Shape, list[Cost]]]:
+    """What the turns of each contender cost, by the shape of the conversation, round by round."""
+    costs: dict[str, dict[Shape, list[Cost]]] = defaultdict(lambda: defaultdict(list))
+    said: dict[str, str] = {}
+    with _server() as address:
+
+        def one_round(name: str, contender: Contender) -> float:
+            for shape, cost in _held(contender, address, turns, setting).items():
+                costs[name][shape].append(cost)
+            with urlopen(address) as told:  # noqa: S310  # our own server
+                said[name] = told.read().decode()
+            return 0
+
+        interleaved(
+            setting.size(7, 3),
+            {name: lambda name=name, each=each: one_round(name, each) for name, each in _contenders().items()},  # type: ignore[misc]  # the loop's own
+        )
+    if len(set(said.values())) != 1:
+        raise RuntimeError(f"The contenders did not say the same: {said}")
+    return costs
+
+
+def _contenders() -> dict[str, Contender]:
+    contenders = {SDK: Contender("bare_openai", ("sdk",)), POST: Contender("bare_openai", ("post",))}
+    contenders |= {name: Contender("clew_agent", rest) for name, rest in STORES.items()}
+    try:
+        contenders[FRAMEWORK] = Contender("agent_framework_agent", python=python_of(FRAMEWORK))
+    except RuntimeError as error:  # the other figures are wanted all the same
+        print(f"{FRAMEWORK} could not be installed: {error}", file=sys.stderr)
+    return contenders
+
+
+def _held(contender: Contender, address: str, turns: int, setting: Setting) -> dict[Shape, Cost]:
+    rest = list(contender.rest)
+    if contender.module == "clew_agent":
+        rest[0] = "memory:" if rest[0] == "memory" else setting.url("runs", durable=rest[0] == "FULL")
+    module = f"benchmarks.contenders.{contender.module}"
+    command = [contender.python, "-m", module, address, str(turns), *rest]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{contender.module} failed:\n{done.stderr}")
+    found: dict[Shape, dict[str, Any]] = json.loads(done.stdout)
+    return {shape: Cost(**cost) for shape, cost in found.items()}
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    """The address of a server that answers at once; it ends with its standard input, however this process does."""
+    command = [sys.executable, "-m", "benchmarks.model_server"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        given, said = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
+        yield f"http://127.0.0.1:{int(said.readline())}"
+        given.close()
+
+
+# Bytes
+
+
+def _bytes(setting: Setting) -> Figure:
+    """Of 200 + 200 characters, said in runs, and appended."""
+    turns = setting.size(1_000, 100)
+    runs, appends, empty = (setting.fresh(name) for name in ("runs", "appends", "empty"))
+    asyncio.run(_run_turns(runs, turns))
+    asyncio.run(_run_turns(empty, 0))
+    speaker = Speaker(1)
+    with Conversations.open(store_url(appends), projections=()) as conversations:
+        thread = conversations.start_thread()
+        for _ in range(turns):
+            for message in speaker.turn():
+                thread.append(message)
+    none = size_on_disk(empty)
+    measured, plain = ((size_on_disk(path) - none) / turns for path in (runs, appends))
+    return Figure(
+        f"bytes of the log a turn of 200 + 200 characters, as a run, against two appends, {turns:,} turns",
+        measured,
+        "B",
+        baseline=plain,
+        ratio=measured / plain,
+    )
+
+
+async def _run_turns(path: Path, turns: int) -> None:
+    speaker = Speaker(1)
+    said = [speaker.turn() for _ in range(turns)]
+    client = ScriptedChatClient([answer for _, answer in said])
+    async with Engine.open(store_url(path), projections=()) as engine:
+        if said:
+            agent = Agent(client, engine=engine, instructions="You answer at once.")
+            thread = await agent.get_local_thread()
+            for question, _ in said:
+                await thread.run(question)

@@ -1,0 +1,120 @@
+"""Agents on real conversations, cut at every message: what the model is sent is valid, and has every call's result."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.agents.run_checks import check_body, check_requests, events_of
+from tests.agents.services import as_json
+
+from clew.agents.agent import Agent
+from clew.domain.importing import read_conversation
+from clew.domain.messages import FunctionCall, FunctionResult, Message
+from clew.domain.view import NO_RESULT
+from clew.engine import Engine
+from clew.infrastructure.scripted_client import ScriptedChatClient
+
+WIRES = {"openai-chat": ("local",), "openai-responses": ("local", "remote")}
+
+Turn = tuple[str, str]
+"""What is said in a request: by whom, and what; a call and its result stand one after the other."""
+
+
+def turns_of(messages: Sequence[Message]) -> list[Turn]:
+    """What a request must say: words, and right after each message its calls, then their results in their order."""
+    turns: list[Turn] = []
+    for number, message in enumerate(messages):
+        turns += [(message.role, message.text)] if message.text else []
+        turns += [("call", f"{each.name} {each.arguments}") for each in message.calls]
+        following = messages[number + 1 : number + 1 + len(message.calls)]
+        results = [each.results[0] for each in following if each.role == "tool"]
+        for asked, result in zip(message.calls, [*results, *[None] * len(message.calls)], strict=False):
+            assert result is None or result.call_id == asked.call_id
+            turns.append(("result", NO_RESULT if result is None else str(result.result)))
+    return turns
+
+
+def sent_turns(body: Any) -> list[Turn]:
+    """What a request says."""
+    turns: list[Turn] = []
+    for each in body.get("messages", body.get("input")):
+        match each:
+            case {"role": "tool", "content": content} | {"type": "function_call_output", "output": content}:
+                turns.append(("result", content))
+            case {"type": "function_call", "name": name, "arguments": arguments}:
+                turns.append(("call", f"{name} {arguments}"))
+            case {"role": role, "content": content}:
+                turns += [(role, text_of(content))] if content else []
+                made = [call["function"] for call in each.get("tool_calls", ())]
+                turns += [("call", f"{call['name']} {call['arguments']}") for call in made]
+    return turns
+
+
+def text_of(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_conversation_cut_at_any_message_gives_a_valid_request(
+    wire: str, corpus: list[dict[str, Any]], scale: float
+) -> None:
+    sample = random.Random(11).sample(corpus, max(1, min(len(corpus), round(len(corpus) * scale))))
+    conversations = [read_conversation(each).messages for each in sample]
+    asyncio.run(cut_everywhere(conversations, wire))
+
+
+async def cut_everywhere(conversations: Sequence[Sequence[Message]], wire: str) -> None:
+    client = ScriptedChatClient(lambda _: "I see.", thread_kinds=WIRES[wire])  # type: ignore[arg-type]  # they are
+    assert client.wire == wire
+    async with Engine.open("memory:", projections=()) as engine:
+        agent = Agent(client, engine=engine, name="Clerk")
+        for messages in conversations:
+            for cut in range(1, len(messages) + 1):
+                thread = await engine.start_thread(messages=messages[:cut])
+                said = await (agent.run("And now?", thread=thread) if cut % 2 else agent.run(thread=thread))
+                body = client.requests.pop()
+                check_body(body)
+                later = [("user", "And now?")] if cut % 2 else []
+                assert sent_turns(body) == [*turns_of(messages[:cut]), *later]
+                assert [each.message for each in (await thread.history()).messages[:cut]] == list(messages[:cut])
+                assert said.text == "I see."
+                await check_requests(thread, await events_of(thread))
+
+
+def test_call_ids_that_recur_pair_up_in_order() -> None:
+    def asked(number: int) -> Message:
+        call = FunctionCall(call_id="call_0", name="lookup", arguments=as_json(order=number))
+        return Message(role="assistant", contents=(call,))
+
+    def answered(number: int) -> Message:
+        return Message(role="tool", contents=(FunctionResult(call_id="call_0", result=f"order {number}"),))
+
+    messages = [Message.user("Look up all.")]
+    for number in range(4):
+        messages += [asked(number), answered(number)]
+    for wire in WIRES:
+        asyncio.run(cut_everywhere([messages], wire))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_same_said_three_times_is_three_messages(wire: str) -> None:
+    async def converse() -> None:
+        client = ScriptedChatClient("Are you sure?", loop=True, thread_kinds=WIRES[wire])  # type: ignore[arg-type]
+        async with Engine.open("memory:") as engine:
+            agent = Agent(client, engine=engine)
+            thread = await agent.get_local_thread()
+            for _ in range(3):
+                await agent.run("yes", thread=thread)
+            await thread.append([Message.user("yes")] * 3)
+            await agent.run(thread=thread)
+            said = [("user", "yes"), ("assistant", "Are you sure?")] * 3 + [("user", "yes")] * 3
+            assert sent_turns(client.requests[-1]) == said
+            history = await thread.history()
+            assert [(each.role, each.text) for each in history] == [*said, ("assistant", "Are you sure?")]
+            assert len({each.version for each in history}) == len(history)
+
+    asyncio.run(converse())

@@ -1,0 +1,509 @@
+"""Threads that a service holds, over HTTP: what it is sent, what it lists, what it can fork, and what is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.run_checks import check_requests, check_store, events_of, told
+from tests.servers.aimock_server import Aimock, ToolCall
+from tests.servers.raw_server import CUT, RawServer, stream, whole
+from tests.servers.stateful_server import StatefulServer
+
+from clew import (
+    Agent,
+    Conversations,
+    Engine,
+    Message,
+    OpenAIChatClient,
+    OpenAIResponsesClient,
+    ScriptedChatClient,
+    threads,
+    tool,
+)
+from clew.domain.events import ThreadDeleted
+from clew.domain.model_client import ServiceKind, ServiceReference
+from clew.domain.run_events import ServiceThreadBound
+from clew.engine_threads import LocalThread, RemoteThread
+from clew.errors import (
+    AgentConfigurationError,
+    ModelRequestError,
+    ModelStreamError,
+    ModelUnavailableError,
+    ServiceCannotForkError,
+    ServiceDeletionError,
+    UnsupportedThreadError,
+)
+
+TOLD = [
+    ("user", "Tell me about a pirate."),
+    ("assistant", "A pirate walks in."),
+    ("user", "Now a parrot."),
+    ("assistant", "It talks."),
+]
+GROWS: ServiceKind = "conversation"
+
+
+@pytest.fixture
+def server(stateful: StatefulServer, aimock: Aimock) -> StatefulServer:
+    aimock.reply("pirate", text="A pirate walks in.")
+    aimock.reply("parrot", text="It talks.")
+    aimock.reply("poet", text="It rhymes.")
+    return stateful
+
+
+def client_of(
+    server: StatefulServer, service: ServiceKind = "response", *, store: bool = True
+) -> OpenAIResponsesClient:
+    return OpenAIResponsesClient(server.model, store=store, service=service, api_key="none", base_url=server.base_url)
+
+
+def joker(engine: Engine, client: Any, **more: Any) -> Agent:
+    return Agent(client=client, engine=engine, name="Joker", instructions="Be funny.", **more)
+
+
+@asynccontextmanager
+async def engine_in(folder: Path) -> AsyncIterator[Engine]:
+    async with Engine.open(f"sqlite:///{folder}/clew.db") as engine:
+        yield engine
+
+
+async def two_turns(agent: Agent, *, streamed: bool = False) -> RemoteThread:
+    """A thread with the two turns of ``TOLD``."""
+    thread: RemoteThread = await agent.get_remote_thread()
+    for _, text in TOLD[::2]:
+        if streamed:
+            await agent.run(text, thread=thread, stream=True).get_final_response()
+        else:
+            await agent.run(text, thread=thread)
+    return thread
+
+
+async def bound(thread: Any) -> list[str]:
+    """What the service called the thread, in order."""
+    return [event.data.id for event in await events_of(thread) if isinstance(event.data, ServiceThreadBound)]
+
+
+async def deleted(thread: Any) -> tuple[str | None, dict[str, str | None]]:
+    """Who deleted the thread, and what became of each name at the service, in order."""
+    event = (await events_of(thread))[-1]
+    assert isinstance(event.data, ThreadDeleted)
+    return event.actor, {each.id: each.failed for each in event.data.service}
+
+
+async def bodies(thread: Any) -> list[Any]:
+    """The bodies that were sent, each rebuilt as it was."""
+    return [each.body for each in await check_requests(thread, await events_of(thread))]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_a_chain_of_responses_is_sent_only_what_is_new(
+    server: StatefulServer, tmp_path: Path, *, streamed: bool
+) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server))
+            fresh = await agent.get_remote_thread()
+            assert (fresh.kind, fresh.service_thread_id) == ("remote", None)
+            thread = await two_turns(agent, streamed=streamed)
+            first, second = await bound(thread)
+            assert thread.service_thread_id == second
+            assert await told(thread) == TOLD
+            one, two = await bodies(thread)
+            assert "previous_response_id" not in one
+            assert two["previous_response_id"] == first
+            assert [body["input"] for body in (one, two)] == [
+                [{"role": "user", "content": text}] for _, text in TOLD[::2]
+            ]
+            assert one["instructions"] == two["instructions"] == "Be funny."
+            assert (await thread.state(at=(await thread.history()).messages[1].version)).service_thread_id == first
+            await check_store(engine, thread, await events_of(thread))
+
+    asyncio.run(converse())
+
+
+@pytest.mark.parametrize("kind", ["response", "conversation"])
+def test_what_the_service_holds_is_listed_and_compared_with_the_record(
+    server: StatefulServer, aimock: Aimock, tmp_path: Path, kind: ServiceKind
+) -> None:
+    @tool
+    def weather(city: str) -> dict[str, Any]:
+        """The weather of a city."""
+        return {"city": city, "degrees": 20}
+
+    calls = [ToolCall("weather", {"city": city}, f"call_{city}") for city in ("Oslo", "Rome")]
+    aimock.reply("warmer", tool_calls=calls, after_tools=False)
+    aimock.reply("warmer", text="Neither.", after_tools=True)
+
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server, kind), tools=[weather])
+            thread = await agent.get_remote_thread()
+            assert await thread.service_history() == []
+            assert (await thread.reconcile()).rows == ()
+            await agent.run("Tell me about a pirate.", thread=thread)
+            before = thread.version
+            await agent.run("Which is warmer?", thread=thread)
+            held = [(each.role, each.text) for each in await thread.service_history()]
+            assert held == [
+                *TOLD[:2],
+                ("user", "Which is warmer?"),
+                ("assistant", ""),
+                ("tool", ""),
+                ("tool", ""),
+                ("assistant", "Neither."),
+            ]
+            found = await thread.reconcile()
+            assert found.counts == (7, 0, 0, 0)
+            assert [row.a.version for row in found.rows] == [each.version for each in await thread.history()]
+            results = (await bodies(thread))[2]["input"]
+            assert [(item["type"], item["call_id"]) for item in results] == [
+                ("function_call_output", "call_Oslo"),
+                ("function_call_output", "call_Rome"),
+            ]
+            await thread.append(Message.user("And a poet?"))
+            assert [row.kind for row in (await thread.reconcile()).rows][7:] == ["only-a"]
+            if kind == "response":  # a conversation has grown since
+                assert (await thread.reconcile(at=before)).counts == (2, 0, 0, 0)
+            redacted = (await thread.history()).messages[0]
+            await thread.redact(redacted)
+            assert (await thread.reconcile()).rows[0].kind == "changed", "the service holds it still"
+
+    asyncio.run(converse())
+
+
+def test_a_thread_goes_on_from_what_a_service_held_before(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server))
+            (_, newest) = await bound(await two_turns(agent))
+            thread = await agent.get_remote_thread(newest)
+            assert thread.service_thread_id == newest
+            await agent.run("Now a poet.", thread=thread)
+            (body,) = await bodies(thread)
+            assert body["previous_response_id"] == newest
+            assert [row.kind for row in (await thread.reconcile()).rows] == ["only-b"] * 4 + ["same"] * 2
+
+    asyncio.run(converse())
+
+
+def test_responses_fork_and_rewind_at_the_service(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server))
+            thread = await two_turns(agent)
+            first, _ = await bound(thread)
+
+            async def goes_on(branch: RemoteThread, sent: list[str], after: str | None) -> None:
+                """The next request goes on from there, with what is new there, and the service has it all then."""
+                response = await agent.run("Now a poet.", thread=branch)
+                body = (await bodies(response.thread))[-1]
+                assert [item["content"] for item in body["input"]] == [*sent, "Now a poet."]
+                assert body.get("previous_response_id") == after
+                assert (await response.thread.reconcile()).counts == (len(await response.thread.history()), 0, 0, 0)
+
+            # Right at the answer, though only the next event says whose it is; and in a fork of such a fork.
+            branch = await thread.fork(at_message=2)
+            assert isinstance(branch, RemoteThread)
+            assert branch.service_thread_id == first
+            await goes_on(await branch.fork(), [], first)
+            await goes_on(branch, [], first)
+            # After the question: that was not answered there.
+            await goes_on(await thread.fork(at_message=3), [TOLD[2][1]], first)
+            await goes_on(await thread.fork(at_message=0), [], None)
+            said = await thread.history()
+            await goes_on(await thread.edit(said.messages[2], "Once more."), ["Once more."], first)
+            response = await agent.run("Now a poet.", thread=thread, at=said.messages[1].version)
+            assert (await bodies(response.thread))[-1]["previous_response_id"] == first
+
+            undo = thread.version
+            await thread.rewind(to=said.messages[1].version)
+            assert thread.service_thread_id == first
+            await goes_on(thread, [], first)
+            await thread.rewind(to=undo)
+            newest = (await bound(thread))[1]
+            assert thread.service_thread_id == newest
+            await goes_on(thread, [], newest)
+            await check_store(engine, thread, await events_of(thread))
+
+    asyncio.run(converse())
+
+
+def test_a_conversation_that_grows_is_not_forked_or_rewound_but_its_record_is(
+    server: StatefulServer, tmp_path: Path
+) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server, GROWS))
+            thread = await two_turns(agent)
+            (conversation,) = await bound(thread)
+            assert [body["conversation"] for body in await bodies(thread)] == [conversation] * 2
+            events = await events_of(thread)
+            said = (await thread.history()).messages
+            asked: list[Callable[[], Awaitable[Any]]] = [
+                thread.fork,
+                lambda: thread.fork(at_message=3),
+                lambda: thread.fork(at=said[1].version),
+                lambda: thread.edit(said[2], "Once more."),
+                lambda: thread.rewind(to=said[1].version),
+                lambda: agent.run("Now a poet.", thread=thread, at=said[1].version),
+                lambda: agent.run("Now a poet.", thread=thread, fork=True),
+                lambda: thread.run("Now a poet.", fork=True, stream=True).get_final_response(),
+            ]
+            for ask in asked:
+                with pytest.raises(ServiceCannotForkError, match=r"fork\(kind='local'\)") as caught:
+                    await ask()
+                assert (caught.value.service_thread_id, caught.value.supported) == (conversation, ("local",))
+            assert await events_of(thread) == events
+            assert [each.thread_id async for each in engine.threads()] == [thread.id]
+
+            branch = await thread.fork(at_message=2, kind="local")
+            assert isinstance(branch, LocalThread)
+            other = joker(engine, client_of(server, store=False))
+            await other.run("Now a poet.", thread=branch)
+            body = (await bodies(branch))[-1]
+            assert [item["content"] for item in body["input"]] == [*(text for _, text in TOLD[:2]), "Now a poet."]
+            assert not {"conversation", "previous_response_id"} & set(body)
+            assert isinstance(await engine.thread(branch.id), LocalThread)
+            assert isinstance(await branch.fork(at_message=1), LocalThread), "also where its parent was remote"
+
+            # Before it was begun there is nothing that the service would have to go back in.
+            before = await thread.fork(at_message=1)
+            assert before.service_thread_id is None
+            await agent.run("Now a poet.", thread=before)
+            assert before.service_thread_id not in {None, conversation}
+            assert [item["content"] for item in (await bodies(before))[-1]["input"]] == [TOLD[0][1], "Now a poet."]
+            await agent.run("Now a poet.", thread=thread)
+            assert (await thread.reconcile()).counts == (6, 0, 0, 0), "nobody else wrote into it"
+
+    asyncio.run(converse())
+
+
+def test_a_conversation_that_was_given_is_not_shared_by_a_fork(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            client = client_of(server, GROWS)
+            agent = joker(engine, client)
+            given = (await client.create_conversation()).id
+            thread = await agent.get_remote_thread(given)
+            with pytest.raises(ServiceCannotForkError):
+                await thread.fork()
+            await thread.rewind(to=2)  # nothing was said there yet
+            await agent.run("Tell me about a pirate.", thread=thread)
+            with pytest.raises(ServiceCannotForkError):
+                await thread.rewind(to=2)
+            assert (await thread.reconcile()).counts == (2, 0, 0, 0)
+
+    asyncio.run(converse())
+
+
+def test_a_local_record_can_be_given_to_a_service(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            local = joker(engine, client_of(server, store=False))
+            thread = (await local.run("Tell me about a pirate.")).thread
+            remote = await thread.fork(kind="remote")
+            await joker(engine, client_of(server)).run("Now a parrot.", thread=remote)
+            assert await told(remote) == TOLD
+            assert [item["content"] for item in (await bodies(remote))[-1]["input"]] == [text for _, text in TOLD[:3]]
+            with pytest.raises(AgentConfigurationError, match="neither 'local' nor 'remote'"):
+                await thread.fork(kind="shared")
+
+    asyncio.run(converse())
+
+
+@pytest.mark.parametrize("kind", ["response", "conversation"])
+def test_deleting_at_the_service_is_recorded_with_its_outcome(
+    server: StatefulServer, refusing: str, tmp_path: Path, kind: ServiceKind
+) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            client = client_of(server, kind)
+            agent = joker(engine, client)
+            ended, thread, kept, failing = [await two_turns(agent) for _ in range(4)]
+            await ended.end()
+            assert len(await ended.service_history()) == 4, "to end deletes nothing"
+            await kept.delete()
+            assert len(await client.service_history(ServiceReference(kind=kind, id=(await bound(kept))[-1]))) == 4
+
+            names = await bound(thread)
+            await client.delete_service_thread(ServiceReference(kind=kind, id=names[0]))
+            await thread.delete(service=True, reason="asked for", actor="user:42")
+            assert thread.status == "deleted"
+            actor, gone = await deleted(thread)
+            assert (actor, list(gone.items())) == ("user:42", [(name, None) for name in reversed(names)])
+            for name in names:
+                with pytest.raises(ModelRequestError):
+                    await client.service_history(ServiceReference(kind=kind, id=name))
+
+            nobody = OpenAIResponsesClient("m-1", store=True, api_key="none", base_url=refusing)
+            with pytest.raises(ServiceDeletionError) as caught:
+                await failing.delete(service=True, client=nobody)
+            assert failing.status == "deleted"
+            assert set(caught.value.failed) == set(await bound(failing))
+            assert (await deleted(failing))[1] == caught.value.failed
+            assert all(why for why in caught.value.failed.values())
+
+    asyncio.run(converse())
+
+
+def test_a_fork_deletes_only_what_is_its_own_at_the_service(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server))
+            thread = await two_turns(agent)
+            branch = await thread.fork(at_message=2)
+            await agent.run("Now a poet.", thread=branch)
+            await branch.delete(service=True)
+            assert len((await deleted(branch))[1]) == 1
+            assert len(await thread.service_history()) == 4
+            await agent.run("Now a poet.", thread=thread)
+
+    asyncio.run(converse())
+
+
+def test_asking_the_service_needs_a_client_that_can(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            client = client_of(server)
+            thread = await engine.thread((await two_turns(joker(engine, client))).id)
+            assert isinstance(thread, RemoteThread)
+            chat = OpenAIChatClient("m-1", api_key="none", base_url=server.base_url)
+            for ask in (thread.service_history, thread.reconcile, lambda **more: thread.delete(service=True, **more)):
+                with pytest.raises(AgentConfigurationError, match=r"client=.*agent\.thread"):
+                    await ask()
+                with pytest.raises(UnsupportedThreadError, match=r"Chat.* it runs on local threads") as caught:
+                    await ask(client=chat)
+                assert caught.value.supported == ("local",)
+            assert [(each.role, each.text) for each in await thread.service_history(client=client)] == TOLD
+
+    asyncio.run(converse())
+
+
+def test_a_client_for_local_threads_is_refused_before_any_event(server: StatefulServer, tmp_path: Path) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            thread = await two_turns(joker(engine, client_of(server)))
+            events = await events_of(thread)
+            for client in (OpenAIChatClient("m-1", api_key="none"), ScriptedChatClient(["No."])):
+                agent = joker(engine, client)
+                with pytest.raises(UnsupportedThreadError, match="local"):
+                    await agent.get_remote_thread()
+                with pytest.raises(UnsupportedThreadError, match="local"):
+                    await agent.run("Now a poet.", thread=thread)
+            assert await events_of(thread) == events
+            assert [each.thread_id async for each in engine.threads()] == [thread.id]
+
+    asyncio.run(converse())
+
+
+def test_the_synchronous_face_and_the_read_models_have_remote_threads_too(
+    server: StatefulServer, tmp_path: Path
+) -> None:
+    async def converse() -> tuple[str, str]:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server))
+            thread = await two_turns(agent)
+            branch = await thread.fork(at_message=2)
+            await agent.run("Now a poet.", thread=branch)
+            return thread.id, branch.id
+
+    thread_id, branch_id = asyncio.run(converse())
+    with Conversations.open(f"sqlite:///{tmp_path}/clew.db") as conversations:
+        thread = conversations.open_thread(thread_id)
+        assert repr(thread) == f"RemoteThread({thread_id!r})"
+        assert isinstance(thread, threads.RemoteThread)
+        names = [event.data.id for event in thread.events() if isinstance(event.data, ServiceThreadBound)]
+        assert thread.service_thread_id == names[-1]
+        assert [(each.role, each.text) for each in thread.history()] == TOLD
+        found = conversations.diff(thread_id, branch_id)
+        assert (found.shared, found.counts.same) == (2, 2)
+        assert {hit.thread_id for hit in conversations.search("pirate")} == {thread_id}
+        assert {hit.thread_id for hit in conversations.search("poet")} == {branch_id}
+        types = [entry.type for entry in conversations.audit(thread=thread_id)]
+        assert types.count("service-thread-bound") == 2
+        assert conversations.thread(branch_id).verify().first_bad is None
+        local = thread.fork(at_message=2, kind="local")
+        assert isinstance(local, threads.LocalThread)
+        assert isinstance(conversations.thread(local.id), threads.LocalThread)
+        version = thread.history(at_message=2).messages[-1].version
+        thread.rewind(to=version)
+        assert thread.service_thread_id == thread.state(at=version).service_thread_id == names[0]
+
+
+# Streams that are cut
+
+
+def response(id_: str, text: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    item = {"type": "message", "id": f"m_{id_}", "role": "assistant", "status": "completed", "content": [part]}
+    return {"id": id_, "object": "response", "model": "m-1", "status": "completed", "output": [item]}
+
+
+def said(id_: str, text: str, *, cut: bool = False) -> Any:
+    """A streamed answer, cut before it is complete."""
+    done = response(id_, text)
+    begins = {"type": "response.created", "response": {**done, "status": "in_progress", "output": []}}
+    piece = {"type": "response.output_text.delta", "output_index": 0, "delta": text}
+    ends = () if cut else ({"type": "response.completed", "response": done},)
+    return stream(begins, piece, *ends, end=CUT if cut else None, done=False)
+
+
+def test_what_was_not_answered_is_sent_again_after_a_cut(tmp_path: Path) -> None:
+    async def converse(service: RawServer) -> None:
+        async with engine_in(tmp_path) as engine:
+            client = OpenAIResponsesClient("m-1", store=True, api_key="none", base_url=service.url)
+            agent = joker(engine, client)
+            thread = await agent.get_remote_thread()
+            service.will(
+                said("resp_1", "One."), said("resp_2", "Two is cut", cut=True), whole(response("resp_3", "Three."))
+            )
+            await agent.run("First.", thread=thread, stream=True).get_final_response()
+            with pytest.raises(ModelStreamError):
+                await agent.run("Second.", thread=thread, stream=True).get_final_response()
+            assert await bound(thread) == ["resp_1", "resp_2"], "it is known though the answer was cut"
+            assert thread.service_thread_id == "resp_2"
+            await agent.run("Third.", thread=thread)
+            assert await bound(thread) == ["resp_1", "resp_2", "resp_3"]
+            assert [(each.path, each.body) for each in service.requests] == [
+                ("/v1/responses", each.content) for each in await check_requests(thread, await events_of(thread))
+            ]
+            sent = [each.json() for each in service.requests]
+            assert [body.get("previous_response_id") for body in sent] == [None, "resp_1", "resp_1"]
+            assert [item["content"] for item in sent[2]["input"]] == ["Second.", "Two is cut", "Third."]
+            assert [text for _, text in await told(thread)] == [
+                "First.",
+                "One.",
+                "Second.",
+                "Two is cut",
+                "Third.",
+                "Three.",
+            ]
+
+    with RawServer() as service:
+        asyncio.run(converse(service))
+
+
+def test_the_name_of_a_stream_that_is_cut_at_once_is_recorded(tmp_path: Path) -> None:
+    async def converse(service: RawServer) -> None:
+        async with engine_in(tmp_path) as engine:
+            client = OpenAIResponsesClient("m-1", store=True, api_key="none", base_url=service.url)
+            agent = joker(engine, client, retries=0)
+            thread = await agent.get_remote_thread()
+            begins = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}
+            service.will(stream(begins, end=CUT), said("resp_2", "Here."))
+            with pytest.raises(ModelUnavailableError):
+                await agent.run("First.", thread=thread, stream=True).get_final_response()
+            assert await bound(thread) == ["resp_1"]
+            assert await thread.service_history() == [], "nothing that was asked was answered"
+            await agent.run("Second.", thread=thread, stream=True).get_final_response()
+            body = service.requests[-1].json()
+            assert "previous_response_id" not in body
+            assert [item["content"] for item in body["input"]] == ["First.", "Second."]
+
+    with RawServer() as service:
+        asyncio.run(converse(service))

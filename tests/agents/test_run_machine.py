@@ -1,0 +1,418 @@
+"""Agents on threads in any order: runs, faults, cancellations, crashes, approvals, forks and rewinds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import tempfile
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from tests.agents.run_checks import check_body, check_requests, check_store, events_of
+from tests.agents.run_rules import check_runs
+
+from clew.agents.agent import Agent
+from clew.agents.approvals import Approval
+from clew.agents.tools import Tool, ToolContext, tool
+from clew.domain.asking import body_digest
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import Message
+from clew.domain.model_client import Update
+from clew.domain.run_errors import (
+    ApprovalNotPendingError,
+    ApprovalPendingError,
+    ModelError,
+    ModelRequestError,
+    NoOpenRunError,
+    RunInProgressError,
+    RunLimitError,
+    RunTakenOverError,
+    ToolFailedError,
+)
+from clew.domain.run_events import ModelCalled
+from clew.engine import Engine
+from clew.engine_threads import Thread
+from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call, fault
+from clew.service.remembered import Remembered
+from clew.service.run_log import ThreadRuns
+
+STEPS = 300
+STEPS_AN_EXAMPLE = 30
+BEGAN = 1_700_000_000_000_000
+SECOND = 1_000_000
+THREADS = 5
+
+T = TypeVar("T")
+
+TOOLS = {"again": "idempotent", "once": "once", "ask": "approved", "fail": "once", "fail_all": "once", "stop": "once"}
+
+number = st.integers(0, 9_999)
+answer = st.one_of(
+    st.just("One two three."),
+    st.lists(st.sampled_from([*TOOLS, "unknown"]), min_size=1, max_size=3),
+    st.sampled_from(["overloaded", "refused", "cut", "die", "die later"]).map(lambda kind: (kind,)),
+)
+script = st.lists(answer, max_size=5)
+moment = st.none() | st.integers(0, 60)
+
+
+class Died(BaseException):
+    """The process is gone: nothing of it goes on, and nothing is recorded of how it ended."""
+
+
+class Mortal(ScriptedChatClient):
+    """A client in whose answers a process may die."""
+
+    dying = False
+
+    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
+        async for update in super().ask(body, stream=stream):
+            if self.dying:
+                self.dying = False
+                raise Died
+            yield update
+
+
+class AgentsKeepTheirWord(RuleBasedStateMachine):
+    """Whatever happens, what threads say stays whole, and nothing is done twice."""
+
+    steps: ClassVar[int] = 0
+    durable: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory()
+        self.now = BEGAN
+        self.url = f"sqlite:///{self.folder.name}/clew.db?synchronous=OFF" if self.durable else "memory:"
+        self.lines: deque[Any] = deque()
+        self.asked: list[JsonObject] = []
+        self.effects: Counter[str] = Counter()
+        self.stale: list[Approval] = []
+        self.threads: list[str] = []
+        self.histories: dict[str, list[Any]] = {}
+        self.checked: dict[str, int] = {}
+        self.digests: Counter[str] = Counter()
+        self.task: asyncio.Task[Any] | None = None
+        self.streams = False
+        self.deaths: int | None = None
+        self.engine = self.open()
+        self.begin_process()
+        self.patch = patch.object(ThreadRuns, "record", self.recording(ThreadRuns.record))
+        self.patch.start()
+
+    def teardown(self) -> None:
+        self.patch.stop()
+        self.do(self.engine.close())
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+        self.folder.cleanup()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def open(self) -> Engine:
+        return Engine.open(self.url, embedded=False, now=lambda: self.now)
+
+    # The process, and how it dies
+
+    def begin_process(self) -> None:
+        self.client = Mortal(self.line)
+        self.agent = Agent(
+            self.client, engine=self.engine, name="Clerk", instructions="Be brief.", tools=self.tools(), retries=1, max_rounds=4
+        )
+
+    def reopen(self) -> None:
+        """Another process: it knows what is stored, and nothing else."""
+        if self.durable:
+            self.do(self.engine.close())
+            self.engine = self.open()
+        else:
+            self.engine = Engine(replace(self.engine._core, known=Remembered()))
+        self.begin_process()
+
+    def recording(self, really: Any) -> Any:
+        """Dies before or after what is to be recorded, when its time has come."""
+
+        async def record(log: ThreadRuns, *args: Any, **options: Any) -> Any:
+            if self.deaths is None:
+                return await really(log, *args, **options)
+            self.deaths -= 1
+            if self.deaths == 0:
+                raise Died
+            done = await really(log, *args, **options)
+            self.deaths -= 1
+            if self.deaths == 0:
+                raise Died
+            return done
+
+        return record
+
+    def line(self, body: JsonObject) -> Line:
+        check_body(body)
+        self.asked.append(body)
+        said = self.lines.popleft() if self.lines else "Fine."
+        match said:
+            case ("overloaded",):
+                return fault("overloaded", retry_after=0.0)
+            case ("refused",):
+                return ModelRequestError("No.", status=400)
+            case ("cut",):
+                return fault("cut", after="Half an answer") if self.streams else ModelRequestError("Cut.")
+            case ("die",):
+                raise Died
+            case ("die later",):
+                self.client.dying = True
+                return "Not to be heard to its end."
+            case list(names):
+                return [call(name) for name in names]
+            case _:
+                return str(said)
+
+    def tools(self) -> list[Tool]:
+        async def act(context: ToolContext) -> str:
+            self.effects[context.idempotency_key] += 1
+            return "done"
+
+        async def fail(context: ToolContext) -> str:
+            await act(context)
+            message = "no"
+            raise ValueError(message)
+
+        async def stop(context: ToolContext) -> str:
+            """The caller goes away while it is under way."""
+            await act(context)
+            if self.task is not None:
+                self.task.cancel()
+            await asyncio.sleep(0)
+            return "done"
+
+        return [
+            tool(act, name="again", idempotent=True),
+            tool(act, name="once"),
+            tool(act, name="ask", approval="always"),
+            tool(fail, name="fail"),
+            tool(fail, name="fail_all", errors="raise"),
+            tool(stop, name="stop"),
+        ]
+
+    # What is done
+
+    @initialize()
+    def begin(self) -> None:
+        self.threads.append(self.do(self.engine.start_thread()).id)
+
+    def thread(self, which: int) -> Thread:
+        return self.do(self.engine.thread(self.threads[which % len(self.threads)]))
+
+    def perform(
+        self, thread: Thread, work: Coroutine[Any, Any, Any], cancel: int | None = None, *, ran: bool = True
+    ) -> Any:
+        """Do what may fail in the ways that it may; returns what came of it. Then everything must hold."""
+
+        async def watched() -> Any:
+            self.task = task = asyncio.ensure_future(work)
+            if cancel is not None:
+                for _ in range(cancel):
+                    await asyncio.sleep(0)
+                task.cancel()
+            [outcome] = await asyncio.gather(task, return_exceptions=True)
+            self.task = None
+            return outcome
+
+        left = self.do(thread.runs.control(fresh=True)).run
+        outcome = self.do(watched())
+        self.lines.clear()
+        died = isinstance(outcome, Died) or self.deaths is not None and self.deaths <= 0
+        self.deaths, self.client.dying = None, False
+        if died:
+            self.reopen()
+        expected = ModelError | RunLimitError | ToolFailedError | asyncio.CancelledError | Died
+        known = ApprovalPendingError | NoOpenRunError | RunInProgressError | ApprovalNotPendingError
+        if isinstance(outcome, BaseException) and not isinstance(outcome, expected | known):
+            raise outcome
+        self.hold(thread.id)
+        if ran and not died:
+            now = self.do(thread.runs.control(fresh=True)).run
+            assert now is None or now.asked or now == left, "a run is left open that nobody carries out"
+        return outcome
+
+    @rule(which=number, lines=script, streams=st.booleans(), cancel=moment, dies=st.none() | st.integers(1, 8), give_up=st.booleans())
+    def run(
+        self, which: int, lines: list[Any], streams: bool, cancel: int | None, dies: int | None, give_up: bool  # noqa: FBT001  # hypothesis passes them
+    ) -> None:
+        thread = self.thread(which)
+        control = self.do(thread.runs.control(fresh=True))
+        lease = self.do(thread.runs.lease())
+        self.lines.extend(lines)
+        self.streams, self.deaths = streams, dies
+        outcome = self.perform(thread, self.running(thread, give_up, streams), cancel)
+        if isinstance(outcome, ApprovalPendingError):
+            assert control.run is not None
+            assert not give_up
+        if isinstance(outcome, RunInProgressError):
+            assert lease is not None
+        assert not isinstance(outcome, NoOpenRunError | ApprovalNotPendingError)
+
+    async def running(self, thread: Thread, give_up: bool, streams: bool) -> Any:  # noqa: FBT001  # the same
+        if streams:
+            stream = self.agent.run("Go.", thread=thread, stream=True, abandon_run=give_up)
+            return await stream.get_final_response()
+        return await self.agent.run("Go.", thread=thread, abandon_run=give_up)
+
+    @rule(which=number, lines=script, updates=st.integers(0, 6))
+    def leave(self, which: int, lines: list[Any], updates: int) -> None:
+        async def follow() -> None:
+            async with self.agent.run("Go.", thread=thread, stream=True) as stream:
+                for _ in range(updates):
+                    if await anext(stream, None) is None:
+                        return
+
+        thread = self.thread(which)
+        self.lines.extend(lines)
+        self.streams = True
+        self.perform(thread, follow())
+
+    @rule(which=number, lines=script, cancel=moment, dies=st.none() | st.integers(1, 8), twice=st.booleans())
+    def go_on(self, which: int, lines: list[Any], cancel: int | None, dies: int | None, twice: bool) -> None:  # noqa: FBT001  # the same
+        thread = self.thread(which)
+        control = self.do(thread.runs.control(fresh=True))
+        self.lines.extend(lines)
+        self.streams, self.deaths = False, dies
+
+        async def both() -> Any:
+            outcomes = await asyncio.gather(
+                *(self.agent.continue_run(thread) for _ in range(1 + twice)), return_exceptions=True
+            )
+            failed = [each for each in outcomes if isinstance(each, BaseException)]
+            for each in failed:
+                if not isinstance(each, RunInProgressError | NoOpenRunError | ApprovalPendingError | RunTakenOverError):
+                    raise each
+            if len(failed) == len(outcomes):
+                raise failed[0]
+
+        outcome = self.perform(thread, both(), cancel)
+        if isinstance(outcome, NoOpenRunError):
+            assert control.run is None
+        if isinstance(outcome, ApprovalPendingError):
+            assert control.run is not None
+
+    @rule(which=number, approval=number, approved=st.booleans())
+    def decide(self, which: int, approval: int, approved: bool) -> None:  # noqa: FBT001  # the same
+        thread = self.thread(which)
+        waiting = self.do(thread.approvals())
+        if waiting:
+            chosen = waiting[approval % len(waiting)]
+            self.stale.append(chosen)
+            done = self.perform(thread, chosen.approve() if approved else chosen.reject("No."), ran=False)
+            assert done is None
+
+    @precondition(lambda self: self.stale)
+    @rule(approval=number)
+    def decide_again(self, approval: int) -> None:
+        chosen = self.stale[approval % len(self.stale)]
+        thread = self.do(self.engine.thread(chosen.thread_id))
+        assert isinstance(self.perform(thread, chosen.approve(), ran=False), ApprovalNotPendingError)
+
+    @rule(which=number)
+    def append(self, which: int) -> None:
+        thread = self.thread(which)
+        self.do(thread.append(Message.user("By the way.")))
+        self.hold(thread.id)
+
+    @precondition(lambda self: len(self.threads) < THREADS)
+    @rule(which=number, at=number)
+    def fork(self, which: int, at: int) -> None:
+        thread = self.thread(which)
+        version = 1 + at % thread.version
+        before = self.do(thread.history(at=version)).messages
+        fork = self.do(thread.fork(at=version))
+        self.threads.append(fork.id)
+        assert self.do(fork.history()).messages == before
+        assert self.do(fork.approvals()) == []
+        with pytest.raises(NoOpenRunError):
+            self.do(self.agent.continue_run(fork))
+        self.hold(fork.id)
+
+    @rule(which=number, to=number)
+    def rewind(self, which: int, to: int) -> None:
+        thread = self.thread(which)
+        control = self.do(thread.runs.control(fresh=True))
+        version = 1 + to % thread.version
+        try:
+            self.do(thread.rewind(version, abandon_run=bool(to % 2)))
+        except RunInProgressError:
+            assert control.run is not None
+            assert not to % 2
+            return
+        self.histories[thread.id] = list(self.do(thread.history()).messages)
+        assert self.do(thread.history()).messages == self.do(thread.history(at=version)).messages
+        assert self.do(thread.approvals()) == []
+        self.hold(thread.id)
+
+    @rule()
+    def die(self) -> None:
+        self.reopen()
+
+    @rule()
+    def wait(self) -> None:
+        self.now += 31 * SECOND
+
+    # What must hold
+
+    def hold(self, thread_id: str) -> None:
+        type(self).steps += 1
+        self.do(self.checked_thread(thread_id))
+
+    async def checked_thread(self, thread_id: str) -> None:
+        thread = await self.engine.thread(thread_id)
+        events = await events_of(thread)
+        control = await check_store(self.engine, thread, events)
+        own = [event for event in events if event.thread_id == thread_id]
+        begun = check_runs(events, TOOLS)
+        runs = {event.run_id for event in own}
+        for key, times in self.effects.items():
+            if key.split(":")[0] in runs:
+                assert times <= begun[key], "a call was carried out that is not on the log"
+        after = list((await thread.history()).messages)
+        before = self.histories.get(thread_id, [])
+        assert after[: len(before)] == before
+        assert control.messages == len(after)
+        self.histories[thread_id] = after
+        new = [event for event in own if event.version > self.checked.get(thread_id, 0)]
+        self.checked[thread_id] = events[-1].version
+        await check_requests(thread, new)
+        self.digests.update(event.data.digest for event in new if isinstance(event.data, ModelCalled))
+        for body in self.asked:
+            assert self.digests[body_digest(body)] > 0, "a request was sent that is not on the log"
+            self.digests[body_digest(body)] -= 1
+        self.asked.clear()
+
+
+class AgentsKeepTheirWordOnDisk(AgentsKeepTheirWord):
+    durable = True
+
+
+@pytest.mark.parametrize(("machine", "share"), [(AgentsKeepTheirWord, 1.0), (AgentsKeepTheirWordOnDisk, 0.2)])
+def test_nothing_is_lost_or_done_twice(machine: type[AgentsKeepTheirWord], share: float, scale: float) -> None:
+    machine.steps = 0
+    target = STEPS * scale * share
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=math.ceil(target / STEPS_AN_EXAMPLE) + 5,
+            stateful_step_count=STEPS_AN_EXAMPLE,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        ),
+    )
+    assert machine.steps > 0

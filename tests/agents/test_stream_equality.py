@@ -1,0 +1,93 @@
+"""Streamed or not, a run leaves the same events but for when things happened, and how they were transported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.faults import Waiting
+from tests.agents.run_checks import check_requests, events_of
+from tests.agents.services import KINDS, USAGE, Said, Service, Trouble, as_json, calls, service_of
+
+from clew.agents.agent import Agent
+from clew.agents.response import AgentResponse
+from clew.domain.events import Event
+from clew.domain.model_client import Usage
+from clew.domain.run_events import ModelAnswered, ModelCalled
+from clew.engine import Engine
+
+OF_TIME = {"ms", "first_ms", "streamed"}
+
+SCRIPTS: dict[str, Sequence[Said]] = {
+    "words": ["Hello there, and welcome."],
+    "nothing": [""],
+    "a tool": [calls(("lookup", as_json(order=7)), text="Let me see."), "It is on its way."],
+    "tools at once": [
+        calls(("lookup", as_json(order=7)), ("breaks", as_json(order=8)), ("find", "{}"), ("lookup", "{")),
+        "Sorry.",
+    ],
+    "rounds": [calls(("lookup", as_json(order=number))) for number in range(4)] + ["All of them."],
+    "another try": [Trouble.OVERLOADED, calls(("is_late", as_json(order=7))), Trouble.OVERLOADED, "It is late."],
+    "refused": [calls(("lookup", as_json(order=7))), Trouble.CONTEXT_WINDOW],
+    "raised": [calls(("breaks_all", as_json(order=7)))],
+}
+
+
+@pytest.fixture(params=KINDS)
+def service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A service for each kind of client."""
+    with service_of(request.param) as made:
+        yield made
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_leaves_equal_events(service: Service, script: Sequence[Said], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+    (events, response), (streamed, of_stream) = asyncio.run(both_ways(service, script, url))
+    assert [comparable(event) for event in events] == [comparable(event) for event in streamed]
+    answers = [event.data for event in streamed if isinstance(event.data, ModelAnswered)]
+    assert all(each.usage == USAGE for each in answers)
+    assert all(each.first_ms is None or each.first_ms <= each.ms for each in answers)
+    assert {event.data.streamed for event in events if isinstance(event.data, ModelCalled)} == {False}
+    assert {event.data.streamed for event in streamed if isinstance(event.data, ModelCalled)} == {True}
+    if isinstance(response, AgentResponse):
+        assert isinstance(of_stream, AgentResponse)
+        assert (response.text, response.usage, response.finish_reason) == (
+            of_stream.text,
+            of_stream.usage,
+            of_stream.finish_reason,
+        )
+        assert of_stream.usage == sum([USAGE] * len(answers), Usage())
+        assert [each.message for each in response.messages] == [each.message for each in of_stream.messages]
+    else:
+        assert (type(response), str(response)) == (type(of_stream), str(of_stream))
+
+
+async def both_ways(
+    service: Service, script: Sequence[Said], url: str
+) -> list[tuple[list[Event], AgentResponse | BaseException]]:
+    found: list[tuple[list[Event], AgentResponse | BaseException]] = []
+    async with Engine.open(url) as engine:
+        for streams in (False, True):
+            agent = Agent(service.client(), engine=engine, name="Clerk", instructions="Be brief.", tools=Waiting().tools())
+            thread = await agent.get_local_thread()
+            service.will(*script, streams=streams)
+            run = agent.run("Hi.", thread=thread, stream=True).get_final_response() if streams else agent.run("Hi.", thread=thread)
+            [response] = await asyncio.gather(run, return_exceptions=True)
+            events = await events_of(thread)
+            await check_requests(thread, events)
+            found.append((events, response))
+    return found
+
+
+def comparable(event: Event) -> Any:
+    """An event without ids and times."""
+    data: Any = event.data
+    return event.version, event.type, event.messages, event.actor, event.run_id is None, _without_time(data.model_dump())
+
+
+def _without_time(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in OF_TIME}
