@@ -435,6 +435,67 @@ def test_the_synchronous_face_and_the_read_models_have_remote_threads_too(
         assert thread.service_thread_id == thread.state(at=version).service_thread_id == names[0]
 
 
+@pytest.mark.parametrize("kind", ["response", "conversation"])
+def test_the_service_gets_a_result_for_every_call_that_it_holds(
+    server: StatefulServer, aimock: Aimock, tmp_path: Path, kind: ServiceKind
+) -> None:
+    @tool(approval="always")
+    def refund(order: int) -> str:
+        """Pay an order back."""
+        return f"Paid {order}."
+
+    aimock.reply("order", tool_calls=[ToolCall("refund", {"order": 7}, "call_7")], after_tools=False)
+    aimock.reply("order", text="It is on its way.", after_tools=True)
+
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            agent = joker(engine, client_of(server, kind), tools=[refund])
+            approved = await agent.run("Refund my order.")
+            assert approved.thread.kind == "remote", "the client can do no other"
+            await approved.approvals[0].approve(actor="user:42")
+            await agent.continue_run(approved.thread)
+            (_, body) = await bodies(approved.thread)
+            assert body["input"] == [{"type": "function_call_output", "call_id": "call_7", "output": "Paid 7."}]
+
+            thread = (await agent.run("Refund my order.")).thread
+            if kind == "response":
+                branch = await thread.fork(at_message=2)
+                await agent.run("No, a poet.", thread=branch)
+                outputs = (await bodies(branch))[-1]["input"]
+                assert [item.get("call_id") or item["content"] for item in outputs] == ["call_7", "No, a poet."]
+            await agent.run("No, a poet.", thread=thread, abandon_run=True)
+            outputs = (await bodies(thread))[-1]["input"]
+            assert [item.get("call_id") or item["content"] for item in outputs] == ["call_7", "No, a poet."]
+            await agent.run("And a parrot.", thread=thread)
+            assert [item["content"] for item in (await bodies(thread))[-1]["input"]] == ["And a parrot."]
+            assert [row.kind for row in (await thread.reconcile()).rows] == [
+                "same",
+                "same",
+                "only-b",  # that there is no result is said to the service only
+                *["same"] * 4,
+            ]
+
+    asyncio.run(converse())
+
+
+def test_a_conversation_that_cannot_be_begun_loses_nothing(
+    server: StatefulServer, refusing: str, tmp_path: Path
+) -> None:
+    async def converse() -> None:
+        async with engine_in(tmp_path) as engine:
+            nobody = OpenAIResponsesClient("m-1", store=True, service=GROWS, api_key="none", base_url=refusing)
+            thread = await joker(engine, nobody).get_remote_thread()
+            with pytest.raises(ModelUnavailableError):
+                await thread.run("Tell me about a pirate.")
+            assert [event.type for event in await events_of(thread)][-2:] == ["message-appended", "run-failed"]
+            await joker(engine, client_of(server, GROWS)).run("Now a parrot.", thread=thread)
+            assert await told(thread) == [TOLD[0], TOLD[2], TOLD[3]]
+            (body,) = await bodies(thread)
+            assert [item["content"] for item in body["input"]] == [TOLD[0][1], TOLD[2][1]]
+
+    asyncio.run(converse())
+
+
 # Streams that are cut
 
 

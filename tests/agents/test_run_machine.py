@@ -7,10 +7,10 @@ import math
 import random
 import tempfile
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 from unittest.mock import patch
 
 import pytest
@@ -49,20 +49,23 @@ STEPS = 300
 STEPS_AN_EXAMPLE = 30
 BEGAN = 1_700_000_000_000_000
 SECOND = 1_000_000
-THREADS = 5
+THREADS = 3
 
 T = TypeVar("T")
 
 TOOLS = {"again": "idempotent", "once": "once", "ask": "approved", "fail": "once", "fail_all": "once", "stop": "once"}
 
 number = st.integers(0, 9_999)
+names = st.lists(st.sampled_from([*TOOLS, "unknown"]), min_size=1, max_size=3)
 answer = st.one_of(
     st.just("One two three."),
-    st.lists(st.sampled_from([*TOOLS, "unknown"]), min_size=1, max_size=3),
+    names,
     st.sampled_from(["overloaded", "refused", "cut", "die", "die later"]).map(lambda kind: (kind,)),
 )
 script = st.lists(answer, max_size=5)
 moment = st.none() | st.integers(0, 60)
+# Before or after which commit the process dies, and after how many seconds somebody looks: the lease lasts 30.
+death = st.none() | st.tuples(st.integers(1, 8), st.sampled_from([31, 31, 0]))
 
 
 class Died(BaseException):
@@ -70,15 +73,14 @@ class Died(BaseException):
 
 
 class Mortal(ScriptedChatClient):
-    """A client in whose answers a process may die."""
+    """A client in whose answers a process may die; ``death`` is then called once."""
 
-    dying = False
+    death: Callable[[], None] | None = None
 
     async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
         async for update in super().ask(body, stream=stream):
-            if self.dying:
-                self.dying = False
-                raise Died
+            if self.death is not None:
+                self.death()
             yield update
 
 
@@ -105,6 +107,9 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         self.task: asyncio.Task[Any] | None = None
         self.streams = False
         self.deaths: int | None = None
+        self.died = False
+        self.later = 0
+        self.tools = self.make_tools()
         self.engine = self.open()
         self.begin_process()
         self.patch = patch.object(ThreadRuns, "record", self.recording(ThreadRuns.record))
@@ -126,10 +131,14 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
 
     # The process, and how it dies
 
+    def die(self) -> NoReturn:
+        self.died = True
+        raise Died
+
     def begin_process(self) -> None:
         self.client = Mortal(self.line)
         self.agent = Agent(
-            self.client, engine=self.engine, name="Clerk", instructions="Be brief.", tools=self.tools(), retries=1, max_rounds=4
+            self.client, engine=self.engine, name="Clerk", instructions="Be brief.", tools=self.tools, retries=1, max_rounds=4
         )
 
     def reopen(self) -> None:
@@ -141,19 +150,20 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             self.engine = Engine(replace(self.engine._core, known=Remembered()))
         self.begin_process()
 
+    def pass_by(self) -> None:
+        """A moment at which the process may die; of one that is dead nothing more is recorded."""
+        if self.deaths is not None:
+            self.deaths -= 1
+            if self.deaths <= 0:
+                self.die()
+
     def recording(self, really: Any) -> Any:
         """Dies before or after what is to be recorded, when its time has come."""
 
         async def record(log: ThreadRuns, *args: Any, **options: Any) -> Any:
-            if self.deaths is None:
-                return await really(log, *args, **options)
-            self.deaths -= 1
-            if self.deaths == 0:
-                raise Died
+            self.pass_by()
             done = await really(log, *args, **options)
-            self.deaths -= 1
-            if self.deaths == 0:
-                raise Died
+            self.pass_by()
             return done
 
         return record
@@ -170,16 +180,16 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             case ("cut",):
                 return fault("cut", after="Half an answer") if self.streams else ModelRequestError("Cut.")
             case ("die",):
-                raise Died
+                self.die()
             case ("die later",):
-                self.client.dying = True
+                self.client.death = self.die
                 return "Not to be heard to its end."
             case list(names):
                 return [call(name) for name in names]
             case _:
                 return str(said)
 
-    def tools(self) -> list[Tool]:
+    def make_tools(self) -> list[Tool]:
         async def act(context: ToolContext) -> str:
             self.effects[context.idempotency_key] += 1
             return "done"
@@ -228,14 +238,17 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
                 task.cancel()
             [outcome] = await asyncio.gather(task, return_exceptions=True)
             self.task = None
+            # Whoever is cancelled while they wait for a run to be ended does not wait for that any more.
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(others)
             return outcome
 
         left = self.do(thread.runs.control(fresh=True)).run
         outcome = self.do(watched())
         self.lines.clear()
-        died = isinstance(outcome, Died) or self.deaths is not None and self.deaths <= 0
-        self.deaths, self.client.dying = None, False
+        died, self.died, self.deaths, self.client.death = self.died, False, None, None
         if died:
+            self.now += self.later * SECOND
             self.reopen()
         expected = ModelError | RunLimitError | ToolFailedError | asyncio.CancelledError | Died
         known = ApprovalPendingError | NoOpenRunError | RunInProgressError | ApprovalNotPendingError
@@ -247,15 +260,16 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             assert now is None or now.asked or now == left, "a run is left open that nobody carries out"
         return outcome
 
-    @rule(which=number, lines=script, streams=st.booleans(), cancel=moment, dies=st.none() | st.integers(1, 8), give_up=st.booleans())
+    @rule(which=number, lines=script, streams=st.booleans(), cancel=moment, dies=death, give_up=st.booleans())
     def run(
-        self, which: int, lines: list[Any], streams: bool, cancel: int | None, dies: int | None, give_up: bool  # noqa: FBT001  # hypothesis passes them
+        self, which: int, lines: list[Any], streams: bool, cancel: int | None, dies: tuple[int, int] | None, give_up: bool  # noqa: FBT001  # hypothesis passes them
     ) -> None:
         thread = self.thread(which)
         control = self.do(thread.runs.control(fresh=True))
         lease = self.do(thread.runs.lease())
         self.lines.extend(lines)
-        self.streams, self.deaths = streams, dies
+        self.streams = streams
+        self.deaths, self.later = dies or (None, 0)
         outcome = self.perform(thread, self.running(thread, give_up, streams), cancel)
         if isinstance(outcome, ApprovalPendingError):
             assert control.run is not None
@@ -283,12 +297,13 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         self.streams = True
         self.perform(thread, follow())
 
-    @rule(which=number, lines=script, cancel=moment, dies=st.none() | st.integers(1, 8), twice=st.booleans())
-    def go_on(self, which: int, lines: list[Any], cancel: int | None, dies: int | None, twice: bool) -> None:  # noqa: FBT001  # the same
+    @rule(which=number, lines=script, cancel=moment, dies=death, twice=st.booleans())
+    def go_on(self, which: int, lines: list[Any], cancel: int | None, dies: tuple[int, int] | None, twice: bool) -> None:  # noqa: FBT001  # the same
         thread = self.thread(which)
         control = self.do(thread.runs.control(fresh=True))
         self.lines.extend(lines)
-        self.streams, self.deaths = False, dies
+        self.streams = False
+        self.deaths, self.later = dies or (None, 0)
 
         async def both() -> Any:
             outcomes = await asyncio.gather(
@@ -307,6 +322,11 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         if isinstance(outcome, ApprovalPendingError):
             assert control.run is not None
 
+    @rule(which=number, names=names, dies=st.integers(3, 6), lines=script)
+    def die_in_tools(self, which: int, names: list[str], dies: int, lines: list[Any]) -> None:
+        self.run(which, [names], streams=False, cancel=None, dies=(dies, 31), give_up=True)
+        self.go_on(which, lines, cancel=None, dies=None, twice=False)
+
     @rule(which=number, approval=number, approved=st.booleans())
     def decide(self, which: int, approval: int, approved: bool) -> None:  # noqa: FBT001  # the same
         thread = self.thread(which)
@@ -322,6 +342,7 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
     def decide_again(self, approval: int) -> None:
         chosen = self.stale[approval % len(self.stale)]
         thread = self.do(self.engine.thread(chosen.thread_id))
+        chosen = replace(chosen, _log=thread.runs)  # as whoever kept it in this process would have it
         assert isinstance(self.perform(thread, chosen.approve(), ran=False), ApprovalNotPendingError)
 
     @rule(which=number)
@@ -360,13 +381,12 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         assert self.do(thread.approvals()) == []
         self.hold(thread.id)
 
-    @rule()
-    def die(self) -> None:
-        self.reopen()
-
-    @rule()
-    def wait(self) -> None:
-        self.now += 31 * SECOND
+    @rule(dies=st.booleans(), seconds=st.sampled_from([0, 31]))
+    def rest(self, dies: bool, seconds: int) -> None:  # noqa: FBT001  # the same
+        """Time passes, and the process may be another."""
+        self.now += seconds * SECOND
+        if dies:
+            self.reopen()
 
     # What must hold
 

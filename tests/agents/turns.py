@@ -17,7 +17,7 @@ from clew.engine_threads import Thread
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line, call
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 """Seconds after which a test gives up: never reached by what works."""
 
 SECOND = 1_000_000

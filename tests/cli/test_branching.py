@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from clew import Conversations, Message
+from clew import Conversations, Engine, Message
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -56,6 +57,25 @@ def test_refuses_a_checkpoint_of_such_a_name(filled: Clew, name: str, code: int,
     first = filled.ids()[0]
     filled.text("checkpoint", first, "taken")
     assert why in filled.refused(code, "checkpoint", first, name)
+
+
+def test_a_conversation_that_a_service_holds_is_forked_into_a_local_thread(clew: Clew) -> None:
+    async def begin() -> str:
+        async with Engine.open() as engine:
+            thread = await engine.start_thread_of("remote", (), "conv_1")
+            await thread.append(Message.user("Hello."))
+            return thread.id
+
+    remote = asyncio.run(begin())
+    for command in (("fork", remote), ("edit", remote, "message:1", "Hi.")):
+        assert "clew fork --local" in clew.refused(1, *command)
+    forked = clew.object("fork", remote, "--local", "--json")
+    assert (forked["kind"], forked["parent_id"]) == ("local", remote)
+    assert said(clew, forked["thread_id"]) == ["Hello."]
+    assert {each["thread_id"]: each["kind"] for each in clew.lines("threads", "--json")} == {
+        remote: "remote",
+        forked["thread_id"]: "local",
+    }
 
 
 def test_a_rewind_goes_on_from_the_version_and_says_how_to_undo_it(filled: Clew) -> None:

@@ -18,9 +18,10 @@ import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
 from tests.cli.model_replies import calling, said, unfinished, unknown_model
 from tests.cli.terminal_session import Session
-from tests.servers.raw_server import CUT, RawServer, Reply
+from tests.infrastructure.openai_replies import CHAT
+from tests.servers.raw_server import CUT, RawServer, Reply, whole
 
-from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, tool
+from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool
 from clew.cli.chat_commands import COMMANDS
 from clew.cli.chat_lines import PROMPT, prompted
 from clew.cli.chatting import AGENT, MODEL
@@ -53,6 +54,28 @@ class Piped:
 @pytest.fixture
 def chat(clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Piped:
     return Piped(clew, server.url, monkeypatch)
+
+
+class Typed(Piped):
+    """The same with somebody before a terminal, who types one line after the other."""
+
+    def __call__(self, said: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
+        typed = iter(str(said).splitlines())
+
+        def typing(_: str) -> str:
+            line = next(typed, None)
+            if line is None:
+                raise EOFError
+            return line
+
+        self._patch.setattr("clew.cli.chatting.is_there", lambda: True)
+        self._patch.setattr("builtins.input", typing)
+        return super().__call__("", *arguments, **environment)
+
+
+@pytest.fixture
+def typed(clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    return Typed(clew, server.url, monkeypatch)
 
 
 def service(url: str) -> dict[str, str]:
@@ -195,7 +218,7 @@ def refund(sum: int) -> str:  # noqa: A002  # a word that models use
     return f"{sum} paid"
 
 
-def test_says_what_waits_on_a_thread_and_goes_back_before_it(tmp_path: Path, server: RawServer) -> None:
+def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_path: Path, server: RawServer) -> None:
     async def run() -> str:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             client = OpenAIChatClient("m", api_key="k", base_url=server.url)
@@ -203,14 +226,47 @@ def test_says_what_waits_on_a_thread_and_goes_back_before_it(tmp_path: Path, ser
             return str((await stream.get_final_response()).thread.id)
 
     server.will(calling("refund", '{"sum": 48}'), said("Without a refund."))
-    with chatting(tmp_path, server, asyncio.run(run())) as session:
-        assert 'A run waits for an approval of refund({"sum": 48})' in session.then_said(PROMPT)
-        say(session, "Well?", "waits for an approval")
-        say(session, "/rewind", "with 0 messages")
-        say(session, "Well?", "Without a refund.")
-        session.press("\x04")
-        assert session.end() == 0
+    done = typed("Well?\n/rewind\nWell?", asyncio.run(run()))
+    assert 'A run waits for an approval of refund({"sum": 48})' in done.stdout
+    assert "waits for an approval" in done.stderr
+    assert "with 0 messages" in done.stdout
+    assert "Without a refund." in done.stdout
     assert asked(server) == [("user", "Well?")]
+
+
+def test_says_that_somebody_else_is_being_answered(typed: Typed, tmp_path: Path, server: RawServer) -> None:
+    server.will(unfinished("Once"))
+    with asyncio.Runner() as runner:
+        engine = Engine.open(f"sqlite:///{tmp_path}/clew.db")
+        thread = runner.run(engine.start_thread())
+        agent = Agent(OpenAIChatClient("m", api_key="k", base_url=server.url), engine=engine)
+        stream = agent.run("Tell me a story.", thread=thread, stream=True)
+        runner.run(anext(stream))
+        done = typed("Me too!", thread.id)
+        runner.run(stream.aclose())
+        runner.run(engine.close())
+    assert "Somebody else is being answered on this thread right now." in done.stdout
+    assert "a run is under way" in done.stderr
+    assert texts(tmp_path, thread.id) == [("user", "Tell me a story."), ("assistant", "Once")]
+
+
+def test_says_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, server: RawServer) -> None:
+    server.will(Reply((*unfinished("Half").steps[:-1], CUT)), said("Whole."))
+    assert "clew: " in typed("hello").stderr
+    done = typed("Again?", *clew.ids())
+    assert "The last answer was interrupted. What had come of it is kept." in done.stdout
+    assert "Whole." in done.stdout
+
+
+def test_refuses_a_thread_whose_history_a_service_holds(typed: Typed, tmp_path: Path, server: RawServer) -> None:
+    async def start() -> str:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            client = OpenAIResponsesClient("m", api_key="k", base_url=server.url, store=True)
+            return str((await Agent(client, engine=engine).get_remote_thread("resp_1")).id)
+
+    done = typed("hello", asyncio.run(start()))
+    assert done.returncode == 1
+    assert "cannot run on a remote thread" in done.stderr
 
 
 KILLED = """
@@ -325,6 +381,13 @@ def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, ser
     assert rewound == {"thread_id": message["thread_id"], "version": 8, "to": 1, "messages": 0}
     (ran,) = history["runs"]
     assert ran["agent"]["id"] == AGENT
+
+
+def test_an_answer_that_comes_whole_and_calls_that_nobody_made_a_tool_for(chat: Piped, server: RawServer) -> None:
+    server.will(calling("refund", '{"sum": 48}'), whole(CHAT.whole))
+    done = chat("hello")
+    assert (done.returncode, done.stdout) == (0, "Hello\n")
+    assert [role for role, _ in asked(server)] == ["user", "assistant", "tool"]
 
 
 def test_commands_in_a_pipe_say_what_they_did(chat: Piped, server: RawServer) -> None:

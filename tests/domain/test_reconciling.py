@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Raw, Reasoning, Text
-from clew.domain.reconciling import bare, reconciled
+from clew.domain.reconciling import reconciled
+from clew.domain.responses_answers import bare
 
 CALL = FunctionCall(call_id="c1", name="weather", arguments='{"city": "Oslo"}')
-SEARCHED = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "Oslo"}}
+SEARCHED: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "Oslo"}}
 
 
 def record(*messages: Message | None) -> History:

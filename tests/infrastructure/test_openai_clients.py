@@ -238,6 +238,20 @@ def test_what_breaks_off_before_its_first_word_may_be_tried_again(service: Servi
 
 
 @both
+@streaming
+def test_a_connection_serves_one_request_after_the_other(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    async def ask(server: RawServer) -> None:
+        client = service.client(server)
+        for _ in range(3):
+            await answered(client.ask(service.body(client), stream=streams))
+
+    with RawServer() as server:
+        server.will(*[stream(*service.begins, *service.ends) if streams else whole(service.whole)] * 3)
+        asyncio.run(ask(server))
+        assert (len(server.requests), server.connections) == (3, 1)
+
+
+@both
 def test_closing_the_iterator_lets_go_of_the_connection(service: Service) -> None:
     async def leave(server: RawServer) -> None:
         client = service.client(server)

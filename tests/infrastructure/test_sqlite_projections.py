@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,18 @@ def test_makes_no_file_until_something_is_read_or_appended(tmp_path: Path, url: 
     with Conversations.open(url):
         pass
     assert not list(tmp_path.glob("clew.db.projections*"))
+
+
+def test_what_is_in_memory_is_closed_when_nobody_has_it_any_more() -> None:
+    projections = SQLiteProjections(None)
+    with projections.session(0):
+        pass
+    connection = projections._writing
+    assert connection is not None
+    del projections
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 def test_is_built_anew_when_it_was_deleted(file: Path, url: str) -> None:

@@ -66,13 +66,17 @@ def _head(status: int, headers: dict[str, str]) -> bytes:
 
 @dataclass
 class RawServer:
-    """Gives its ``replies`` one after the other; ``gone`` is set when a client leaves a stalled one."""
+    """Gives its ``replies`` one after the other; ``gone`` is set when a client leaves a stalled one.
+
+    ``connections`` is how many were made so far.
+    """
 
     replies: deque[Reply] = field(default_factory=deque)
     requests: list[Request] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
     stalled: threading.Event = field(default_factory=threading.Event)
     port: int = 0
+    connections: int = 0
 
     def __enter__(self) -> Self:
         ready = threading.Event()
@@ -106,6 +110,7 @@ class RawServer:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        self.connections += 1
         try:
             while (request := await _read(reader)) is not None:
                 self.requests.append(request)

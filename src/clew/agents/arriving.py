@@ -46,11 +46,19 @@ class Arriving:
         """What has come, as a message; None when there are no words."""
         return partial("".join(self._text), "".join(self._reasoning), author)
 
-    async def rest(self) -> None:
-        """Write no more: what is being written is waited for."""
+    def stop(self) -> bool:
+        """Write no more; tells whether something is being written still."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._writing is not None and not self._writing.done():
+            return True
+        self._look()
+        return False
+
+    async def rest(self) -> None:
+        """Write no more: what is being written is waited for."""
+        self.stop()
         if self._writing is not None:
             await asyncio.wait([self._writing])
         self._look()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -29,20 +30,30 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     else:
         work.close()
         raise AgentConfigurationError("run_sync: this thread runs an event loop. Use `await agent.run(…)` here.")
-    outcome: Future[T] = asyncio.run_coroutine_threadsafe(work, _loop())
+    loop, tasks = _loop(), list[asyncio.Task[Any]]()
+    outcome: Future[T] = asyncio.run_coroutine_threadsafe(_noted(work, tasks), loop)
     try:
         return outcome.result()
     except BaseException:
-        if not outcome.done() and outcome.cancel():
-            asyncio.run_coroutine_threadsafe(_settled(), _loop()).result()
+        if not outcome.done():
+            asyncio.run_coroutine_threadsafe(_ended(tasks), loop).result()
         raise
 
 
-async def _settled() -> None:
-    """Wait until everything that was cancelled has come to its end."""
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and task.cancelling()]
-    if others:
-        await asyncio.wait(others)
+async def _noted(work: Coroutine[Any, Any, T], tasks: list[asyncio.Task[Any]]) -> T:
+    """Carry it out, and let the caller know in which task."""
+    task = asyncio.current_task()
+    if task is not None:
+        tasks.append(task)
+    return await work
+
+
+async def _ended(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have come to their end."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def _loop() -> asyncio.AbstractEventLoop:
@@ -52,3 +63,14 @@ def _loop() -> asyncio.AbstractEventLoop:
             threading.Thread(target=loop.run_forever, name="clew-agents", daemon=True).start()
             _loops[:] = [loop]
         return _loops[0]
+
+
+def _forget() -> None:
+    """In a child of ``os.fork``, where the thread of the loop is not."""
+    global _lock  # noqa: PLW0603  # it may have been held when the process forked
+    _lock = threading.Lock()
+    _loops.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

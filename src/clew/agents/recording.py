@@ -166,7 +166,9 @@ class Recording:
         if self._arriving is None:
             return None
         arriving, self._arriving = self._arriving, None
-        _, cancelled = await seen_through(arriving.rest())
+        cancelled = None
+        if arriving.stop():
+            _, cancelled = await seen_through(arriving.rest())
         self._drop_draft = self._drop_draft or arriving.drafted
         return cancelled
 

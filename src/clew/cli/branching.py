@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -44,13 +44,18 @@ def fork(
     thread: ThreadArgument,
     at: AtOption = None,
     title: TitleOption = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Let Clew hold its history, also where a service holds the other's.")
+    ] = False,
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Begin a thread at a version of another. Its past is shared: nothing is copied."""
     with opened(context) as conversations:
         found, when = conversations.thread(conversations.find(thread)), moment(at)
-        summary = found.fork(at=when.at, at_message=when.at_message, title=title, actor=actor).summary()
+        kind: Literal["local"] | None = "local" if local else None
+        forked = found.fork(at=when.at, at_message=when.at_message, title=title, kind=kind, actor=actor)
+        summary = forked.summary()
     _say_forked(summary, as_json=as_json)
 
 

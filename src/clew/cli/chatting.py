@@ -43,7 +43,7 @@ def chat(
     actor: ActorOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Talk with a model. Every word is on a thread, as it comes, and can be taken up again."""
+    """Talk with a model, on a thread that keeps every word as it comes, and that can be taken up again."""
     if thread is not None and new:
         raise WrongUsage(context, "--new begins a thread, and THREAD is one that is there. Say one of the two")
     _check_key()
@@ -68,7 +68,7 @@ def chat(
     core = open_core(
         chosen.url, tenant=chosen.tenant, create=thread is None, now=clock.now, projections=None, embedded=True
     ).acting_as(actor)
-    interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    interactive = not as_json and is_there()
     with Conversations(core) as conversations, asyncio.Runner() as runner, warnings.catch_warnings():
         warnings.simplefilter("ignore", AgentChangedWarning)  # who gives other instructions means to
         id_ = None if thread is None else conversations.find(thread)
@@ -79,6 +79,11 @@ def chat(
         ) as chat_:
             chat_.begin() if id_ is None else chat_.take_up(id_)
             chat_.converse(chat_lines.prompted() if interactive else chat_lines.piped())
+
+
+def is_there() -> bool:
+    """Whether somebody sits before a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _check_key() -> None:

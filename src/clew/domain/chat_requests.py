@@ -62,21 +62,24 @@ def _messages(question: Question) -> list[Json]:
             waiting.clear()
             said.append(_said(message, text))
             continue
+        results, calls = message.results, message.calls
         said += [
             {"role": "tool", "tool_call_id": waiting.pop(0), "content": result_text(result.result)}
-            for result in message.results
+            for result in results
             if waiting  # a result without its call cannot be said
         ]
+        if results and len(results) == len(message.contents):
+            continue  # that was all of it
         words = [each for each in message.contents if not isinstance(each, FunctionCall | FunctionResult)]
         if words:
             waiting.clear()
         if message.role == "assistant":
-            said += _assistant(message, words, message.calls, question, waiting)
+            said.append(_assistant(words, calls, question, waiting))
             continue
         if words or not message.contents:
             said.append(_said(message, _content(_role(message), words) or ""))
-        if message.calls:
-            said += _assistant(message, [], message.calls, question, waiting)
+        if calls:
+            said.append(_assistant([], calls, question, waiting))
     return said
 
 
@@ -94,14 +97,8 @@ def _role(message: Message) -> Role:
 
 
 def _assistant(
-    message: Message,
-    words: Sequence[Content],
-    calls: Sequence[FunctionCall],
-    question: Question,
-    waiting: list[str],
-) -> list[Json]:
-    if not words and not calls and message.contents:
-        return []  # only results, which are said already
+    words: Sequence[Content], calls: Sequence[FunctionCall], question: Question, waiting: list[str]
+) -> JsonObject:
     plain: JsonObject = {"role": "assistant", "content": _content("assistant", words)}
     refusals = [refusal for each in words if (refusal := refusal_of(each)) is not None]
     if refusals:
@@ -118,7 +115,7 @@ def _assistant(
         ]
     if plain["content"] is None and not calls and not refusals:
         plain["content"] = ""
-    return [plain]
+    return plain
 
 
 def refusal_of(content: Content) -> str | None:

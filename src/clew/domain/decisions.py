@@ -318,12 +318,13 @@ def _advanced(thread_id: str, control: Control, intent: Advance) -> list[Decided
 
 
 def _check_fields(value: Value, where: str) -> None:
-    for name in type(value).model_fields:
-        field = getattr(value, name)
-        if isinstance(field, Value):
-            _check_fields(field, f"{where}.{name}")
+    for name, part in value.__dict__.items():
+        if part is None or (type(part) is str and part.isascii()):
+            continue
+        if isinstance(part, Value):
+            _check_fields(part, f"{where}.{name}")
         else:
-            check_json(list(field) if isinstance(field, tuple) else field, f"{where}.{name}")
+            check_json(list(part) if isinstance(part, tuple) else part, f"{where}.{name}")
 
 
 def _said(messages: tuple[Message, ...], count: int) -> list[Decided]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clew.domain.control import Control, Status, advance, detached
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Content, Message, Role
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
 from clew.domain.path import spans
 
 if TYPE_CHECKING:
@@ -143,6 +143,26 @@ def as_message(event: Event) -> HistoryMessage | None:
     if isinstance(data, Shredded) and event.type == MESSAGE_APPENDED and data.role is not None:
         return HistoryMessage(event.version, data.role, None, event.event_id, event.recorded_at, event.actor)
     return None
+
+
+def unshared(event: Event) -> Event | None:
+    """An event that was just written, as it would be read: sharing nothing that its writer could still change.
+
+    None for what takes reading it.
+    """
+    if not isinstance(event.data, MessageAppended):
+        return event
+    message = event.data.message
+    if message.metadata or message.source or not all(map(_is_fixed, message.contents)):
+        return None
+    own = message.model_copy(update={"metadata": {}, "source": {}})
+    return event._replace(data=MessageAppended.model_construct(message=own))
+
+
+def _is_fixed(content: Content) -> bool:
+    if isinstance(content, FunctionResult):
+        return not isinstance(content.result, dict | list)
+    return isinstance(content, Text | FunctionCall)
 
 
 class HistoryBuilder:

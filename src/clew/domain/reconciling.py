@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from clew.domain.answer_parts import as_objects
 from clew.domain.diff import Diff, diff
 from clew.domain.history import History, HistoryMessage
-from clew.domain.messages import Content, Message, Raw, Reasoning
+from clew.domain.messages import Message
 from clew.domain.model_client import Question
 from clew.domain.requests import request_body
-from clew.domain.responses_answers import item_messages
+from clew.domain.responses_answers import bare, item_messages
 
 
 def reconciled(record: History, held: Sequence[Message]) -> Diff:
@@ -24,17 +24,6 @@ def reconciled(record: History, held: Sequence[Message]) -> Diff:
     said = (HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1))
     theirs = tuple(_joined(said))
     return diff(ours, History(record.thread_id, len(held), theirs))
-
-
-def bare(content: Content) -> Content:
-    """A content without the ids and states that a service gives it anew where it lists it again."""
-    match content:
-        case Reasoning(text=text):
-            return Reasoning(text=text)
-        case Raw(value=dict(item)):
-            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
-        case _:
-            return content
 
 
 def _bare(message: Message) -> Message:

@@ -171,6 +171,17 @@ def item_messages(items: Sequence[JsonObject]) -> list[Message]:
     return messages
 
 
+def bare(content: Content) -> Content:
+    """A content without the ids and states that a service gives it anew where it lists it again."""
+    match content:
+        case Reasoning(text=text):
+            return Reasoning(text=text)
+        case Raw(value=dict(item)):
+            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
+        case _:
+            return content
+
+
 def _contents(items: Sequence[JsonObject]) -> Iterator[Content]:
     """What a model said: words and calls in Clew's words, all other items as they are."""
     for item in items:

@@ -151,7 +151,7 @@ class ServiceCannotForkError(UnsupportedThreadError):
             self,
             f"{asked}: thread {thread_id!r} is a conversation that a service holds ({service_thread_id}). That only "
             "grows: the service cannot fork it or go back in it. Fork the record into a local thread, "
-            "thread.fork(kind='local'), and go on there with a client that runs on local threads.",
+            "thread.fork(kind='local') or `clew fork --local`, and go on there with a client for local threads.",
         )
         self.kind = "remote"
         self.supported = ("local",)

@@ -243,9 +243,8 @@ def placed(event: RunEvent, version: int) -> RunEvent:
 
     So a decision can name what is to be recorded with it before it is known where that will lie.
     """
+    fields = event.__dict__
     changes = {
-        name: version + value
-        for name in _REFERENCES
-        if isinstance(value := getattr(event, name, None), int) and value < 0
+        name: version + value for name in _REFERENCES if isinstance(value := fields.get(name), int) and value < 0
     }
     return event.model_copy(update=changes) if changes else event

@@ -81,7 +81,7 @@ class _Pairing:
                 self._answer(version, message, content)
             elif isinstance(content, FunctionCall):
                 self._ask(version, content)
-        if message.calls:
+        if version in self.asked:
             self._caller, self._answered = version, -1
 
     def _ask(self, version: int, call: FunctionCall) -> None:

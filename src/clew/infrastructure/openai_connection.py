@@ -6,8 +6,8 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from clew.domain.json_values import Json, JsonObject
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 600.0
 _CONNECTING = 10.0
+_ENDING = 0.5
+"""Seconds that a stream may take to end when it has said that it is done."""
+
 _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 """Numbers that are none, which some services write, become null."""
 
@@ -148,6 +151,7 @@ class OpenAIConnection:
                 async for some in received:
                     for data in events.feed(some):
                         if data.startswith("[DONE]"):
+                            await _to_its_end(received)
                             return
                         if isinstance(piece := _parsed(data), dict):
                             yield False, piece
@@ -284,6 +288,14 @@ async def _send(
     if stream:
         more |= {"stream": True, "stream_cls": openai.AsyncStream[object]}
     return cast("httpx2.Response", await send(path, cast_to=httpx2.Response, options=options, **more))
+
+
+async def _to_its_end(received: AsyncIterator[bytes]) -> None:
+    """Read what ends a reply, after which its connection serves the next request; it is not waited for for long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ENDING):
+            async for _ in received:
+                pass
 
 
 def _parsed(text: str | bytes) -> Json:

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 from clew.domain.answer_parts import as_objects, as_text
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.messages import Content, Message, Raw, Reasoning
+from clew.domain.messages import Content, Message
 from clew.domain.model_client import ServiceKind, ServiceReference, ThreadKind, Update, Wire
 from clew.domain.requests import streamed
-from clew.domain.responses_answers import ResponsesAnswer, item_messages
+from clew.domain.responses_answers import ResponsesAnswer, bare, item_messages
 from clew.domain.run_errors import AgentConfigurationError
 from clew.infrastructure.openai_connection import OpenAIConnection, checked_options
 
@@ -134,17 +134,7 @@ def _options(options: JsonObject, *, store: bool) -> JsonObject:
 
 def _said(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:
     """What items say, without the ids and states that a service gives them anew where it lists them again."""
-    return [(said.role, [_bare(content) for content in said.contents]) for said in item_messages(items)]
-
-
-def _bare(content: Content) -> Content:
-    match content:
-        case Reasoning(text=text):
-            return Reasoning(text=text)
-        case Raw(value=dict(item)):
-            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
-        case _:
-            return content
+    return [(said.role, [bare(content) for content in said.contents]) for said in item_messages(items)]
 
 
 def _quoted(id_: str) -> str:

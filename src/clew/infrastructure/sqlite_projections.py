@@ -10,6 +10,7 @@ import logging
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -215,7 +216,9 @@ class SQLiteProjections:
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         if self.path is None:
-            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            weakref.finalize(self, connection.close)  # an agent's own store in memory is closed by nobody
+            return connection
         return sqlite3.connect(
             f"file:{quote(self.path)}?mode={mode}",
             uri=True,

@@ -12,6 +12,7 @@ from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decisions import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError
 from clew.domain.events import TYPE_NAMES, Event
+from clew.domain.history import unshared
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
@@ -160,7 +161,7 @@ def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms:
                 raise
             return Committed((), first.versions)
         try:
-            return (yield from _outcome(core, stream, submitted))
+            return (yield from _outcome(core, stream, submitted, shreds=bool(terms.shreds)))
         except RunInProgressError as found:
             raise RunInProgressError(thread_id, found.holder) from None
         except ConflictError as found:
@@ -171,7 +172,7 @@ def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms:
     raise conflict or ConflictError(thread_id, 0, 0)
 
 
-def _outcome(core: Core, stream: str, submitted: _Submitted) -> Operation[Committed]:
+def _outcome(core: Core, stream: str, submitted: _Submitted, *, shreds: bool) -> Operation[Committed]:
     """Wait for the writer. What was not written is no tip any more."""
     try:
         appended = yield from wait(submitted.outcome)
@@ -182,6 +183,8 @@ def _outcome(core: Core, stream: str, submitted: _Submitted) -> Operation[Commit
         core.known.tips.drop(stream)
         return Committed((), appended.versions)
     _remember(core, stream, submitted.after)
+    if not shreds:
+        _take_in(core, stream, submitted.events)
     core.models.nudge()
     return Committed(submitted.events, appended.versions)
 
@@ -197,6 +200,19 @@ def _remember(core: Core, stream: str, control: Control) -> None:
     before = core.known.controls.get(stream)
     if before is None or before.version < control.version:
         core.known.controls.put(stream, control)
+
+
+def _take_in(core: Core, stream: str, events: tuple[Event, ...]) -> None:
+    """Go on with the history that was read of a thread, so that it need not be read again."""
+    known = core.known.histories.get(stream)
+    if known is None or not events:
+        return
+    own = [each for each in map(unshared, events) if each is not None]
+    with core.known.lock:
+        if len(own) < len(events) or known.builder.version != own[0].version - 1:
+            return
+        known.builder.add(own)
+    core.known.histories.put(stream, known, len(known.builder))
 
 
 class _Submitted(NamedTuple):

@@ -90,8 +90,18 @@ def history(core: Core, thread_id: str, at: At = None, at_message: int | None = 
 
 
 def newest(core: Core, thread_id: str) -> Operation[History]:
-    """The messages on the path of a thread that is known to be there, at the newest version that the log has."""
-    return (yield from read(partial(_build, core, thread_id, core.stream(thread_id))))
+    """The messages on the path of a thread that is known to be there, at the newest version.
+
+    It is that of the log, or the one that this process has led to: whoever writes next says which version they expect.
+    """
+    stream = core.stream(thread_id)
+    known, tip = core.known.histories.get(stream), core.known.tips.get(stream)
+    # What is shredded in an ancestor leaves no event in its forks.
+    if known is not None and tip is not None and tip.parent_id is None:
+        with core.known.lock:
+            if known.builder.version == tip.version:
+                return known.builder.history()
+    return (yield from read(partial(_build, core, thread_id, stream)))
 
 
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:

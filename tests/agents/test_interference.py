@@ -1,0 +1,312 @@
+"""What others do to a thread while a run is under way on it, and what the run then does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.run_checks import check_requests
+from tests.agents.turns import (
+    PATIENCE,
+    Gate,
+    ShiftedClock,
+    check_runs,
+    events_of,
+    note,
+    requests_of,
+    taking_turns,
+    types_of,
+)
+
+from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
+from clew.agents import arriving
+from clew.agents.response import AgentResponse
+from clew.domain.agent_ports import LEASE_SECONDS
+from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
+from clew.domain.history import HistoryMessage
+from clew.domain.json_values import JsonObject
+from clew.domain.run_errors import NoOpenRunError, RunInProgressError, RunTakenOverError
+from clew.domain.run_events import AnswerInterrupted, RunAbandoned
+from clew.engine_threads import LocalThread
+from clew.infrastructure.scripted_client import Line, call
+from clew.service.run_log import ThreadRuns
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+
+
+class UnderWay:
+    """A run that waits for its model's first answer, and the same thread as another process sees it."""
+
+    def __init__(self, engine: Engine, other: Engine) -> None:
+        self.engine = engine
+        self.other = other
+        self.gate = Gate()
+        self.agent = taking_turns(engine, self.gate)
+
+    async def begin(self) -> None:
+        thread = await self.engine.start_thread(messages=[Message.user("before"), Message.assistant("yes")])
+        self.here: LocalThread = thread
+        self.there: Any = await self.other.thread(thread.id)
+        self.task: asyncio.Task[AgentResponse] = asyncio.create_task(self.agent.run("one", thread=thread))
+        await self.gate.reached.wait()
+
+    async def ends(self) -> AgentResponse:
+        self.gate.opened.set()
+        return await self.task
+
+
+@pytest.fixture
+async def run(url: str) -> AsyncIterator[UnderWay]:
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
+        under_way = UnderWay(engine, other)
+        await under_way.begin()
+        yield under_way
+        under_way.gate.opened.set()
+        await asyncio.wait([under_way.task])
+
+
+async def said(thread: Any) -> list[str]:
+    """The words of the history, calls by their names."""
+    messages = [each.message for each in await thread.history() if each.message is not None]
+    return [each.text or "".join(call.name for call in each.calls) or str(each.results[0].result) for each in messages]
+
+
+async def test_what_others_append_meanwhile_is_part_of_what_is_asked_next(run: UnderWay) -> None:
+    await run.there.append(Message.user("and two"))
+    await run.there.label(topic="lamps")
+    response = await run.ends()
+    assert response.text == "done one"
+    assert await said(run.here) == ["before", "yes", "one", "and two", "note", "noted one", "done one"]
+    second: Any = run.agent.client
+    assert [each["content"] for each in second.requests[1]["messages"]][2:4] == ["one", "and two"]
+    await check_requests(run.here, await events_of(run.here))
+    await check_runs(run.here)
+
+
+@pytest.mark.parametrize("when", [1, 2])
+async def test_a_call_is_decided_again_when_somebody_appends_right_before_it(
+    url: str, monkeypatch: pytest.MonkeyPatch, when: int
+) -> None:
+    """Between the reading of the history and the commit: when the run begins, and when it asks again."""
+    reads = 0
+    really = ThreadRuns.history
+
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
+        thread = await engine.start_thread()
+        there = await other.thread(thread.id)
+
+        async def history(log: ThreadRuns) -> tuple[int, list[HistoryMessage]]:
+            nonlocal reads
+            reads += 1
+            found = await really(log)
+            if reads == when:
+                await there.append(Message.user("me first"))
+            return found
+
+        monkeypatch.setattr(ThreadRuns, "history", history)
+
+        async def answer(_: JsonObject) -> Line:
+            if when == 2:  # what was read is not read again for nothing
+                await there.append(Message.user("in between"))
+            return call("note", turn="one")
+
+        agent = Agent(client=ScriptedChatClient([answer, "done one"]), engine=engine, tools=[note])
+        await agent.run("one", thread=thread)
+        assert reads > when
+        first = ["me first", "one"] if when == 1 else ["one", "in between"]
+        then = ["noted one"] if when == 1 else ["me first", "noted one"]
+        assert await said(thread) == [*first, "note", *then, "done one"]
+        assert requests_of(agent) == 2
+        assert len(await check_requests(thread, await events_of(thread))) == 2
+        await check_runs(thread)
+
+
+@pytest.mark.parametrize(
+    ("does", "error", "kind"),
+    [
+        (lambda thread: thread.end(), ThreadStatusError, "thread-ended"),
+        (lambda thread: thread.delete(), ThreadDeletedError, "thread-deleted"),
+        (lambda thread: thread.rewind(to=2, abandon_run=True), RunTakenOverError, "history-rewound"),
+    ],
+    ids=["end", "delete", "rewind"],
+)
+async def test_an_end_a_delete_or_a_rewind_ends_the_run(
+    run: UnderWay, does: Callable[[Any], Coroutine[Any, Any, None]], error: type[ClewError], kind: str
+) -> None:
+    await does(run.there)
+    before = [event async for event in run.there.events()] if kind != "thread-deleted" else []
+    with pytest.raises(error):
+        await run.ends()
+    assert requests_of(run.agent) == 1
+    events = await events_of(run.there)
+    assert events[-1].type == kind
+    assert not before or events == before
+    assert (await run.other.verify()).first_bad is None
+
+
+async def test_a_fork_of_a_thread_that_was_ended_under_a_run_goes_on(run: UnderWay) -> None:
+    await run.there.end()
+    with pytest.raises(ThreadStatusError):
+        await run.ends()
+    branch = await run.there.fork()
+    await taking_turns(run.other).run("two", thread=branch)
+    assert await said(branch) == ["before", "yes", "one", "two", "note", "noted two", "done two"]
+    await check_requests(branch, (await events_of(branch))[-10:])
+
+
+async def test_a_run_goes_on_on_a_thread_that_is_suspended_and_no_other_begins(run: UnderWay) -> None:
+    await run.there.suspend(reason="lunch")
+    with pytest.raises(RunInProgressError):
+        await taking_turns(run.other).run("two", thread=run.there)
+    assert (await run.ends()).text == "done one"
+    assert types_of(await events_of(run.here))[-1] == "run-completed"
+    agent = taking_turns(run.other)
+    with pytest.raises(ThreadStatusError, match="suspended"):
+        await agent.run("two", thread=run.there)
+    assert requests_of(agent) == 0
+    await run.there.resume()
+    await agent.run("two", thread=run.there)
+    await check_runs(run.here)
+
+
+async def test_a_redaction_meanwhile_is_seen_by_the_next_question(run: UnderWay) -> None:
+    await run.there.redact((await run.there.history()).messages[0])
+    await run.ends()
+    asked: Any = run.agent.client
+    assert asked.requests[0]["messages"][0]["content"] == "before"
+    assert "before" not in str(asked.requests[1])
+    events = await events_of(run.here)
+    (last,) = await check_requests(run.here, events[[event.type for event in events].index("tool-finished") :])
+    assert "before" not in str(last.body)
+
+
+async def test_a_rewind_is_refused_while_a_run_is_under_way(run: UnderWay) -> None:
+    before = await events_of(run.there)
+    with pytest.raises(RunInProgressError, match=run.here.id):
+        await run.there.rewind(to=2)
+    with pytest.raises(RunInProgressError):
+        await run.here.rewind(to=2)
+    assert await events_of(run.there) == before
+    assert (await run.ends()).text == "done one"
+    await run.there.rewind(to=2)
+    assert await said(run.here) == ["before"]
+
+
+async def test_a_rewind_that_abandons_the_run_does_so_in_one_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody has begun to hear the answer: what had been written down of it is kept."""
+    monkeypatch.setattr(arriving, "DRAFT_SECONDS", 0.0)
+    drafted = asyncio.Event()
+    really = ThreadRuns.put_draft
+
+    async def put_draft(*given: Any) -> None:
+        await really(*given)
+        drafted.set()
+
+    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
+        thread = await engine.start_thread()
+        client = ScriptedChatClient("old " * 99, delay=0.01)
+        stream = Agent(client=client, engine=engine).run("one", thread=thread, stream=True)
+        await anext(stream)
+        await drafted.wait()
+        there = await other.thread(thread.id)
+        version = await there.rewind(to=1, abandon_run=True, actor="ops:ada")
+        events = await events_of(there)
+        assert [event.type for event in events[-4:]] == [
+            "message-appended", "answer-interrupted", "run-abandoned", "history-rewound",
+        ]  # fmt: skip
+        assert version == events[-1].version
+        assert {event.actor for event in events[-4:]} == {"ops:ada"}
+        assert isinstance(events[-3].data, AnswerInterrupted)
+        assert events[-3].data.message == events[-4].version
+        assert events[-2].data == RunAbandoned(reason="asked")
+        assert await there.runs.lease() is None
+        assert await there.runs.draft() is None
+        assert len(await there.history()) == 0
+        with pytest.raises(RunTakenOverError):
+            await stream.get_final_response()
+        assert await events_of(thread) == events
+        await there.rewind(to=version - 1)  # the undo
+        assert (await said(there))[0] == "one"
+        assert (await there.runs.control(fresh=True)).run is None
+        await taking_turns(other).run("two", thread=there)
+
+
+async def test_a_rewind_that_may_abandon_a_run_needs_none(url: str) -> None:
+    async with Engine.open(url) as engine:
+        thread = await engine.start_thread(messages=[Message.user("one"), Message.user("two")])
+        await thread.rewind(to=2, abandon_run=True)
+        assert types_of(await events_of(thread)) == ["thread-started", "history-rewound"]
+
+
+async def test_a_rewind_closes_a_run_whose_lease_has_run_out(run: UnderWay, url: str) -> None:
+    async with Engine.open(url, now=ShiftedClock(LEASE_SECONDS + 1)) as later:
+        there = await later.thread(run.here.id)
+        await there.rewind(to=2)
+        with pytest.raises(NoOpenRunError):
+            await taking_turns(later).continue_run(there)
+        with pytest.raises(RunTakenOverError):
+            await run.ends()
+        await taking_turns(later).run("two", thread=there)
+        assert await said(there) == ["before", "two", "note", "noted two", "done two"]
+
+
+def test_threads_of_control_rewind_as_engines_do(url: str) -> None:
+    with Conversations.open(url) as conversations:
+        thread_id = conversations.start_thread(messages=[Message.user("before")]).id
+
+        async def while_it_runs() -> None:
+            async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+                gate = Gate()
+                thread = await engine.thread(thread_id)
+                task = asyncio.create_task(taking_turns(engine, gate).run("one", thread=thread))
+                await gate.reached.wait()
+                with pytest.raises(RunInProgressError):
+                    await asyncio.to_thread(conversations.thread(thread_id).rewind, 2)
+                await asyncio.to_thread(conversations.thread(thread_id).rewind, 2, abandon_run=True)
+                gate.opened.set()
+                with pytest.raises(RunTakenOverError):
+                    await task
+
+        asyncio.run(while_it_runs())
+        types = types_of(conversations.thread(thread_id).events())
+        assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]
+
+
+async def test_a_run_that_begins_while_another_is_abandoned_for_a_rewind_is_abandoned_too(
+    run: UnderWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rewind looks, then another run begins, then it writes: it looks again, and nothing is interleaved."""
+    core: Any = run.other._core
+    really, looked, begun = type(core.log).draft, asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def draft(log: Any, stream: str) -> Any:
+        if log is core.log and not looked.is_set():
+            loop.call_soon_threadsafe(looked.set)
+            asyncio.run_coroutine_threadsafe(begun.wait(), loop).result(PATIENCE)
+        return really(log, stream)
+
+    monkeypatch.setattr(type(core.log), "draft", draft)
+    rewinding = asyncio.create_task(run.there.rewind(to=2, abandon_run=True))
+    await looked.wait()
+    await run.ends()
+    gate = Gate()
+    second = asyncio.create_task(taking_turns(run.engine, gate).run("two", thread=run.here))
+    await gate.reached.wait()
+    begun.set()
+    await rewinding
+    gate.opened.set()
+    with pytest.raises(RunTakenOverError):
+        await second
+    types = types_of(await events_of(run.here))
+    assert types.count("run-completed") == 1
+    assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]

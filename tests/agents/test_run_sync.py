@@ -1,0 +1,169 @@
+"""run_sync: runs for scripts that have no event loop, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.services import _completion as completion
+from tests.agents.turns import PATIENCE, check_runs, events_of, taking_turns, turns_of, types_of
+from tests.servers.raw_server import RawServer, whole
+
+from clew import Agent, Engine, ScriptedChatClient
+from clew.domain.json_values import JsonObject
+from clew.domain.run_errors import AgentConfigurationError, ModelRequestError
+from clew.domain.run_events import RunAbandoned
+from clew.infrastructure.openai_chat_client import OpenAIChatClient
+from clew.infrastructure.scripted_client import Line
+
+INTERRUPTED = """
+import asyncio, sys, time
+from clew import Agent, Engine, ScriptedChatClient, tool
+from clew.testing import call, fault
+
+url, where = sys.argv[1:]
+
+@tool
+async def slow() -> str:
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+async def stalls(_):
+    print("asked", flush=True)
+    await asyncio.Event().wait()
+
+script = stalls if where == "model" else [call("slow")]
+agent = Agent(ScriptedChatClient(script), engine=Engine.open(url), tools=[slow])
+try:
+    agent.run_sync("one")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    if where == "unhandled":
+        raise
+agent = Agent(ScriptedChatClient("Done."), engine=agent.engine)
+print(agent.run_sync("two").text)
+"""
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+
+
+def test_runs_follow_each_other_on_a_thread() -> None:
+    agent = Agent(ScriptedChatClient(["One.", "Two."]))
+    first = agent.run_sync("1")
+    second = agent.run_sync("2", thread=first.thread)
+    assert (first.text, second.text) == ("One.", "Two.")
+    assert second.thread.id == first.thread.id
+
+
+def test_runs_of_many_threads_of_control_stay_apart(url: str) -> None:
+    engine = Engine.open(url)
+    agent = taking_turns(engine)
+    turns = [str(number) for number in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        responses = list(pool.map(agent.run_sync, turns))
+    assert [response.text for response in responses] == [f"done {turn}" for turn in turns]
+    first = responses[0].thread
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda turn: agent.run_sync(turn, thread=first, on_conflict="wait"), turns[1:]))
+
+    async def check() -> None:
+        async with Engine.open(url) as other:
+            thread = await other.thread(first.id)
+            assert sorted(await turns_of(thread), key=int) == turns
+            await check_runs(thread)
+
+    asyncio.run(check())
+
+
+def test_the_error_of_a_run_is_raised() -> None:
+    with pytest.raises(ModelRequestError, match="at its end"):
+        Agent(ScriptedChatClient([])).run_sync("1")
+
+
+def test_is_refused_where_a_loop_runs() -> None:
+    async def main() -> None:
+        with pytest.raises(AgentConfigurationError, match="await"):
+            Agent(ScriptedChatClient("no")).run_sync("1")
+
+    asyncio.run(main())
+
+
+def test_tools_see_the_context_variables_of_whoever_runs() -> None:
+    user = contextvars.ContextVar("user", default="nobody")
+    seen: list[str] = []
+
+    async def answer(_: JsonObject) -> Line:
+        seen.append(user.get())
+        return "Hello."
+
+    user.set("ada")
+    Agent(ScriptedChatClient(answer)).run_sync("1")
+    assert seen == ["ada"]
+
+
+def test_the_connection_of_one_run_serves_the_next() -> None:
+    with RawServer() as server:
+        server.will(whole(completion("One.")), whole(completion("Two.")))
+        agent = Agent(OpenAIChatClient(model="m-1", api_key="none", base_url=server.url))
+        first = agent.run_sync("1")
+        assert agent.run_sync("2", thread=first.thread).text == "Two."
+        assert len(server.requests) == 2
+        assert len(server._writers) == 1
+
+
+def test_a_child_of_fork_has_a_loop_of_its_own() -> None:
+    assert Agent(ScriptedChatClient("One.")).run_sync("1").text == "One."
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(int(PATIENCE))
+            code = 0 if Agent(ScriptedChatClient("Two.")).run_sync("2").text == "Two." else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert Agent(ScriptedChatClient("Three.")).run_sync("3").text == "Three."
+
+
+@pytest.mark.parametrize("where", ["model", "tool", "unhandled"])
+def test_ctrl_c_ends_the_run_on_the_log_and_then_the_script(url: str, where: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, url, where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "asked\n"
+    child.send_signal(signal.SIGINT)
+    output, errors = child.communicate(timeout=PATIENCE)
+    if where == "unhandled":
+        assert (output, child.returncode) == ("interrupted\n", -signal.SIGINT)
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+    else:
+        assert (output, errors, child.returncode) == ("interrupted\nDone.\n", "", 0)
+    asyncio.run(_check_interrupted(url, where))
+
+
+async def _check_interrupted(url: str, where: str) -> None:
+    async with Engine.open(url) as engine:
+        thread: Any = await engine.thread([each.thread_id async for each in engine.threads()][0])
+        events = await events_of(thread)
+        assert events[-1].data == RunAbandoned(reason="cancelled")
+        last = "answer-interrupted" if where == "model" else "tool-failed"
+        assert types_of(events)[-2] == last
+        assert (await thread.history()).messages[0].message.text == "one"
+        await check_runs(thread)
+        assert (await taking_turns(engine).run("three", thread=thread)).text == "done three"
