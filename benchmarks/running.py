@@ -22,7 +22,7 @@ from benchmarks.words import Speaker
 from clew import Agent, Conversations, Engine, ScriptedChatClient
 
 ROOT = Path(__file__).parent.parent
-SDK, POST, FRAMEWORK = "the openai package", "its client with a ready body", "agent-framework"
+SDK, POST, FRAMEWORK = "the openai package", "openai's client with a ready body", "agent-framework"
 STORES = {
     "SQLite": ("OFF", "all"),
     "SQLite, the log alone": ("OFF", "log"),
@@ -63,18 +63,20 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 def _commits(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> Iterator[Figure]:
     made = max(cost.commits for cost in costs["SQLite"][shape])
-    yield Figure(f"commits a run, {shape}", made, "", budget=at_most(COMMITS[shape]))
+    yield Figure(f"{shape}, commits", made, "", budget=at_most(COMMITS[shape]))
 
 
 def _cpu(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]], turns: int) -> Iterator[Figure]:
+    """Beside and beyond the package as it is documented, and beyond the least that a request over it can cost."""
     cpu = {name: [cost.cpu for cost in found[shape]] for name, found in costs.items()}
-    for name in ("SQLite", "SQLite, the log alone", "memory:"):
-        # Of the first, the whole engine; and only there is a budget.
-        yield from _beyond(f"{shape}: CPU of a run, {name}", cpu[name], cpu, at_most(1) if name == "SQLite" else None)
+    yield _beyond(shape, "SQLite", SDK, cpu, at_most(1))
+    yield _beyond(shape, "SQLite", POST, cpu, at_most(1))
+    yield _beyond(shape, "SQLite, the log alone", POST, cpu)
+    yield _beyond(shape, "memory:", POST, cpu)
     if FRAMEWORK in cpu:
-        yield from _beyond(f"{shape}: CPU of a run, {FRAMEWORK}, history in memory", cpu[FRAMEWORK], cpu, None)
+        yield _beyond(shape, FRAMEWORK, SDK, cpu)
         yield Figure(
-            f"{shape}: CPU of a run, SQLite, against {FRAMEWORK}",
+            f"{shape}, CPU, SQLite, against {FRAMEWORK}, its history in memory",
             statistics.median(cpu["SQLite"]),
             "ms",
             baseline=statistics.median(cpu[FRAMEWORK]),
@@ -84,26 +86,24 @@ def _cpu(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]], turns: i
 
 
 def _beyond(
-    name: str, measured: list[float], cpu: Mapping[str, list[float]], budget: Budget | None
-) -> Iterator[Figure]:
-    """What was measured, beside and beyond the package used as it is documented, and beyond the least of it."""
-    for baseline in (SDK, POST):
-        differences = [one - other for one, other in zip(measured, cpu[baseline], strict=True)]
-        yield Figure(
-            f"{name}, beyond {baseline}",
-            statistics.median(differences),
-            "ms",
-            baseline=statistics.median(cpu[baseline]),
-            ratio=median_ratio(measured, cpu[baseline]),
-            budget=budget,
-        )
+    shape: Shape, name: str, baseline: str, cpu: Mapping[str, list[float]], budget: Budget | None = None
+) -> Figure:
+    differences = [one - other for one, other in zip(cpu[name], cpu[baseline], strict=True)]
+    return Figure(
+        f"{shape}, CPU, {name}, beyond {baseline}",
+        statistics.median(differences),
+        "ms",
+        baseline=statistics.median(cpu[baseline]),
+        ratio=median_ratio(cpu[name], cpu[baseline]),
+        budget=budget,
+    )
 
 
 def _latency(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> Figure:
     durable = [cost.wall for cost in costs["SQLite, durable"][shape]]
     bare = [cost.wall for cost in costs[SDK][shape]]
     return Figure(
-        f"{shape}: a run by the clock, synchronous=FULL, against {SDK}",
+        f"{shape}, by the clock, synchronous=FULL, against {SDK}",
         statistics.median(durable),
         "ms",
         baseline=statistics.median(bare),
@@ -187,7 +187,7 @@ def _bytes(setting: Setting) -> Figure:
     none = size_on_disk(empty)
     measured, plain = ((size_on_disk(path) - none) / turns for path in (runs, appends))
     return Figure(
-        f"bytes of the log a turn of 200 + 200 characters, as a run, against two appends, {turns:,} turns",
+        f"bytes of the log a run of 200 + 200 characters, against two appends, {turns:,} runs",
         measured,
         "B",
         baseline=plain,

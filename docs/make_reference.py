@@ -63,7 +63,7 @@ CONSTRUCTED = (Agent, Telemetry, OpenAIChatClient, OpenAIResponsesClient, Script
 
 BEHIND = {
     "Engine.beginning",
-    "Engine.start_thread_of",
+    "Engine.start_remote_thread",
     "AgentThread.begun_by_run",
     "AgentThread.bound_to",
     "AgentThread.branch",
@@ -75,6 +75,9 @@ BEHIND = {
     "Telemetry.tool_call",
 }
 """What agents, threads and engines call of each other."""
+
+STANDS_FOR = {"LocalT_co": "LocalThread", "RemoteT_co": "RemoteThread", "ThreadT": "Thread", "ThreadT_co": "Thread"}
+"""What the types of threads are in an application, by what agents call them."""
 
 ANNOTATED = re.compile(r"Annotated\[(\w+), Field\([^)]*\)\]")
 
@@ -88,7 +91,8 @@ newest version; `at_message=` takes the number of a message, from 1. Times are U
 `"user:42"`; without it `acting_as()` says who. Of the short types, `At` is what `at=` takes, `Json` what JSON can hold,
 a `Role` is system, developer, user, assistant or tool, a `Status` active, suspended, ended or deleted, a `Snippet` a
 tuple of `Part`. An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
-`ToolFunction` a `Tool` or a function.
+`ToolFunction` a `Tool` or a function. An engine's `Thread` is a `LocalThread`, whose history Clew holds, or a
+`RemoteThread`; all three are in `clew.engine_threads`.
 """
 
 PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
@@ -223,7 +227,8 @@ def reference() -> str:
         if title == "Threads":
             parts += awaited()
     parts += ["## Errors", "All are in `clew.errors`; `ClewError` is in `clew`, too.", "\n".join(error_tree())]
-    return "\n\n".join(parts).replace("\n\n\n", "\n\n") + "\n"
+    page = "\n\n".join(parts).replace("\n\n\n", "\n\n") + "\n"
+    return re.sub(r"\b(?:Local|Remote|Thread)T(?:_co)?\b", lambda found: STANDS_FOR[found[0]], page)
 
 
 def described(each: type | Callable[..., Any]) -> Iterator[str]:
@@ -238,7 +243,7 @@ def described(each: type | Callable[..., Any]) -> Iterator[str]:
     held = list(fields(each))
     shape = f"\n\n{call(each.__name__, held)}" if held else ""
     if each in CONSTRUCTED:
-        shape = f"\n\n{signed(each.__name__, vars(each)['__init__'], made=True)}"
+        shape = f"\n\n{signed(each.__name__, members(each)['__init__'], made=True)}"
     yield f"```python\nfrom {home(each)} import {each.__name__}{shape}\n```"
     yield prose(each)
     told = [f"| `{name}` | `{type_}` | {text} |" for name, type_, text in properties(each)]
@@ -279,9 +284,15 @@ def how(method: Callable[..., Any]) -> str:
     return "await {}.…(…)" if inspect.iscoroutinefunction(method) else "{}.…(…)"
 
 
+def members(cls: type) -> dict[str, Any]:
+    """What a class defines; of one that says the types of a generic one of its name, with what that does."""
+    named = [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__]
+    return {name: found for each in named for name, found in vars(each).items()}
+
+
 def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """The public methods of a class in the order in which they are written, ``open`` first."""
-    for name, found in vars(cls).items():
+    for name, found in members(cls).items():
         function = found.__func__ if isinstance(found, classmethod) else found
         if name.startswith("_") or f"{cls.__name__}.{name}" in BEHIND:
             continue
@@ -314,7 +325,7 @@ def default_of(cls: type, name: str) -> Any:
 
 def properties(cls: type) -> Iterator[tuple[str, str, str]]:
     """What a value tells beside what it holds."""
-    for name, found in vars(cls).items():
+    for name, found in members(cls).items():
         if isinstance(found, property) and not name.startswith("_") and f"{cls.__name__}.{name}" not in BEHIND:
             type_ = str(inspect.signature(found.fget).return_annotation) if found.fget else ""
             yield name, type_.replace("|", "\\|"), " ".join(prose(found).split())

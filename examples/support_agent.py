@@ -17,6 +17,7 @@ from typing import Any
 
 from clew import Agent, Engine, OpenAIChatClient, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
+from clew.engine_threads import Thread
 from clew.errors import ApprovalPendingError, NoOpenRunError
 from clew.testing import call
 
@@ -65,7 +66,7 @@ def desk(engine: Engine) -> Agent:
     )
 
 
-async def attend(engine: Engine, question: str, ledger: Path, approver: str | None = None) -> AgentResponse:
+async def attend(engine: Engine, question: str, ledger: Path, approver: str | None = None) -> AgentResponse[Thread]:
     """Go on with what the desk was doing, however that ended; else answer the question."""
     await engine.open_thread(THREAD)
     thread = await desk(engine).thread(THREAD)
@@ -73,7 +74,7 @@ async def attend(engine: Engine, question: str, ledger: Path, approver: str | No
         for approval in await thread.approvals():
             await approval.approve(actor=approver)
     try:
-        response: AgentResponse = await thread.continue_run(on_conflict="wait", deps=ledger)
+        response = await thread.continue_run(on_conflict="wait", deps=ledger)
     except NoOpenRunError:
         response = await thread.run(question, on_conflict="wait", deps=ledger)
     return response

@@ -6,14 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clew.agents.agent import Agent
     from clew.agents.middleware import Middleware
     from clew.agents.telemetry import Telemetry
     from clew.agents.tools import ToolContext, tool
     from clew.conversations import Conversations
     from clew.domain.errors import ClewError
     from clew.domain.messages import Message
-    from clew.engine import Engine
+    from clew.engine import Agent, Engine
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
     from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
     from clew.infrastructure.scripted_client import ScriptedChatClient

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from clew.agents import default_engine
-from clew.agents.agent import Agent
+from clew.agents.agent import Agent as AgentOf
 from clew.agents.beginning import recorded
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Start
@@ -120,12 +120,9 @@ class Engine:
         thread_id = self._core.thread_id()
         return self._thread(thread_id, kind).begun_by_run(Beginning(Start(kind=kind), Control()))
 
-    async def start_thread_of(
-        self, kind: ThreadKind, messages: Sequence[Message], service_thread_id: str | None
-    ) -> LocalThread | RemoteThread:
-        """A thread of a kind, with its first messages or with what the service calls it: for agents."""
-        thread_id = await drive(writing.start_of(self._core, kind, tuple(messages), service_thread_id))
-        return self._thread(thread_id, kind)
+    async def start_remote_thread(self, service_thread_id: str | None) -> RemoteThread:
+        """A thread that a service holds, with what that calls it if it is there already: for agents."""
+        return RemoteThread(self._core, self._live, await drive(writing.start_remote(self._core, service_thread_id)))
 
     async def find(self, prefix: str) -> str:
         """The id of the one thread that is named so, or else whose id begins so.
@@ -378,6 +375,17 @@ class Engine:
 
     def _thread(self, thread_id: str, kind: ThreadKind) -> LocalThread | RemoteThread:
         return thread_class(kind)(self._core, self._live, thread_id)
+
+
+class Agent(AgentOf[LocalThread, RemoteThread]):
+    """A model with instructions and tools. It holds no conversation: threads do, and many can be run at once.
+
+    ``id`` says who it is to the log and in other processes; by default it is the ``name``, and else ``agent``.
+    ``engine`` is where the threads live that it starts; without one, in memory. ``model`` and ``options`` (such as
+    ``temperature``) are those of its client unless given here or to a run. ``max_rounds`` is the number of model calls,
+    and ``max_seconds`` the time, that a run may take; ``retries`` is how often a request is sent again after a fault
+    that may pass. Raises AgentConfigurationError or InvalidNameError.
+    """
 
 
 async def _each(pages: Pages[T]) -> AsyncIterator[T]:

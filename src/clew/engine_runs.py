@@ -28,22 +28,24 @@ class AgentThread(ABC):
     id: str
     _core: Core
     _runs: ThreadRuns | None = None
-    agent: Agent | None = None
+    agent: Agent[Any, Any] | None = None
     """The agent that ``run`` is of, None when the thread is bound to none."""
 
     @overload
     def run(
         self, input: Input = None, *, stream: Literal[False] = False, **options: Unpack[RunOptions]
-    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    ) -> Coroutine[Any, Any, AgentResponse[Self]]: ...
     @overload
-    def run(self, input: Input = None, *, stream: Literal[True], **options: Unpack[RunOptions]) -> AgentStream: ...
+    def run(
+        self, input: Input = None, *, stream: Literal[True], **options: Unpack[RunOptions]
+    ) -> AgentStream[Self]: ...
     def run(
         self,
         input: Input = None,  # noqa: A002  # as in Agent.run
         *,
         stream: bool = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
         """Have the agent that the thread is bound to run on it: see Agent.run. Raises AgentConfigurationError."""
         given: RunOptions = {"thread": self, **options}
         return self._bound("run").run(input, stream=True, **given) if stream else self._bound("run").run(input, **given)
@@ -51,12 +53,12 @@ class AgentThread(ABC):
     @overload
     def continue_run(
         self, *, stream: Literal[False] = False, **options: Unpack[ContinueOptions]
-    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    ) -> Coroutine[Any, Any, AgentResponse[Self]]: ...
     @overload
-    def continue_run(self, *, stream: Literal[True], **options: Unpack[ContinueOptions]) -> AgentStream: ...
+    def continue_run(self, *, stream: Literal[True], **options: Unpack[ContinueOptions]) -> AgentStream[Self]: ...
     def continue_run(
         self, *, stream: bool = False, **options: Unpack[ContinueOptions]
-    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
         """Go on with the thread's open run: see Agent.continue_run. Raises AgentConfigurationError."""
         agent = self._bound("continue_run")
         return agent.continue_run(self, stream=True, **options) if stream else agent.continue_run(self, **options)
@@ -82,7 +84,7 @@ class AgentThread(ABC):
         self._runs = ThreadRuns(self._core, self.id, begin)
         return self
 
-    def bound_to(self, agent: Agent | None) -> Self:
+    def bound_to(self, agent: Agent[Any, Any] | None) -> Self:
         """The same thread, run by an agent."""
         bound = self.of(self.id)
         bound.agent = agent
@@ -92,7 +94,7 @@ class AgentThread(ABC):
     def of(self, thread_id: str) -> Self:
         """A thread of the same kind, store and agent by its id."""
 
-    def _bound(self, asked: str) -> Agent:
+    def _bound(self, asked: str) -> Agent[Any, Any]:
         if self.agent is None:
             raise AgentConfigurationError(
                 f"{asked}: thread {self.id!r} is bound to no agent. Use agent.run(…, thread=thread), or get the thread "

@@ -12,6 +12,7 @@ from tests.agents.services import BEGUN, Said, Trouble, as_json, calls
 from clew.agents.tools import Tool, tool
 from clew.domain.run_errors import (
     ContextWindowError,
+    ModelAccessError,
     ModelError,
     ModelStreamError,
     ModelUnavailableError,
@@ -152,7 +153,8 @@ _OF_THE_SERVICE = (
     _refused(Trouble.SERVER_ERROR, ModelUnavailableError, status=500),
     _refused(Trouble.REFUSED, ModelUnavailableError, status=None),
     _refused(Trouble.CONTEXT_WINDOW, ContextWindowError, status=400, code="context_length_exceeded"),
-    *map(_broken, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
+    _refused(Trouble.DENIED, ModelAccessError, status=401, code="invalid_api_key"),
+    *map(_broken, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END, Trouble.BROKEN_WITH_WORDS)),
     *map(_no_answer, (Trouble.CUT, Trouble.STALL, Trouble.MALFORMED, Trouble.EARLY_END)),
     Fault(
         "overloaded, then not",
@@ -245,9 +247,7 @@ _OF_THE_TOOLS = (
     Fault(
         "one of four goes wrong",
         (
-            calls(
-                ("lookup", '{"order": 7}'), ("find", "{}"), ("breaks", '{"order": 7}'), ("lookup", '{"order": 8}')
-            ),
+            calls(("lookup", '{"order": 7}'), ("find", "{}"), ("breaks", '{"order": 7}'), ("lookup", '{"order": 8}')),
             "I see.",
         ),
         (

@@ -58,8 +58,8 @@ def check_runs(events: Iterable[Event], tools: dict[str, str]) -> Counter[str]:
                 allowed[_key(request, request.data)] += 1
         elif isinstance(data, ToolStarted):
             begun[_key(event, data)] += 1
-            call = said[data.message].data.message.contents[data.index]  # type: ignore[union-attr]  # it is a message
-            care = tools.get(call.name, "idempotent")
+            message: Any = said[data.message].data
+            care = tools.get(message.message.contents[data.index].name, "idempotent")
             free = 0 if care == "approved" else 1
             assert care == "idempotent" or begun[_key(event, data)] <= free + allowed[_key(event, data)]
     assert set(outcomes.values()) <= {1}, "a call has two outcomes"

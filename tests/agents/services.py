@@ -20,6 +20,7 @@ from clew.domain.asking import Request, body_digest
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Text
 from clew.domain.model_client import Answer, ModelClient, Usage
+from clew.domain.run_errors import ModelAccessError
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
@@ -47,6 +48,10 @@ class Trouble(Enum):
     STALL = "stall"
     MALFORMED = "malformed"
     EARLY_END = "early-end"
+    DENIED = "denied"
+    """The service shows the key that it does not take."""
+    BROKEN_WITH_WORDS = "broken, with words"
+    """The service says in the stream what went wrong, and shows the key."""
     SILENCE = "silence"
     """It says nothing more until the client has gone."""
 
@@ -127,8 +132,12 @@ class Scripted:
             return fault("context-window", tokens=9000, limit=8192)
         if trouble is Trouble.OVERLOADED:
             return fault("overloaded", retry_after=0.001)
+        if trouble is Trouble.DENIED:
+            return ModelAccessError("No.", status=401, code="invalid_api_key")
+        if trouble is Trouble.BROKEN_WITH_WORDS:
+            return fault("cut", after=BEGUN)
         after = BEGUN if trouble in {Trouble.CUT, Trouble.MALFORMED, Trouble.EARLY_END} else ""
-        return fault(trouble.value, after=after)  # type: ignore[arg-type]  # silence is none of them
+        return fault(trouble.value, after=after)
 
 
 class OverHttp:
@@ -164,6 +173,9 @@ class OverHttp:
     def _trouble(self, trouble: Trouble, streams: bool) -> Reply:  # noqa: FBT001  # the same
         if trouble is Trouble.OVERLOADED:
             return whole({"error": {"message": f"Slow, {CANARY}."}}, status=429, headers={"retry-after-ms": "1"})
+        if trouble is Trouble.DENIED:
+            said = {"message": f"Incorrect API key provided: {CANARY}.", "code": "invalid_api_key", "param": CANARY}
+            return whole({"error": said}, status=401)
         if trouble is Trouble.SERVER_ERROR:
             return whole({"error": {"message": f"Broken, {CANARY}."}}, status=500)
         if trouble is Trouble.CONTEXT_WINDOW:
@@ -178,6 +190,9 @@ class OverHttp:
 
     def _broken(self, trouble: Trouble) -> Reply:
         begins = _chunks(BEGUN)[:2] if self.kind == "chat" else _events(BEGUN)[:2]
+        if trouble is Trouble.BROKEN_WITH_WORDS:
+            error = {"message": f"No more of {CANARY}.", "code": "server_error"}
+            return stream(*begins, {"error": error} if self.kind == "chat" else {"type": "error", **error})
         if trouble is Trouble.MALFORMED:
             return stream(*begins, b"data: {broken\n\n")
         if trouble is Trouble.EARLY_END:
@@ -250,9 +265,7 @@ def _chunks(said: str | Calls) -> list[Any]:
     for index, (id_, name, arguments) in enumerate(said.calls if isinstance(said, Calls) else ()):
         begun = {"index": index, "id": id_, "type": "function", "function": {"name": name, "arguments": ""}}
         deltas.append({"tool_calls": [begun]})
-        deltas += [
-            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _pieces(arguments)
-        ]
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _pieces(arguments)]
     chunks = [_chunk(delta) for delta in deltas]
     return [*chunks, _chunk({}, _finish(said)), {"id": "c1", "model": "m-1", "choices": [], "usage": _TOKENS}]
 

@@ -18,6 +18,7 @@ from clew.agents.tools import ToolContext, ToolOutcome
 from clew.domain.errors import InvalidContentError, ThreadStatusError, UnknownThreadError, UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
+from clew.domain.messages import FunctionResult
 from clew.domain.model_client import Answer
 from clew.domain.run_errors import (
     AgentChangedError,
@@ -246,7 +247,7 @@ async def test_what_was_left_is_recorded_before_the_store_is_closed(tmp_path: Pa
     async with Engine.open(url) as engine:
         again = await engine.thread(thread.id)
         assert (await types_of(again))[-3:] == ["message-appended", "answer-interrupted", "run-abandoned"]
-        said_last = (await thread.history()).messages[-1].text
+        said_last = (await again.history()).messages[-1].text
         assert said_last
         assert "Many words that are never heard.".startswith(said_last)
 
@@ -385,7 +386,9 @@ async def test_rounds_and_time_are_limited() -> None:
     with pytest.raises(RunLimitError, match=r"0\.05 s"):
         await slow.run("Go", thread=thread)
     assert (await types_of(thread))[-3:] == ["message-appended", "tool-failed", "run-failed"]
-    assert "stopped" in (await thread.history()).messages[-1].contents[0].result
+    (result,) = (await thread.history()).messages[-1].contents
+    assert isinstance(result, FunctionResult)
+    assert "stopped" in str(result.result)
 
 
 async def test_there_may_be_no_run_to_go_on_with() -> None:

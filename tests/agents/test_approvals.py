@@ -22,6 +22,7 @@ from clew.domain.run_errors import (
     RunInProgressError,
 )
 from clew.domain.run_events import ApprovalGiven, RunAbandoned
+from clew.engine_threads import Thread
 from clew.infrastructure.scripted_client import Line, call
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ class Shop:
 
         return Agent(client=ScriptedChatClient(script), engine=engine, name="shop", tools=[pay, look_up])
 
-    async def asked(self, engine: Engine, *calls: FunctionCall) -> AgentResponse:
+    async def asked(self, engine: Engine, *calls: FunctionCall) -> AgentResponse[Thread]:
         """A run that waits for approvals."""
         return await self.agent(engine, list(calls or [call("pay", order=7)])).run("Pay.")
 

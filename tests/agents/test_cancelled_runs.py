@@ -18,7 +18,7 @@ from clew.agents.recording import seen_through
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
 from clew.domain.run_errors import ApprovalPendingError, NoOpenRunError, RunInProgressError
-from clew.infrastructure.scripted_client import call, fault
+from clew.infrastructure.scripted_client import Line, call, fault
 from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio
@@ -72,14 +72,18 @@ def pay() -> str:
 
 
 async def _run(engine: Engine, thread: Any) -> None:
-    script = [["Let me see.", call("slow"), call("quick")], fault("overloaded", retry_after=0), "Done and done."]
+    script: list[Line] = [
+        ["Let me see.", call("slow"), call("quick")],
+        fault("overloaded", retry_after=0),
+        "Done and done.",
+    ]
     await Agent(client=ScriptedChatClient(script), engine=engine, name="a", tools=[slow, quick]).run(
         "one", thread=thread
     )
 
 
 async def _stream(engine: Engine, thread: Any) -> None:
-    script = [["Let me see.", call("slow")], "Done and done."]
+    script: list[Line] = [["Let me see.", call("slow")], "Done and done."]
     agent = Agent(client=ScriptedChatClient(script), engine=engine, name="a", tools=[slow])
     async for _ in agent.run("one", thread=thread, stream=True):
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,14 @@ async def test_all_but_one_are_refused_before_any_model_call(url: str) -> None:
             await check_runs(thread)
 
 
-async def _runs(url: str, thread_id: str, wire: Wire, turns: list[str], on_conflict: OnConflict, *, ask: bool) -> None:
+async def _runs(
+    url: str,
+    thread_id: str,
+    turns: list[str],
+    on_conflict: OnConflict,
+    ask: bool,  # noqa: FBT001  # given by place, before the wire
+    wire: Wire,
+) -> None:
     """What a process does: begin all its runs when it is told to, and say what came of each."""
     beginning._LOOKS_AGAIN = 10 * PATIENCE
     let = asyncio.Event()
@@ -169,8 +177,7 @@ class Two:
 
     def __init__(self, url: str, thread_id: str, on_conflict: OnConflict, *, ask: bool) -> None:
         self.children = [
-            Child(lambda wire, part=part: _runs(url, thread_id, wire, part, on_conflict, ask=ask))
-            for part in (TURNS[::2], TURNS[1::2])
+            Child(partial(_runs, url, thread_id, part, on_conflict, ask)) for part in (TURNS[::2], TURNS[1::2])
         ]
         for child in self.children:
             assert child.heard() == ["ready"]

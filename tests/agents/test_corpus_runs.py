@@ -11,11 +11,10 @@ import pytest
 from tests.agents.run_checks import check_body, check_requests, events_of
 from tests.agents.services import as_json
 
-from clew.agents.agent import Agent
 from clew.domain.importing import read_conversation
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.view import NO_RESULT
-from clew.engine import Engine
+from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient
 
 WIRES = {"openai-chat": ("local",), "openai-responses": ("local", "remote")}

@@ -14,11 +14,10 @@ from tests.agents.faults import FAULTS, QUESTION, Fault, Waiting
 from tests.agents.run_checks import check_requests, check_store, events_of, told
 from tests.agents.services import CANARY, KINDS, Service, Trouble, as_json, calls, service_of
 
-from clew.agents.agent import Agent
 from clew.domain.events import Event
 from clew.domain.run_errors import ContextWindowError
 from clew.domain.run_events import Failure
-from clew.engine import Engine
+from clew.engine import Agent, Engine
 
 CASES = [(fault, streams) for fault in FAULTS for streams in fault.streams]
 
@@ -58,7 +57,9 @@ async def gone_through(service: Service, fault: Fault, *, streams: bool, url: st
 
     def agent(**options: Any) -> Agent:
         client = service.client(**options)
-        return Agent(client, engine=engine, name="Clerk", instructions="Be brief.", tools=waiting.tools(), retries=fault.retries)
+        return Agent(
+            client, engine=engine, name="Clerk", instructions="Be brief.", tools=waiting.tools(), retries=fault.retries
+        )
 
     async with Engine.open(f"{url}?synchronous=OFF") as engine:
         clerk = agent()

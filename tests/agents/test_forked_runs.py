@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Write]]:
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[Write]:
     """What is handed to the writer."""
     found: list[Write] = []
     really = ConversationLog.submit

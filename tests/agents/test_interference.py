@@ -28,9 +28,10 @@ from clew.domain.agent_ports import LEASE_SECONDS
 from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
+from clew.domain.ports import Lease
 from clew.domain.run_errors import NoOpenRunError, RunInProgressError, RunTakenOverError
 from clew.domain.run_events import AnswerInterrupted, RunAbandoned
-from clew.engine_threads import LocalThread
+from clew.engine_threads import LocalThread, Thread
 from clew.infrastructure.scripted_client import Line, call
 from clew.service.run_log import ThreadRuns
 
@@ -55,10 +56,10 @@ class UnderWay:
         thread = await self.engine.start_thread(messages=[Message.user("before"), Message.assistant("yes")])
         self.here: LocalThread = thread
         self.there: Any = await self.other.thread(thread.id)
-        self.task: asyncio.Task[AgentResponse] = asyncio.create_task(self.agent.run("one", thread=thread))
+        self.task: asyncio.Task[AgentResponse[Thread]] = asyncio.create_task(self.agent.run("one", thread=thread))
         await self.gate.reached.wait()
 
-    async def ends(self) -> AgentResponse:
+    async def ends(self) -> AgentResponse[Thread]:
         self.gate.opened.set()
         return await self.task
 
@@ -213,7 +214,7 @@ async def test_a_rewind_that_abandons_the_run_does_so_in_one_commit(url: str, mo
     monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine, Engine.open(url) as other:
         thread = await engine.start_thread()
-        client = ScriptedChatClient("old " * 99, delay=0.01)
+        client = ScriptedChatClient("old " * 40, delay=0.01)
         stream = Agent(client=client, engine=engine).run("one", thread=thread, stream=True)
         await anext(stream)
         await drafted.wait()
@@ -238,6 +239,31 @@ async def test_a_rewind_that_abandons_the_run_does_so_in_one_commit(url: str, mo
         assert (await said(there))[0] == "one"
         assert (await there.runs.control(fresh=True)).run is None
         await taking_turns(other).run("two", thread=there)
+
+
+async def test_a_run_that_begins_while_another_looks_is_not_taken_for_one_that_crashed(
+    run: UnderWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks who runs, and then who has the lease: in between one run ended, and right after that the next began."""
+    really, gate = ThreadRuns.lease, Gate()
+    second: list[asyncio.Task[AgentResponse[Thread]]] = []
+
+    async def lease(log: ThreadRuns) -> Lease | None:
+        if second or log is run.here.runs:
+            return await really(log)
+        await run.ends()
+        found = await really(log)
+        assert found is None
+        second.append(asyncio.create_task(taking_turns(run.engine, gate).run("two", thread=run.here)))
+        await gate.reached.wait()
+        return found
+
+    monkeypatch.setattr(ThreadRuns, "lease", lease)
+    with pytest.raises(RunInProgressError):
+        await taking_turns(run.other).run("three", thread=run.there)
+    gate.opened.set()
+    assert (await second[0]).text == "done two"
+    assert "run-abandoned" not in types_of(await events_of(run.here))
 
 
 async def test_a_rewind_that_may_abandon_a_run_needs_none(url: str) -> None:

@@ -17,7 +17,6 @@ import pytest
 from tests.agents.killed import Passed, Passing, run_until
 from tests.agents.run_checks import check_body, check_requests, check_store, events_of
 
-from clew.agents.agent import Agent
 from clew.agents.response import AgentResponse
 from clew.agents.tool_calls import OUTCOME_UNKNOWN
 from clew.agents.tools import ToolContext, tool
@@ -26,7 +25,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.run_errors import ApprovalNotPendingError, NoOpenRunError, RunInProgressError
 from clew.domain.run_events import ToolFinished, ToolStarted
-from clew.engine import Engine
+from clew.engine import Agent, Engine
 from clew.engine_threads import Thread
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call
@@ -35,6 +34,7 @@ THREAD = "killed"
 TASK = "Do all three."
 LATER = "And now?"
 MICROSECONDS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Store:
@@ -67,7 +67,9 @@ class Store:
         )
 
 
-def agent_of(store: Store, engine: Engine, *, parallel: bool, idempotent: bool, passing: Passing = lambda _: None) -> Agent:
+def agent_of(
+    store: Store, engine: Engine, *, parallel: bool, idempotent: bool, passing: Passing = lambda _: None
+) -> Agent:
     """An agent that does three steps, one after the other or all at once; its client needs no memory."""
 
     @tool(idempotent=idempotent)
@@ -144,7 +146,7 @@ async def steps_of(thread: Thread, kind: type[ToolStarted | ToolFinished]) -> Co
     return Counter(calls[event.data.message, event.data.index] for event in events if isinstance(event.data, kind))
 
 
-async def going_on(agent: Agent, thread: Thread) -> AgentResponse | None:
+async def going_on(agent: Agent, thread: Thread) -> AgentResponse[Any] | None:
     """Go on with the run if there is one, else begin it, or find that it is over."""
     left = await left_in(thread)
     try:
@@ -279,7 +281,7 @@ def test_goes_on_when_whoever_goes_on_is_killed_too(tmp_path: Path, scale: float
     points = leave(whole, None, parallel=True, stream=False).points
     expected = asyncio.run(read(whole))
     chance = random.Random(4)
-    for number in range(max(10, round(300 * scale))):
+    for number in range(max(8, round(80 * scale))):
         store = first.copy(str(number))
         leave(store, chance.randint(2, len(points)), parallel=True, stream=False)
 

@@ -1,23 +1,31 @@
-"""Threads that a service holds, over HTTP: what it is sent, what it lists, what it can fork, and what is deleted."""
+"""Threads that a service holds, over HTTP: what it is sent, what it lists, and what is deleted there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.remote_turns import (
+    GROWS,
+    TOLD,
+    bodies,
+    bound,
+    client_of,
+    deleted,
+    engine_in,
+    joker,
+    two_turns,
+    will_joke,
+)
 from tests.agents.run_checks import check_requests, check_store, events_of, told
 from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.raw_server import CUT, RawServer, stream, whole
 from tests.servers.stateful_server import StatefulServer
 
 from clew import (
-    Agent,
     Conversations,
-    Engine,
     Message,
     OpenAIChatClient,
     OpenAIResponsesClient,
@@ -25,79 +33,23 @@ from clew import (
     threads,
     tool,
 )
-from clew.domain.events import ThreadDeleted
 from clew.domain.model_client import ServiceKind, ServiceReference
 from clew.domain.run_events import ServiceThreadBound
-from clew.engine_threads import LocalThread, RemoteThread
+from clew.engine_threads import RemoteThread
 from clew.errors import (
     AgentConfigurationError,
     ModelRequestError,
     ModelStreamError,
     ModelUnavailableError,
-    ServiceCannotForkError,
     ServiceDeletionError,
     UnsupportedThreadError,
 )
 
-TOLD = [
-    ("user", "Tell me about a pirate."),
-    ("assistant", "A pirate walks in."),
-    ("user", "Now a parrot."),
-    ("assistant", "It talks."),
-]
-GROWS: ServiceKind = "conversation"
-
 
 @pytest.fixture
 def server(stateful: StatefulServer, aimock: Aimock) -> StatefulServer:
-    aimock.reply("pirate", text="A pirate walks in.")
-    aimock.reply("parrot", text="It talks.")
-    aimock.reply("poet", text="It rhymes.")
+    will_joke(aimock)
     return stateful
-
-
-def client_of(
-    server: StatefulServer, service: ServiceKind = "response", *, store: bool = True
-) -> OpenAIResponsesClient:
-    return OpenAIResponsesClient(server.model, store=store, service=service, api_key="none", base_url=server.base_url)
-
-
-def joker(engine: Engine, client: Any, **more: Any) -> Agent:
-    return Agent(client=client, engine=engine, name="Joker", instructions="Be funny.", **more)
-
-
-@asynccontextmanager
-async def engine_in(folder: Path) -> AsyncIterator[Engine]:
-    async with Engine.open(f"sqlite:///{folder}/clew.db") as engine:
-        yield engine
-
-
-async def two_turns(agent: Agent, *, streamed: bool = False) -> RemoteThread:
-    """A thread with the two turns of ``TOLD``."""
-    thread: RemoteThread = await agent.get_remote_thread()
-    for _, text in TOLD[::2]:
-        if streamed:
-            await agent.run(text, thread=thread, stream=True).get_final_response()
-        else:
-            await agent.run(text, thread=thread)
-    return thread
-
-
-async def bound(thread: Any) -> list[str]:
-    """What the service called the thread, in order."""
-    return [event.data.id for event in await events_of(thread) if isinstance(event.data, ServiceThreadBound)]
-
-
-async def deleted(thread: Any) -> tuple[str | None, dict[str, str | None]]:
-    """Who deleted the thread, and what became of each name at the service, in order."""
-    event = (await events_of(thread))[-1]
-    assert isinstance(event.data, ThreadDeleted)
-    return event.actor, {each.id: each.failed for each in event.data.service}
-
-
-async def bodies(thread: Any) -> list[Any]:
-    """The bodies that were sent, each rebuilt as it was."""
-    return [each.body for each in await check_requests(thread, await events_of(thread))]
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -159,7 +111,7 @@ def test_what_the_service_holds_is_listed_and_compared_with_the_record(
             ]
             found = await thread.reconcile()
             assert found.counts == (7, 0, 0, 0)
-            assert [row.a.version for row in found.rows] == [each.version for each in await thread.history()]
+            assert [row.a and row.a.version for row in found.rows] == [each.version for each in await thread.history()]
             results = (await bodies(thread))[2]["input"]
             assert [(item["type"], item["call_id"]) for item in results] == [
                 ("function_call_output", "call_Oslo"),
@@ -187,131 +139,6 @@ def test_a_thread_goes_on_from_what_a_service_held_before(server: StatefulServer
             (body,) = await bodies(thread)
             assert body["previous_response_id"] == newest
             assert [row.kind for row in (await thread.reconcile()).rows] == ["only-b"] * 4 + ["same"] * 2
-
-    asyncio.run(converse())
-
-
-def test_responses_fork_and_rewind_at_the_service(server: StatefulServer, tmp_path: Path) -> None:
-    async def converse() -> None:
-        async with engine_in(tmp_path) as engine:
-            agent = joker(engine, client_of(server))
-            thread = await two_turns(agent)
-            first, _ = await bound(thread)
-
-            async def goes_on(branch: RemoteThread, sent: list[str], after: str | None) -> None:
-                """The next request goes on from there, with what is new there, and the service has it all then."""
-                response = await agent.run("Now a poet.", thread=branch)
-                body = (await bodies(response.thread))[-1]
-                assert [item["content"] for item in body["input"]] == [*sent, "Now a poet."]
-                assert body.get("previous_response_id") == after
-                assert (await response.thread.reconcile()).counts == (len(await response.thread.history()), 0, 0, 0)
-
-            # Right at the answer, though only the next event says whose it is; and in a fork of such a fork.
-            branch = await thread.fork(at_message=2)
-            assert isinstance(branch, RemoteThread)
-            assert branch.service_thread_id == first
-            await goes_on(await branch.fork(), [], first)
-            await goes_on(branch, [], first)
-            # After the question: that was not answered there.
-            await goes_on(await thread.fork(at_message=3), [TOLD[2][1]], first)
-            await goes_on(await thread.fork(at_message=0), [], None)
-            said = await thread.history()
-            await goes_on(await thread.edit(said.messages[2], "Once more."), ["Once more."], first)
-            response = await agent.run("Now a poet.", thread=thread, at=said.messages[1].version)
-            assert (await bodies(response.thread))[-1]["previous_response_id"] == first
-
-            undo = thread.version
-            await thread.rewind(to=said.messages[1].version)
-            assert thread.service_thread_id == first
-            await goes_on(thread, [], first)
-            await thread.rewind(to=undo)
-            newest = (await bound(thread))[1]
-            assert thread.service_thread_id == newest
-            await goes_on(thread, [], newest)
-            await check_store(engine, thread, await events_of(thread))
-
-    asyncio.run(converse())
-
-
-def test_a_conversation_that_grows_is_not_forked_or_rewound_but_its_record_is(
-    server: StatefulServer, tmp_path: Path
-) -> None:
-    async def converse() -> None:
-        async with engine_in(tmp_path) as engine:
-            agent = joker(engine, client_of(server, GROWS))
-            thread = await two_turns(agent)
-            (conversation,) = await bound(thread)
-            assert [body["conversation"] for body in await bodies(thread)] == [conversation] * 2
-            events = await events_of(thread)
-            said = (await thread.history()).messages
-            asked: list[Callable[[], Awaitable[Any]]] = [
-                thread.fork,
-                lambda: thread.fork(at_message=3),
-                lambda: thread.fork(at=said[1].version),
-                lambda: thread.edit(said[2], "Once more."),
-                lambda: thread.rewind(to=said[1].version),
-                lambda: agent.run("Now a poet.", thread=thread, at=said[1].version),
-                lambda: agent.run("Now a poet.", thread=thread, fork=True),
-                lambda: thread.run("Now a poet.", fork=True, stream=True).get_final_response(),
-            ]
-            for ask in asked:
-                with pytest.raises(ServiceCannotForkError, match=r"fork\(kind='local'\)") as caught:
-                    await ask()
-                assert (caught.value.service_thread_id, caught.value.supported) == (conversation, ("local",))
-            assert await events_of(thread) == events
-            assert [each.thread_id async for each in engine.threads()] == [thread.id]
-
-            branch = await thread.fork(at_message=2, kind="local")
-            assert isinstance(branch, LocalThread)
-            other = joker(engine, client_of(server, store=False))
-            await other.run("Now a poet.", thread=branch)
-            body = (await bodies(branch))[-1]
-            assert [item["content"] for item in body["input"]] == [*(text for _, text in TOLD[:2]), "Now a poet."]
-            assert not {"conversation", "previous_response_id"} & set(body)
-            assert isinstance(await engine.thread(branch.id), LocalThread)
-            assert isinstance(await branch.fork(at_message=1), LocalThread), "also where its parent was remote"
-
-            # Before it was begun there is nothing that the service would have to go back in.
-            before = await thread.fork(at_message=1)
-            assert before.service_thread_id is None
-            await agent.run("Now a poet.", thread=before)
-            assert before.service_thread_id not in {None, conversation}
-            assert [item["content"] for item in (await bodies(before))[-1]["input"]] == [TOLD[0][1], "Now a poet."]
-            await agent.run("Now a poet.", thread=thread)
-            assert (await thread.reconcile()).counts == (6, 0, 0, 0), "nobody else wrote into it"
-
-    asyncio.run(converse())
-
-
-def test_a_conversation_that_was_given_is_not_shared_by_a_fork(server: StatefulServer, tmp_path: Path) -> None:
-    async def converse() -> None:
-        async with engine_in(tmp_path) as engine:
-            client = client_of(server, GROWS)
-            agent = joker(engine, client)
-            given = (await client.create_conversation()).id
-            thread = await agent.get_remote_thread(given)
-            with pytest.raises(ServiceCannotForkError):
-                await thread.fork()
-            await thread.rewind(to=2)  # nothing was said there yet
-            await agent.run("Tell me about a pirate.", thread=thread)
-            with pytest.raises(ServiceCannotForkError):
-                await thread.rewind(to=2)
-            assert (await thread.reconcile()).counts == (2, 0, 0, 0)
-
-    asyncio.run(converse())
-
-
-def test_a_local_record_can_be_given_to_a_service(server: StatefulServer, tmp_path: Path) -> None:
-    async def converse() -> None:
-        async with engine_in(tmp_path) as engine:
-            local = joker(engine, client_of(server, store=False))
-            thread = (await local.run("Tell me about a pirate.")).thread
-            remote = await thread.fork(kind="remote")
-            await joker(engine, client_of(server)).run("Now a parrot.", thread=remote)
-            assert await told(remote) == TOLD
-            assert [item["content"] for item in (await bodies(remote))[-1]["input"]] == [text for _, text in TOLD[:3]]
-            with pytest.raises(AgentConfigurationError, match="neither 'local' nor 'remote'"):
-                await thread.fork(kind="shared")
 
     asyncio.run(converse())
 
@@ -351,21 +178,6 @@ def test_deleting_at_the_service_is_recorded_with_its_outcome(
     asyncio.run(converse())
 
 
-def test_a_fork_deletes_only_what_is_its_own_at_the_service(server: StatefulServer, tmp_path: Path) -> None:
-    async def converse() -> None:
-        async with engine_in(tmp_path) as engine:
-            agent = joker(engine, client_of(server))
-            thread = await two_turns(agent)
-            branch = await thread.fork(at_message=2)
-            await agent.run("Now a poet.", thread=branch)
-            await branch.delete(service=True)
-            assert len((await deleted(branch))[1]) == 1
-            assert len(await thread.service_history()) == 4
-            await agent.run("Now a poet.", thread=thread)
-
-    asyncio.run(converse())
-
-
 def test_asking_the_service_needs_a_client_that_can(server: StatefulServer, tmp_path: Path) -> None:
     async def converse() -> None:
         async with engine_in(tmp_path) as engine:
@@ -379,6 +191,8 @@ def test_asking_the_service_needs_a_client_that_can(server: StatefulServer, tmp_
                 with pytest.raises(UnsupportedThreadError, match=r"Chat.* it runs on local threads") as caught:
                     await ask(client=chat)
                 assert caught.value.supported == ("local",)
+                with pytest.raises(AgentConfigurationError, match=r"ScriptedChatClient .* no service_history"):
+                    await ask(client=ScriptedChatClient([], thread_kinds=["remote"]))
             assert [(each.role, each.text) for each in await thread.service_history(client=client)] == TOLD
 
     asyncio.run(converse())
@@ -458,6 +272,7 @@ def test_the_service_gets_a_result_for_every_call_that_it_holds(
             assert body["input"] == [{"type": "function_call_output", "call_id": "call_7", "output": "Paid 7."}]
 
             thread = (await agent.run("Refund my order.")).thread
+            assert isinstance(thread, RemoteThread)
             if kind == "response":
                 branch = await thread.fork(at_message=2)
                 await agent.run("No, a poet.", thread=branch)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.services import _completion as completion
 from tests.agents.turns import PATIENCE, check_runs, events_of, taking_turns, turns_of, types_of
 from tests.servers.raw_server import RawServer, whole
 
@@ -114,7 +113,9 @@ def test_tools_see_the_context_variables_of_whoever_runs() -> None:
 
 def test_the_connection_of_one_run_serves_the_next() -> None:
     with RawServer() as server:
-        server.will(whole(completion("One.")), whole(completion("Two.")))
+        for said in ("One.", "Two."):
+            choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+            server.will(whole({"id": "c1", "model": "m-1", "choices": [choice]}))
         agent = Agent(OpenAIChatClient(model="m-1", api_key="none", base_url=server.url))
         first = agent.run_sync("1")
         assert agent.run_sync("2", thread=first.thread).text == "Two."
@@ -159,7 +160,7 @@ def test_ctrl_c_ends_the_run_on_the_log_and_then_the_script(url: str, where: str
 
 async def _check_interrupted(url: str, where: str) -> None:
     async with Engine.open(url) as engine:
-        thread: Any = await engine.thread([each.thread_id async for each in engine.threads()][0])
+        thread: Any = await engine.thread((await anext(engine.threads())).thread_id)
         events = await events_of(thread)
         assert events[-1].data == RunAbandoned(reason="cancelled")
         last = "answer-interrupted" if where == "model" else "tool-failed"

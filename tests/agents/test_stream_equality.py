@@ -12,12 +12,11 @@ from tests.agents.faults import Waiting
 from tests.agents.run_checks import check_requests, events_of
 from tests.agents.services import KINDS, USAGE, Said, Service, Trouble, as_json, calls, service_of
 
-from clew.agents.agent import Agent
 from clew.agents.response import AgentResponse
 from clew.domain.events import Event
 from clew.domain.model_client import Usage
 from clew.domain.run_events import ModelAnswered, ModelCalled
-from clew.engine import Engine
+from clew.engine import Agent, Engine
 
 OF_TIME = {"ms", "first_ms", "streamed"}
 
@@ -68,14 +67,20 @@ def test_leaves_equal_events(service: Service, script: Sequence[Said], tmp_path:
 
 async def both_ways(
     service: Service, script: Sequence[Said], url: str
-) -> list[tuple[list[Event], AgentResponse | BaseException]]:
-    found: list[tuple[list[Event], AgentResponse | BaseException]] = []
+) -> list[tuple[list[Event], AgentResponse[Any] | BaseException]]:
+    found: list[tuple[list[Event], AgentResponse[Any] | BaseException]] = []
     async with Engine.open(url) as engine:
         for streams in (False, True):
-            agent = Agent(service.client(), engine=engine, name="Clerk", instructions="Be brief.", tools=Waiting().tools())
+            agent = Agent(
+                service.client(), engine=engine, name="Clerk", instructions="Be brief.", tools=Waiting().tools()
+            )
             thread = await agent.get_local_thread()
             service.will(*script, streams=streams)
-            run = agent.run("Hi.", thread=thread, stream=True).get_final_response() if streams else agent.run("Hi.", thread=thread)
+            run = (
+                agent.run("Hi.", thread=thread, stream=True).get_final_response()
+                if streams
+                else agent.run("Hi.", thread=thread)
+            )
             [response] = await asyncio.gather(run, return_exceptions=True)
             events = await events_of(thread)
             await check_requests(thread, events)
@@ -86,8 +91,35 @@ async def both_ways(
 def comparable(event: Event) -> Any:
     """An event without ids and times."""
     data: Any = event.data
-    return event.version, event.type, event.messages, event.actor, event.run_id is None, _without_time(data.model_dump())
+    return (
+        event.version,
+        event.type,
+        event.messages,
+        event.actor,
+        event.run_id is None,
+        _without_time(data.model_dump()),
+    )
 
 
 def _without_time(data: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name not in OF_TIME}
+
+
+def test_the_pieces_of_a_stream_add_up_to_what_is_recorded(service: Service) -> None:
+    async def follow() -> None:
+        async with Engine.open("memory:") as engine:
+            agent = Agent(service.client(), engine=engine, tools=Waiting().tools())
+            thread = await agent.get_local_thread()
+            service.will(*SCRIPTS["tools at once"], streams=True)
+            text, arguments, told = "", "", []
+            async for update in agent.run("Hi.", thread=thread, stream=True):
+                text += update.text if update.type == "text" else ""
+                arguments += update.text if update.type == "call" else ""
+                told += [] if update.message is None else [update.message]
+            recorded = list((await thread.history()).messages)[1:]
+            assert told == recorded
+            messages = [each.message for each in recorded if each.message is not None]
+            assert text == "".join(each.text for each in messages if each.role == "assistant")
+            assert arguments == "".join(made.arguments for each in messages for made in each.calls)
+
+    asyncio.run(follow())

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clew import Conversations, Engine, Message
+from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
+from clew.errors import RunTakenOverError
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -62,7 +63,7 @@ def test_refuses_a_checkpoint_of_such_a_name(filled: Clew, name: str, code: int,
 def test_a_conversation_that_a_service_holds_is_forked_into_a_local_thread(clew: Clew) -> None:
     async def begin() -> str:
         async with Engine.open() as engine:
-            thread = await engine.start_thread_of("remote", (), "conv_1")
+            thread = await engine.start_remote_thread("conv_1")
             await thread.append(Message.user("Hello."))
             return thread.id
 
@@ -91,6 +92,38 @@ def test_a_rewind_goes_on_from_the_version_and_says_how_to_undo_it(filled: Clew)
     assert said(filled, first) == before[:2]
     filled.text("rewind", first, "--to", "6")
     assert said(filled, first) == before
+
+
+def test_a_rewind_is_refused_while_an_agent_runs_unless_its_run_is_to_be_abandoned(filled: Clew) -> None:
+    first = filled.ids()[0]
+
+    async def while_it_runs() -> None:
+        asked, stalled = asyncio.Event(), asyncio.Event()
+
+        async def answer(_: object) -> str:
+            asked.set()
+            await stalled.wait()
+            return "Too late."
+
+        async with Engine.open(f"sqlite:///{filled.folder}/clew.db") as engine:
+            agent = Agent(ScriptedChatClient(answer), engine=engine)
+            task = asyncio.create_task(agent.run("Hi.", thread=await engine.thread(first)))
+            await asked.wait()
+            refused = await asyncio.to_thread(filled.refused, 1, "rewind", first, "--to", "message:2")
+            assert "a run is under way" in refused
+            assert "--abandon-run" in refused
+            done = await asyncio.to_thread(
+                filled.object, "rewind", first, "--to", "message:2", "--abandon-run", "--json"
+            )
+            assert (done["to"], done["messages"]) == (3, 2)
+            stalled.set()
+            with pytest.raises(RunTakenOverError):
+                await task
+
+    asyncio.run(while_it_runs())
+    types = [line["type"] for line in filled.lines("log", first, "--json")]
+    assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]
+    assert len(said(filled, first)) == 2
 
 
 def test_a_rewind_takes_a_time_and_a_checkpoint(filled: Clew) -> None:

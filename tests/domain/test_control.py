@@ -28,7 +28,7 @@ from clew.domain.events import (
 )
 from clew.domain.messages import Message
 from clew.domain.open_run import OpenRun
-from clew.domain.run_events import AgentIdentity, Fingerprint, RunCompleted, RunStarted
+from clew.domain.run_events import AgentIdentity, Fingerprint, RunCompleted, RunStarted, ServiceThreadBound
 
 STARTED = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"m": None}, source=Source(id="conv-1"))
 FORKED = ThreadForked(parent_id="p", parent_version=4, parent_hash="00")
@@ -96,6 +96,17 @@ def test_the_kind_of_a_thread_is_inherited_unless_the_fork_is_of_another() -> No
     remote = ThreadStarted(kind="remote")
     assert folded(remote).kind == folded(remote, FORKED).kind == "remote"
     assert folded(remote, FORKED.model_copy(update={"kind": "local"})).kind == "local"
+
+
+def test_a_thread_is_called_what_the_service_called_it_last_on_its_path() -> None:
+    named = [ServiceThreadBound(id=id_, kind="response") for id_ in ("resp_1", "resp_2")]
+    remote = ThreadStarted(kind="remote")
+    assert folded(remote).service_thread_id is None
+    assert folded(remote, *named).service_thread_id == "resp_2"
+    assert folded(remote, *named, FORKED).service_thread_id == "resp_2"
+    back = HistoryRewound(to=2, service_thread_id="resp_1")
+    assert folded(remote, *named, back).service_thread_id == "resp_1"
+    assert folded(remote, *named, back, HistoryRewound(to=1)).service_thread_id is None
 
 
 BEGAN = RunStarted(agent=AgentIdentity(id="joker"), fingerprint=Fingerprint(client="scripted"))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.domain.strategies import event
 
 from clew.domain.asking import unsent
+from clew.domain.control import Control, advance
 from clew.domain.events import Event, HistoryRewound, MessageAppended, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.messages import Message
@@ -62,6 +63,13 @@ class Thread:
         return service_side(self.stream, self.events, self.after_cuts)
 
     @property
+    def control(self) -> Control:
+        control = Control()
+        for each in self.events:
+            control = advance(control, each)
+        return control
+
+    @property
     def history(self) -> list[HistoryMessage]:
         builder = HistoryBuilder("t")
         builder.add(self.events)
@@ -112,7 +120,9 @@ class Thread:
         self.held[into] = [*before, *sent, answer]
 
     def rewind(self, to: int) -> None:
-        self.add(HistoryRewound(to=to), run=False)
+        back = event(HistoryRewound(to=to), len(self.events) + 1)._replace(stream=self.stream)
+        bound = service_side(self.stream, [*self.events, back], self.after_cuts).bound
+        self.add(HistoryRewound(to=to, service_thread_id=bound[-1].reference.id if bound else None), run=False)
 
     def fork(self, cut: int) -> Thread:
         """A fork; one at an inherited version is of the ancestor, and has only the cuts that lie before it."""
@@ -165,6 +175,8 @@ def test_nothing_is_dropped_and_nothing_sent_twice(kind: ServiceKind, done: list
             if deed == "ask":
                 thread.say()
             thread.ask(deed)
+        name = threads[-1].side.bound[-1].reference.id if threads[-1].side.bound else None
+        assert threads[-1].control.service_thread_id == name
     for thread in threads:
         thread.say()
         thread.ask("ask")

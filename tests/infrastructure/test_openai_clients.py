@@ -316,7 +316,9 @@ def test_a_closed_client_opens_again_when_it_is_asked(service: Service) -> None:
 def test_many_ask_at_once(service: Service) -> None:
     async def ask(server: RawServer) -> list[Answer]:
         client = service.client(server)
-        return await asyncio.gather(*(answered(client.ask(service.body(client), stream=True)) for _ in range(8)))
+        found = await asyncio.gather(*(answered(client.ask(service.body(client), stream=True)) for _ in range(8)))
+        await client.aclose()
+        return found
 
     with RawServer() as server:
         server.will(*(stream(*service.begins, *service.ends) for _ in range(8)))

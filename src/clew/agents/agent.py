@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, Unpack, overload
+from typing import Any, Generic, Literal, TypeAlias, Unpack, cast, overload
 
 from clew.agents import default_engine, own_loop
 from clew.agents.answer_format import response_format_of
@@ -20,7 +20,7 @@ from clew.agents.stream import AgentStream, Stop
 from clew.agents.taking_up import OnChangedAgent, as_it_was, compare, take_up
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
-from clew.domain.agent_ports import EnginePort, ThreadPort
+from clew.domain.agent_ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.definitions import Definitions
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject, check_json, check_text
@@ -35,21 +35,14 @@ Input: TypeAlias = str | Message | Sequence[Message] | None
 """What a run is given: words of the user, a message, several, or nothing, to answer what was said on the thread."""
 
 
-class Agent:
-    """A model with instructions and tools. It holds no conversation: threads do, and many can be run at once.
-
-    ``id`` says who it is to the log and in other processes; by default it is the ``name``, and else ``agent``.
-    ``engine`` is where the threads live that it starts; without one, in memory. ``model`` and ``options`` (such as
-    ``temperature``) are those of its client unless given here or to a run. ``max_rounds`` is the number of model calls,
-    and ``max_seconds`` the time, that a run may take; ``retries`` is how often a request is sent again after a fault
-    that may pass. Raises AgentConfigurationError or InvalidNameError.
-    """
+class Agent(Generic[LocalT_co, RemoteT_co]):
+    """What ``clew.Agent`` is, whatever an engine's threads are: the front door says that, and what it is made with."""
 
     def __init__(  # noqa: PLR0913  # each says something of its own, by name
         self,
         client: ModelClient,
         *,
-        engine: EnginePort | None = None,
+        engine: EnginePort[LocalT_co, RemoteT_co] | None = None,
         id: str | None = None,  # noqa: A002  # what it is called in the event
         name: str | None = None,
         description: str | None = None,
@@ -89,7 +82,7 @@ class Agent:
         return f"{type(self).__name__}({self.id!r})"
 
     @property
-    def engine(self) -> EnginePort:
+    def engine(self) -> EnginePort[LocalT_co, RemoteT_co]:
         """Where the threads live that the agent starts."""
         if self._engine is None:
             self._engine = default_engine.make()
@@ -97,24 +90,24 @@ class Agent:
 
     # Threads
 
-    async def get_local_thread(self, messages: Sequence[Message] | None = None) -> Any:
+    async def get_local_thread(self, messages: Sequence[Message] | None = None) -> LocalT_co:
         """A new thread whose history Clew holds, with its first messages if there are any.
 
         Raises UnsupportedThreadError where the client cannot run on one.
         """
         self._check_kind("local")
-        return (await self.engine.start_thread_of("local", messages or (), None)).bound_to(self)
+        return (await self.engine.start_thread(messages=messages or ())).bound_to(self)
 
-    async def get_remote_thread(self, service_thread_id: str | None = None) -> Any:
+    async def get_remote_thread(self, service_thread_id: str | None = None) -> RemoteT_co:
         """A new thread whose history the client's service holds, or one that goes on from there.
 
         ``service_thread_id`` is the id of a response or a conversation of the service's. Raises UnsupportedThreadError
         where the client cannot run on one.
         """
         self._check_kind("remote")
-        return (await self.engine.start_thread_of("remote", (), service_thread_id)).bound_to(self)
+        return (await self.engine.start_remote_thread(service_thread_id)).bound_to(self)
 
-    async def thread(self, thread_id: str) -> Any:
+    async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
         """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
         thread = await self.engine.thread(thread_id)
         await take_up(thread.runs, self._setup({}), self._on_changed)
@@ -129,7 +122,7 @@ class Agent:
         *,
         stream: Literal[False] = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, AgentResponse]: ...
+    ) -> Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]]: ...
     @overload
     def run(
         self,
@@ -137,14 +130,14 @@ class Agent:
         *,
         stream: Literal[True],
         **options: Unpack[RunOptions],
-    ) -> AgentStream: ...
+    ) -> AgentStream[LocalT_co | RemoteT_co]: ...
     def run(
         self,
         input: Input = None,  # noqa: A002  # the same
         *,
         stream: bool = False,
         **options: Unpack[RunOptions],
-    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+    ) -> Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]] | AgentStream[LocalT_co | RemoteT_co]:
         """Say something to the agent, and have what it does recorded on a thread as it happens.
 
         Without ``input`` it answers what was appended to the thread; without a ``thread`` it starts one, which the
@@ -158,12 +151,14 @@ class Agent:
         messages = _inputs(input)
         setup = self._setup(options)
 
-        async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse:
+        async def work(
+            emit: Emit | None, stopper: Callable[[Stop], None] | None
+        ) -> AgentResponse[LocalT_co | RemoteT_co]:
             where = await self._where(messages, options)
             run_id = uuid.uuid4().hex[:16]
             context = self._context(where, run_id, setup.actor, messages)
 
-            async def innermost() -> AgentResponse:
+            async def innermost() -> AgentResponse[LocalT_co | RemoteT_co]:
                 await self._take_up(where)
                 run, ran_on = await begin_run(
                     setup,
@@ -183,15 +178,15 @@ class Agent:
 
     @overload
     def continue_run(
-        self, thread: ThreadPort, *, stream: Literal[False] = False, **options: Unpack[ContinueOptions]
-    ) -> Coroutine[Any, Any, AgentResponse]: ...
+        self, thread: ThreadT, *, stream: Literal[False] = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse[ThreadT]]: ...
     @overload
     def continue_run(
-        self, thread: ThreadPort, *, stream: Literal[True], **options: Unpack[ContinueOptions]
-    ) -> AgentStream: ...
+        self, thread: ThreadT, *, stream: Literal[True], **options: Unpack[ContinueOptions]
+    ) -> AgentStream[ThreadT]: ...
     def continue_run(
-        self, thread: ThreadPort, *, stream: bool = False, **options: Unpack[ContinueOptions]
-    ) -> Coroutine[Any, Any, AgentResponse] | AgentStream:
+        self, thread: ThreadT, *, stream: bool = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse[ThreadT]] | AgentStream[ThreadT]:
         """Go on with the run that a thread is in the middle of: after a crash, or when its approvals are decided.
 
         What is on the log is not done again. A tool that had been started when the process died is called again if it
@@ -211,14 +206,14 @@ class Agent:
             compare(thread.id, state.fingerprint, setup, self._on_changed)
             return await as_it_was(thread.runs, state, setup)
 
-        async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse:
+        async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse[ThreadT]:
             self._check_thread(thread)
             open_run = (await thread.runs.control(fresh=True)).run
             if open_run is None:
                 raise NoOpenRunError(thread.id)
             context = self._context(thread, open_run.id, setup.actor, ())
 
-            async def innermost() -> AgentResponse:
+            async def innermost() -> AgentResponse[ThreadT]:
                 run = await resume_run(
                     thread,
                     on_conflict=options.get("on_conflict", "raise"),
@@ -232,7 +227,11 @@ class Agent:
 
         return AgentStream(work) if stream else work(None, None)
 
-    def run_sync(self, input: Input = None, **options: Unpack[RunOptions]) -> AgentResponse:  # noqa: A002  # the same
+    def run_sync(
+        self,
+        input: Input = None,  # noqa: A002  # the same
+        **options: Unpack[RunOptions],
+    ) -> AgentResponse[LocalT_co | RemoteT_co]:
         """The same as ``await agent.run(…)``, for scripts that have no event loop."""
         return own_loop.run(self.run(input, **options))
 
@@ -269,7 +268,7 @@ class Agent:
             rules=rules_of(tools),
         )
 
-    async def _where(self, messages: Sequence[Message], options: RunOptions) -> ThreadPort:
+    async def _where(self, messages: Sequence[Message], options: RunOptions) -> LocalT_co | RemoteT_co:
         thread, fork, at = options.get("thread"), options.get("fork", False), options.get("at")
         if thread is None:
             if fork or at is not None:
@@ -278,7 +277,8 @@ class Agent:
                 raise InvalidContentError("run: there is nothing to answer. Give some input, or a thread= to answer.")
             return self.engine.beginning(self.client.thread_kinds[0])
         self._check_thread(thread)
-        return await thread.branch(at) if fork or at is not None else thread
+        found = cast("LocalT_co | RemoteT_co", thread)  # what it runs on are the threads of such an engine
+        return await found.branch(at) if fork or at is not None else found
 
     def _check_thread(self, thread: ThreadPort) -> None:
         if not hasattr(thread, "runs"):
@@ -303,8 +303,8 @@ class Agent:
         )
 
     async def _within(
-        self, context: RunContext, innermost: Callable[[], Coroutine[Any, Any, AgentResponse]]
-    ) -> AgentResponse:
+        self, context: RunContext, innermost: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]]
+    ) -> AgentResponse[ThreadT]:
         """Within the application's middleware, and what is told to OpenTelemetry."""
         with self._telemetry.run(
             agent_id=self.id,
@@ -314,12 +314,12 @@ class Agent:
             description=self.description,
             messages=context.messages,
         ) as span:
-            response: AgentResponse = await compose(self._middleware, "run", context, innermost)
+            response = await compose(self._middleware, "run", context, innermost)
             added = [each.message for each in response.messages if each.message is not None]
             span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
             return response
 
-    def _response(self, run: Run, thread: ThreadPort, setup: Setup) -> AgentResponse:
+    def _response(self, run: Run, thread: ThreadT, setup: Setup) -> AgentResponse[ThreadT]:
         state = run.state
         return AgentResponse(
             run_id=state.run_id,

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from clew.agents.recording import Emit
 from clew.agents.run import Run
 from clew.agents.setup import Setup
-from clew.domain.agent_ports import Holding, RunLog, ThreadPort
+from clew.domain.agent_ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.control import Control
 from clew.domain.decisions import Advance
 from clew.domain.drafts import interrupted
@@ -39,7 +39,7 @@ _live: WeakValueDictionary[str, Run] = WeakValueDictionary()
 
 async def begin_run(
     setup: Setup,
-    thread: ThreadPort,
+    thread: ThreadT,
     run_id: str,
     inputs: Sequence[Message],
     *,
@@ -47,7 +47,7 @@ async def begin_run(
     abandon: bool,
     emit: Emit | None,
     started: Callable[[Run], None],
-) -> tuple[Run, ThreadPort]:
+) -> tuple[Run, ThreadT]:
     """Carry out a new run; returns it with the thread that it was on, which is a new one after ``fork``.
 
     A run that crashed is closed first. Raises RunInProgressError, or ApprovalPendingError for one that waits, unless it
@@ -112,7 +112,7 @@ async def resume_run(
             return run
 
 
-async def _free(thread: ThreadPort, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadPort:
+async def _free(thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadT:
     """The thread, or a fork of it, when nobody runs on it; a run that crashed there is closed."""
     while True:
         log = thread.runs

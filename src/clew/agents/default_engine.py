@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from clew.domain.agent_ports import EnginePort
 from clew.domain.run_errors import AgentConfigurationError
 
-_factories: list[Callable[[], EnginePort]] = []
+_factories: list[Callable[[], EnginePort[Any, Any]]] = []
 
 
-def supply(factory: Callable[[], EnginePort]) -> None:
+def supply(factory: Callable[[], EnginePort[Any, Any]]) -> None:
     """Say how a default engine is made."""
     _factories[:] = [factory]
 
 
-def make() -> EnginePort:
+def make() -> EnginePort[Any, Any]:
     """A new default engine. Raises AgentConfigurationError when nobody said how one is made."""
     if not _factories:
         raise AgentConfigurationError(

@@ -61,7 +61,7 @@ class ModelCalls:
     async def open_service_thread(self) -> None:
         """Where the service wants its side begun before the first request, begin it."""
         opening = getattr(self._setup.client, "open_service_thread", None)
-        if opening is None or (await self._attempt.thread.runs.service_side()).bound:
+        if opening is None or (await self._attempt.thread.runs.control(fresh=True)).service_thread_id is not None:
             return
         if self._recording.steps:
             await self._recording.write(blobs=blobs(self._setup.definitions))
@@ -85,7 +85,8 @@ class ModelCalls:
             call, asked = await self._called(await recording.history())
             waiting = list(recording.steps)
             recording.add(call)
-            began = self._attempt.state.began
+            before = self._attempt.state
+            began = before.began
             try:
                 await recording.write(
                     expected_version=recording.version, blobs=() if began else blobs(self._setup.definitions)
@@ -99,7 +100,7 @@ class ModelCalls:
                 recording.steps = waiting
                 recording.lose_history()
             except asyncio.CancelledError:
-                if not self._attempt.state.called:
+                if self._attempt.state is before:
                     recording.steps = waiting  # nothing was written: what waits is for the end of the run to write
                 raise
             else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from clew.domain.agent_ports import ThreadPort
 from clew.domain.history import HistoryMessage
 from clew.domain.model_client import Usage
 from clew.domain.run_errors import AgentConfigurationError, AnswerFormatError
@@ -14,6 +15,8 @@ from clew.domain.values import explain
 
 if TYPE_CHECKING:
     from clew.agents.approvals import Approval
+
+ThreadT_co = TypeVar("ThreadT_co", bound=ThreadPort, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class AgentUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentResponse:
+class AgentResponse(Generic[ThreadT_co]):
     """What came of a run.
 
     ``messages`` are those that it added, without what it was given; ``thread`` is the one that it ran on. ``usage`` are
@@ -41,7 +44,7 @@ class AgentResponse:
     """
 
     run_id: str
-    thread: Any
+    thread: ThreadT_co
     messages: list[HistoryMessage]
     usage: Usage
     finish_reason: str | None = None

@@ -14,19 +14,29 @@ from clew.domain.run_errors import AgentConfigurationError, ModelError, Unsuppor
 def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:
     """The client, for what it is asked of a thread that its service holds.
 
-    Raises AgentConfigurationError where there is none, and UnsupportedThreadError for one whose service holds none.
+    Raises AgentConfigurationError where there is none, or for one that cannot ask, and UnsupportedThreadError for one
+    whose service holds no threads.
     """
     if client is None:
         raise AgentConfigurationError(
             f"{asked}: thread {thread_id!r} is bound to no agent, so there is no client to ask the service with. Give "
             "client=, or get the thread from an agent: agent.thread(id)."
         )
-    if not hasattr(client, "service_history") or not hasattr(client, "delete_service_thread"):
-        kinds: Sequence[str] = getattr(client, "thread_kinds", ())
-        advice = f"It cannot be asked for {asked}(): give the client of the service that holds thread {thread_id!r}."
-        raise UnsupportedThreadError(type(client).__name__, "remote", kinds, advice)
+    name, kinds = type(client).__name__, getattr(client, "thread_kinds", ())
+    if "remote" not in kinds and not _asks(client):
+        advice = f"{asked}: give client=, that of the service which holds thread {thread_id!r}."
+        raise UnsupportedThreadError(name, "remote", kinds, advice)
+    if not _asks(client):
+        raise AgentConfigurationError(
+            f"{asked}: {name} cannot ask its service for thread {thread_id!r}: it has no service_history() "
+            "and no delete_service_thread(). Give client=, such as an OpenAIResponsesClient of that service."
+        )
     asks: ServiceThreads = client
     return asks
+
+
+def _asks(client: Any) -> bool:
+    return hasattr(client, "service_history") and hasattr(client, "delete_service_thread")
 
 
 async def delete_at_service(client: ServiceThreads, found: Sequence[ServiceReference]) -> tuple[ServiceDeletion, ...]:

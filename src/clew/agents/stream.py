@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Generic, Self
 
 from clew.agents.recording import Emit
-from clew.agents.response import AgentResponse, AgentUpdate
+from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co
 from clew.domain.run_errors import RunStoppedError
 
 Stop = Callable[[], None]
@@ -17,7 +17,7 @@ _AHEAD = 32
 """Updates that a run may be ahead of whoever follows it. To wait for each to be taken costs more than to make it."""
 
 
-class AgentStream(AsyncIterator[AgentUpdate]):
+class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
     """The updates of a run, as they come; ``async for update in agent.run(…, stream=True)``.
 
     The run waits for whoever follows it when it is some updates ahead. Leaving the loop ends the run: what had come of
@@ -25,10 +25,10 @@ class AgentStream(AsyncIterator[AgentUpdate]):
     left.
     """
 
-    def __init__(self, start: Callable[[Emit, Callable[[Stop], None]], Awaitable[AgentResponse]]) -> None:
+    def __init__(self, start: Callable[[Emit, Callable[[Stop], None]], Awaitable[AgentResponse[ThreadT_co]]]) -> None:
         self._start = start
         self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=_AHEAD)
-        self._task: asyncio.Task[AgentResponse] | None = None
+        self._task: asyncio.Task[AgentResponse[ThreadT_co]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Stop | None = None
         self._left = False
@@ -54,7 +54,7 @@ class AgentStream(AsyncIterator[AgentUpdate]):
         task.result()
         raise StopAsyncIteration
 
-    async def get_final_response(self) -> AgentResponse:
+    async def get_final_response(self) -> AgentResponse[ThreadT_co]:
         """Follow the run to its end, and give what came of it. Raises what the run does."""
         try:
             while True:
@@ -85,18 +85,18 @@ class AgentStream(AsyncIterator[AgentUpdate]):
             self._stop()
         self._leave(task)
 
-    def _leave(self, task: asyncio.Task[AgentResponse]) -> None:
+    def _leave(self, task: asyncio.Task[Any]) -> None:
         self._left = True
         task.get_loop().call_soon_threadsafe(task.cancel)  # what is left may be collected by any thread
 
-    def _begun(self) -> asyncio.Task[AgentResponse]:
+    def _begun(self) -> asyncio.Task[AgentResponse[ThreadT_co]]:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             self._task = asyncio.ensure_future(self._run())
             self._task.add_done_callback(_looked_at)
         return self._task
 
-    async def _run(self) -> AgentResponse:
+    async def _run(self) -> AgentResponse[ThreadT_co]:
         try:
             return await self._start(self._updates.put, self._stopper)
         finally:
@@ -110,7 +110,7 @@ class AgentStream(AsyncIterator[AgentUpdate]):
 class _Following(AsyncIterator[AgentUpdate]):
     """What a loop over a stream holds: when the loop is left, nobody holds it any more, and the run is ended."""
 
-    def __init__(self, stream: AgentStream) -> None:
+    def __init__(self, stream: AgentStream[Any]) -> None:
         self._stream = stream
         self._over = False
 
@@ -129,7 +129,7 @@ class _Following(AsyncIterator[AgentUpdate]):
             self._stream.leave()
 
 
-def _looked_at(task: asyncio.Task[AgentResponse]) -> None:
+def _looked_at(task: asyncio.Task[Any]) -> None:
     """Whoever left the loop does not look at how the run ended: it is on the log."""
     if not task.cancelled():
         task.exception()

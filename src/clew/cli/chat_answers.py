@@ -17,11 +17,14 @@ from clew.domain import messages as said_as
 if TYPE_CHECKING:
     from clew.agents.response import AgentResponse, AgentUpdate
     from clew.agents.stream import AgentStream
+    from clew.engine_threads import Thread
 
 _THOUGHT = "dim italic"
 
 
-async def followed(stream: AgentStream, show: Callable[[AgentUpdate], None]) -> AgentResponse | None:
+async def followed(
+    stream: AgentStream[Thread], show: Callable[[AgentUpdate], None]
+) -> AgentResponse[Thread] | None:
     """Show a run as it goes on; None when Ctrl-C ended it, which is on the log then, with what had come.
 
     Raises what the run does, or ``show``, which ends the run too.

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from clew import engine_threads, threads
-    from clew.agents.agent import Agent
     from clew.agents.response import AgentResponse
     from clew.conversations import Conversations
-    from clew.engine import Engine
+    from clew.engine import Agent, Engine
 
 
 class Chat:
@@ -177,7 +176,7 @@ class Chat:
         yield "Decide in Python: thread.approvals(), agent.continue_run(thread). Or give the run up: /rewind, /fork."
 
 
-def _cost(response: AgentResponse, seconds: float) -> str:
+def _cost(response: AgentResponse[engine_threads.Thread], seconds: float) -> str:
     usage = response.usage
     counted = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out · " if usage.output_tokens else ""
     return f"{counted}{seconds:.1f} s"

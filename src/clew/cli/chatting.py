@@ -51,12 +51,11 @@ def chat(
     import asyncio
     import warnings
 
-    from clew.agents.agent import Agent
     from clew.agents.taking_up import AgentChangedWarning
     from clew.cli import chat_lines
     from clew.cli.chat_session import Chat
     from clew.conversations import Conversations
-    from clew.engine import Engine
+    from clew.engine import Agent, Engine
     from clew.infrastructure import clock
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
     from clew.service.core import open_core

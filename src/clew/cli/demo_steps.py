@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 from rich.text import Text
 
-from clew.agents.agent import Agent
 from clew.agents.tools import tool
 from clew.cli import branching, changing, listing, reading, rendering, searching, shapes, transfer
 from clew.cli.diff_rendering import diff_lines
@@ -23,7 +22,7 @@ from clew.cli.stores import Moment
 from clew.conversations import Conversations
 from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
-from clew.engine import Engine
+from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
 from clew.threads import Thread
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from clew.domain.control import Control
 from clew.domain.decisions import Intent
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
+from clew.domain.messages import Message
 from clew.domain.model_client import ThreadKind
 from clew.domain.ports import Blob, Draft, Lease
 from clew.domain.service_side import ServiceSide
@@ -117,26 +118,35 @@ class ThreadPort(Protocol):
         """What a run reads and writes of it."""
         ...
 
-    async def branch(self, at: Any = None) -> ThreadPort:
+    async def branch(self, at: Any = None) -> Self:
         """A fork that begins with the first run on it."""
         ...
 
-    def bound_to(self, agent: Any) -> ThreadPort:
+    def bound_to(self, agent: Any) -> Self:
         """The same thread, with ``run()`` being that of the agent."""
         ...
 
 
-class EnginePort(Protocol):
-    """Where threads come from."""
+ThreadT = TypeVar("ThreadT", bound=ThreadPort)
+LocalT_co = TypeVar("LocalT_co", bound=ThreadPort, covariant=True)
+RemoteT_co = TypeVar("RemoteT_co", bound=ThreadPort, covariant=True)
 
-    def beginning(self, kind: ThreadKind) -> ThreadPort:
+
+class EnginePort(Protocol[LocalT_co, RemoteT_co]):
+    """Where threads come from: those whose history Clew holds, and those that a service holds."""
+
+    def beginning(self, kind: ThreadKind) -> LocalT_co | RemoteT_co:
         """A thread of its own id that begins with the first run on it."""
         ...
 
-    async def start_thread_of(self, kind: ThreadKind, messages: Sequence[Any], service_thread_id: str | None) -> Any:
-        """A thread that begins now."""
+    async def start_thread(self, *, messages: Sequence[Message] = ()) -> LocalT_co:
+        """A thread that begins now, with its first messages if there are any."""
         ...
 
-    async def thread(self, thread_id: str) -> Any:
+    async def start_remote_thread(self, service_thread_id: str | None) -> RemoteT_co:
+        """A thread that begins now, with what the service calls it if it is there already."""
+        ...
+
+    async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
         """The thread of that id. Raises UnknownThreadError."""
         ...

@@ -263,19 +263,21 @@ class DefinitionMissingError(ClewError):
 class RunInProgressError(ConflictError):
     """Somebody else runs on the thread. ``holder`` names who, as far as is known."""
 
-    def __init__(self, stream: str, holder: str) -> None:
-        Exception.__init__(
-            self,
-            f"{stream}: a run is under way ({holder}). Wait for it (on_conflict='wait'), run on a fork "
-            "(on_conflict='fork'), or try again later.",
-        )
+    def __init__(
+        self,
+        stream: str,
+        holder: str,
+        advice: str = "Wait for it (on_conflict='wait'), run on a fork (on_conflict='fork'), or try again later.",
+    ) -> None:
+        Exception.__init__(self, f"{stream}: a run is under way ({holder}). {advice}")
         self.stream = stream
         self.holder = holder
         self.expected = self.actual = 0
+        self._advice = advice
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # type: ignore[override]  # other arguments
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:  # type: ignore[override]  # other arguments
         """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.stream, self.holder)
+        return type(self), (self.stream, self.holder, self._advice)
 
 
 class RunTakenOverError(ConflictError):

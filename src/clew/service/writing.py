@@ -62,12 +62,10 @@ def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -
     return chosen
 
 
-def start_of(
-    core: Core, kind: ThreadKind, messages: tuple[Message, ...], service_thread_id: str | None
-) -> Operation[str]:
-    """Begin a thread of a kind, perhaps with what the service that holds it calls it; returns its id."""
+def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
+    """Begin a thread that a service holds, perhaps with what that calls it; returns its id."""
     chosen = core.thread_id()
-    intents: list[Intent] = [Start(messages=messages, kind=kind)]
+    intents: list[Intent] = [Start(kind="remote")]
     if service_thread_id is not None:
         check_text(service_thread_id, "service_thread_id")
         known: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
@@ -212,7 +210,10 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     back = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
     if not abandon_run:
         terms = Terms(actor=actor, claims=_nobody_runs(core, thread_id))
-        return (yield from commit(core, thread_id, back, terms)).versions[-1]
+        try:
+            return (yield from commit(core, thread_id, back, terms)).versions[-1]
+        except RunInProgressError as found:
+            raise RunInProgressError(thread_id, found.holder, _END_IT) from None
     conflict: ConflictError | None = None
     for _ in range(ATTEMPTS):
         run = control.run
@@ -226,6 +227,9 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
             conflict = found
             control = yield from load(core, thread_id)
     raise conflict or ConflictError(thread_id, 0, 0)
+
+
+_END_IT = "Wait for its end, or end it: abandon_run=True, on the command line --abandon-run."
 
 
 def _abandoned(core: Core, thread_id: str, run: OpenRun, actor: str | None) -> Operation[tuple[list[Intent], Terms]]:

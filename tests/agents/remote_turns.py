@@ -1,0 +1,81 @@
+"""Turns on threads that a service holds, and what is looked at then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.agents.run_checks import check_requests, events_of
+from tests.servers.aimock_server import Aimock
+from tests.servers.stateful_server import StatefulServer
+
+from clew import (
+    Agent,
+    Engine,
+    OpenAIResponsesClient,
+)
+from clew.domain.events import ThreadDeleted
+from clew.domain.model_client import ServiceKind
+from clew.domain.run_events import ServiceThreadBound
+from clew.engine_threads import RemoteThread
+
+TOLD = [
+    ("user", "Tell me about a pirate."),
+    ("assistant", "A pirate walks in."),
+    ("user", "Now a parrot."),
+    ("assistant", "It talks."),
+]
+GROWS: ServiceKind = "conversation"
+
+
+def will_joke(aimock: Aimock) -> None:
+    """Let the model answer the turns."""
+    aimock.reply("pirate", text="A pirate walks in.")
+    aimock.reply("parrot", text="It talks.")
+    aimock.reply("poet", text="It rhymes.")
+
+
+def client_of(
+    server: StatefulServer, service: ServiceKind = "response", *, store: bool = True
+) -> OpenAIResponsesClient:
+    return OpenAIResponsesClient(server.model, store=store, service=service, api_key="none", base_url=server.base_url)
+
+
+def joker(engine: Engine, client: Any, **more: Any) -> Agent:
+    return Agent(client=client, engine=engine, name="Joker", instructions="Be funny.", **more)
+
+
+@asynccontextmanager
+async def engine_in(folder: Path) -> AsyncIterator[Engine]:
+    async with Engine.open(f"sqlite:///{folder}/clew.db") as engine:
+        yield engine
+
+
+async def two_turns(agent: Agent, *, streamed: bool = False) -> RemoteThread:
+    """A thread with the two turns of ``TOLD``."""
+    thread: RemoteThread = await agent.get_remote_thread()
+    for _, text in TOLD[::2]:
+        if streamed:
+            await agent.run(text, thread=thread, stream=True).get_final_response()
+        else:
+            await agent.run(text, thread=thread)
+    return thread
+
+
+async def bound(thread: Any) -> list[str]:
+    """What the service called the thread, in order."""
+    return [event.data.id for event in await events_of(thread) if isinstance(event.data, ServiceThreadBound)]
+
+
+async def deleted(thread: Any) -> tuple[str | None, dict[str, str | None]]:
+    """Who deleted the thread, and what became of each name at the service, in order."""
+    event = (await events_of(thread))[-1]
+    assert isinstance(event.data, ThreadDeleted)
+    return event.actor, {each.id: each.failed for each in event.data.service}
+
+
+async def bodies(thread: Any) -> list[Any]:
+    """The bodies that were sent, each rebuilt as it was."""
+    return [each.body for each in await check_requests(thread, await events_of(thread))]

@@ -1,0 +1,62 @@
+"""Two things go wrong in one moment: somebody else appended, and the caller goes away while that is found out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.agents.faults import lookup
+from tests.agents.run_checks import check_requests, check_store, events_of, told
+
+from clew.domain.decisions import Advance
+from clew.domain.messages import Message
+from clew.domain.run_events import ModelCalled
+from clew.engine import Agent, Engine
+from clew.infrastructure.scripted_client import ScriptedChatClient, call
+from clew.service.run_log import ThreadRuns
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [("lookup", "order 7 is on its way"), ("find", "Error: there is no tool 'find'. There are: lookup.")],
+    ids=["a result waits to be recorded", "an answer waits to be recorded"],
+)
+def test_keeps_what_was_about_to_be_recorded(name: str, result: str) -> None:
+    async def converse() -> None:
+        client = ScriptedChatClient([call(name, order=7), "Fine."])
+        async with Engine.open("memory:") as engine:
+            agent = Agent(client, engine=engine, tools=[lookup])
+            thread = await agent.get_local_thread()
+            really = ThreadRuns.record
+            times = 0
+
+            async def record(log: ThreadRuns, intents: Any, **options: Any) -> Any:
+                nonlocal times
+                asks = any(isinstance(each, Advance) and isinstance(each.steps[-1], ModelCalled) for each in intents)
+                times += asks
+                if asks and times == 2:
+                    await thread.append(Message.user("By the way."))
+                    run.cancel()
+                return await really(log, intents, **options)
+
+            with patch.object(ThreadRuns, "record", record):
+                run = asyncio.ensure_future(agent.run("Where is it?", thread=thread))
+                with pytest.raises(asyncio.CancelledError):
+                    await run
+            assert (await agent.run(thread=thread)).text == "Fine."
+            history = await told(thread)
+            assert sorted(history[1:4]) == [
+                ("assistant", f'{name}{{"order": 7}}'),
+                ("tool", result),
+                ("user", "By the way."),
+            ]
+            events = await events_of(thread)
+            types = [event.type for event in events]
+            assert "answer-interrupted" not in types
+            assert types.count("run-abandoned") == 1
+            await check_requests(thread, events)
+            await check_store(engine, thread, events)
+
+    asyncio.run(converse())
