@@ -40,15 +40,20 @@ def check_runs(events: Iterable[Event], tools: dict[str, str]) -> Counter[str]:
     answers: Counter[int] = Counter()
     given: Counter[int] = Counter()
     ends: Counter[str | None] = Counter()
+    under_way: set[str] = set()
     for event in said.values():
         data: Any = event.data
         if isinstance(data, OVER):
             ends[event.run_id] += 1
+            own = [each for each in under_way if each.startswith(f"{event.run_id}:")]
+            gone = isinstance(data, RunAbandoned) and data.reason not in {"cancelled", "stopped"}
+            assert gone or not own, "a call was begun, and nobody says what became of it"
         elif isinstance(data, ANSWERED):
             answers[data.call] += 1
             assert isinstance(said[data.call].data, ModelCalled)
         elif isinstance(data, ToolFinished | ToolFailed):
             outcomes[data.message, data.index] += 1
+            under_way.discard(_key(event, data))
         elif isinstance(data, ApprovalGiven):
             given[data.request] += 1
             request = said[data.request]
@@ -58,6 +63,7 @@ def check_runs(events: Iterable[Event], tools: dict[str, str]) -> Counter[str]:
                 allowed[_key(request, request.data)] += 1
         elif isinstance(data, ToolStarted):
             begun[_key(event, data)] += 1
+            under_way.add(_key(event, data))
             message: Any = said[data.message].data
             care = tools.get(message.message.contents[data.index].name, "idempotent")
             free = 0 if care == "approved" else 1

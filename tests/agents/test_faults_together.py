@@ -10,9 +10,11 @@ import pytest
 from tests.agents.faults import lookup
 from tests.agents.run_checks import check_requests, check_store, events_of, told
 
+from clew.agents.tool_round import STOPPED
+from clew.agents.tools import tool
 from clew.domain.decisions import Advance
 from clew.domain.messages import Message
-from clew.domain.run_events import ModelCalled
+from clew.domain.run_events import ModelCalled, ToolFailed, ToolStarted
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
 from clew.service.run_log import ThreadRuns
@@ -56,6 +58,43 @@ def test_keeps_what_was_about_to_be_recorded(name: str, result: str) -> None:
             types = [event.type for event in events]
             assert "answer-interrupted" not in types
             assert types.count("run-abandoned") == 1
+            await check_requests(thread, events)
+            await check_store(engine, thread, events)
+
+    asyncio.run(converse())
+
+
+def test_a_call_that_was_about_to_begin_is_recorded_as_stopped() -> None:
+    began: list[int] = []
+
+    @tool
+    async def once(order: int) -> str:
+        """Do something that is not to be done twice."""
+        began.append(order)
+        return "done"
+
+    async def converse() -> None:
+        client = ScriptedChatClient([[call("once", order=7), call("once", order=8)], "Fine."])
+        async with Engine.open("memory:") as engine:
+            agent = Agent(client, engine=engine, tools=[once])
+            thread = await agent.get_local_thread()
+            really = ThreadRuns.record
+
+            async def record(log: ThreadRuns, intents: Any, **options: Any) -> Any:
+                if any(isinstance(each, Advance) and isinstance(each.steps[-1], ToolStarted) for each in intents):
+                    run.cancel()
+                return await really(log, intents, **options)
+
+            with patch.object(ThreadRuns, "record", record):
+                run = asyncio.ensure_future(agent.run("Do it.", thread=thread))
+                with pytest.raises(asyncio.CancelledError):
+                    await run
+            assert (await agent.run("And now?", thread=thread)).text == "Fine."
+            events = await events_of(thread)
+            failed = [event.data for event in events if isinstance(event.data, ToolFailed)]
+            assert [(each.index, each.reason) for each in failed] == [(0, "stopped"), (1, "stopped")]
+            assert [result for role, result in await told(thread) if role == "tool"] == [STOPPED, STOPPED]
+            assert began == []
             await check_requests(thread, events)
             await check_store(engine, thread, events)
 

@@ -24,7 +24,7 @@ from tests.agents.turns import (
 from clew import Agent, Engine, ScriptedChatClient, tool
 from clew.agents import arriving, beginning, recording, stream
 from clew.domain.agent_ports import LEASE_SECONDS, Holding
-from clew.domain.errors import ClosedError, StoreUnavailableError
+from clew.domain.errors import ClosedError, StoreUnavailableError, ThreadStatusError
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Claim, Write
 from clew.domain.run_errors import ApprovalPendingError, NoOpenRunError, RunInProgressError, RunTakenOverError
@@ -266,6 +266,25 @@ async def test_a_run_that_was_taken_over_records_nothing_more(url: str, beats: B
         response = await taking_turns(early).run("afterwards", thread=other)
         assert response.text == "done afterwards"
         assert (await late.verify()).first_bad is None
+
+
+async def test_the_beats_of_a_run_that_was_only_closed_take_nothing_back(url: str, beats: Beats) -> None:
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as late, Engine.open(url, now=ShiftedClock(GONE)) as early:
+        gate = Gate()
+        thread = await late.start_thread()
+        running = asyncio.create_task(taking_turns(late, gate).run("lost", thread=thread))
+        await gate.reached.wait()
+        await thread.suspend()
+        other = await early.thread(thread.id)
+        with pytest.raises(ThreadStatusError):
+            await taking_turns(early).run("next", thread=other)
+        await beats.refusal()
+        assert await thread.runs.lease() is None
+        gate.opened.set()
+        with pytest.raises(RunTakenOverError):
+            await running
+        await other.resume()
+        assert (await taking_turns(early).run("next", thread=other)).text == "done next"
 
 
 async def _take_over(engine: Engine, thread: Any, how: str, gate: Gate) -> None:

@@ -7,11 +7,14 @@ from typing import assert_type
 
 import pytest
 
-from clew import Agent, Engine, ScriptedChatClient
+from clew import Agent, Engine, Middleware, ScriptedChatClient, tool
+from clew.agents.middleware import Proceed, RunContext
 from clew.agents.response import AgentResponse, AgentUpdate
 from clew.agents.stream import AgentStream
 from clew.domain.history import History
+from clew.domain.run_events import RunStarted
 from clew.engine_threads import LocalThread, RemoteThread, Thread
+from clew.errors import NoOpenRunError
 from clew.testing import call
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +33,7 @@ def answering(*words: str, engine: Engine | None = None) -> Agent:
 
 async def last_words(response: AgentResponse[Thread]) -> str:
     """What an application does with the response of any run."""
-    return (await response.thread.history())[-1].text
+    return (await response.thread.history()).messages[-1].text
 
 
 async def test_each_kind_of_thread_is_known_as_what_it_is(engine: Engine) -> None:
@@ -62,17 +65,60 @@ async def test_so_does_that_of_a_stream(engine: Engine) -> None:
     stream = assert_type(agent.run("x", stream=True), AgentStream[LocalThread | RemoteThread])
     updates = [assert_type(update, AgentUpdate) async for update in stream]
     response = assert_type(await stream.get_final_response(), AgentResponse[LocalThread | RemoteThread])
-    assert updates[-1].message == (await response.thread.history())[-1]
+    assert updates[-1].message == (await response.thread.history()).messages[-1]
     remote = await agent.get_remote_thread()
     followed = assert_type(remote.run("y", stream=True), AgentStream[RemoteThread])
     assert type((await followed.get_final_response()).thread) is RemoteThread
 
 
 async def test_so_does_that_of_a_run_that_is_gone_on_with(engine: Engine) -> None:
+    @tool(approval="always")
     def refund(order: int) -> str:
         """Pay an order back."""
         return f"Paid {order}."
 
-    script = [call("refund", order=7), "It is paid."]
-    agent = Agent(ScriptedChatClient(script), engine=engine, tools=[refund])
-    remote = await agent.get_local_thread()
+    client = ScriptedChatClient([call("refund", order=7), "It is paid."] * 2, thread_kinds=("remote",))
+    agent = Agent(client, engine=engine, tools=[refund])
+    for streamed in (False, True):
+        remote = await agent.get_remote_thread()
+        waiting = await remote.run("Refund order 7.")
+        await waiting.approvals[0].approve(actor="user:42")
+        if streamed:
+            response = await assert_type(
+                agent.continue_run(remote, stream=True), AgentStream[RemoteThread]
+            ).get_final_response()
+        else:
+            response = assert_type(await agent.continue_run(remote), AgentResponse[RemoteThread])
+        assert type(response.thread) is RemoteThread
+        assert await last_words(response) == "It is paid."
+    found = await engine.thread(waiting.thread.id)
+    with pytest.raises(NoOpenRunError):
+        assert_type(await agent.continue_run(found), AgentResponse[LocalThread | RemoteThread])
+
+
+async def test_middleware_may_say_of_what_thread_the_response_is_that_it_makes(engine: Engine) -> None:
+    class Short(Middleware):
+        async def run(self, context: RunContext, proceed: Proceed[AgentResponse[Thread]]) -> AgentResponse[Thread]:
+            whole = await super().run(context, proceed)
+            return AgentResponse[Thread](whole.run_id, whole.thread, whole.messages[-1:], whole.usage)
+
+    client = ScriptedChatClient([call("none"), "One."])
+    response = await Agent(client, engine=engine, middleware=[Short()]).run("x")
+    assert [message.text for message in response.messages] == ["One."]
+    assert response.thread.kind == "local"
+
+
+def test_without_an_event_loop_a_response_knows_its_thread_too() -> None:
+    response = assert_type(answering("One.").run_sync("x"), AgentResponse[LocalThread | RemoteThread])
+    assert type(response.thread) is LocalThread
+
+
+async def test_the_log_calls_an_agent_by_its_class(engine: Engine) -> None:
+    class Desk(Agent):
+        """An application's own."""
+
+    client = ScriptedChatClient(["One.", "Two."])
+    for agent in (Agent(client, engine=engine), Desk(client, engine=engine)):
+        events = [event.data async for event in (await agent.run("x")).thread.events()]
+        (began,) = [each for each in events if isinstance(each, RunStarted)]
+        assert began.agent.type == type(agent).__name__ == repr(agent).partition("(")[0]

@@ -16,9 +16,10 @@ DRAFT_SECONDS = 0.25
 class Arriving:
     """The words of an answer so far. Function calls that are not whole are nothing that could be kept."""
 
-    def __init__(self, call: int, put: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, call: int, author: str | None, put: Callable[[bytes], Awaitable[None]]) -> None:
         self.call = call
         self.begun = False
+        self._author = author
         self._put = put
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -42,9 +43,9 @@ class Arriving:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DRAFT_SECONDS, self._write)
 
-    def message(self, author: str | None) -> Message | None:
+    def message(self) -> Message | None:
         """What has come, as a message; None when there are no words."""
-        return partial("".join(self._text), "".join(self._reasoning), author)
+        return partial(self._text, self._reasoning, self._author)
 
     def stop(self) -> bool:
         """Write no more; tells whether something is being written still."""
@@ -70,12 +71,9 @@ class Arriving:
             return
         self._look()
         self.drafted = True
-        self._writing = asyncio.ensure_future(self._put(self._bytes()))
+        self._writing = asyncio.ensure_future(self._put(draft_of(self.call, self.message())))
 
     def _look(self) -> None:
         """At how the last writing ended, so that asyncio does not: what could not be written is in memory still."""
         if self._writing is not None and not self._writing.cancelled():
             self._writing.exception()
-
-    def _bytes(self) -> bytes:
-        return draft_of(self.call, "".join(self._text), "".join(self._reasoning))

@@ -95,7 +95,7 @@ async def resume_run(
             continue
         setup = await prepare(state)
         run = Run(setup, thread, state, emit, control.run.attempt + 1)
-        cut_off = await _cut_off(log, control.run, setup.identity.name)
+        cut_off = await _cut_off(log, control.run)
         before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
         run.recording.add(
             RunResumed(attempt=run.recording.attempt, agent=setup.identity, fingerprint=setup.fingerprint)
@@ -170,7 +170,7 @@ async def _abandon(log: RunLog, run: OpenRun, *, asked: bool) -> None:
     if waits and not asked:
         raise ApprovalPendingError(log.thread_id, _undecided(state))
     reason = "superseded" if waits else "redacted" if _lost_calls(run, state) else "crashed"
-    steps = (*await _cut_off(log, run, None), RunAbandoned(reason=reason))
+    steps = (*await _cut_off(log, run), RunAbandoned(reason=reason))
     try:
         holding = Holding(holder_of(run), 0)
         await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)
@@ -194,6 +194,6 @@ def _lost_calls(run: OpenRun, state: RunState) -> bool:
     return bool(run.asked or run.tools) and not state.calls
 
 
-async def _cut_off(log: RunLog, run: OpenRun, author: str | None) -> tuple[Message | AnswerInterrupted, ...]:
+async def _cut_off(log: RunLog, run: OpenRun) -> tuple[Message | AnswerInterrupted, ...]:
     """What is to be recorded of an answer that was arriving when its process ended."""
-    return interrupted(run, await log.draft(), author, "crashed") if run.call else ()
+    return interrupted(run, await log.draft(), "crashed") if run.call else ()

@@ -173,7 +173,7 @@ class ModelCalls:
             return answer
 
     async def _receive(self, body: JsonObject) -> Answer:
-        arriving = self._recording.arriving()
+        arriving = self._recording.arriving(self._setup.identity.name)
         updates = self._setup.client.ask(body, stream=self._attempt.streamed)
         try:
             async for update in updates:
@@ -245,7 +245,7 @@ class ModelCalls:
         if isinstance(error, ModelError) and said is not None and not (arrived is not None and arrived.begun):
             recording.add(ModelFailed(call=self._attempt.state.called, error=said, ms=_since(self._began)))
             return
-        part = None if arrived is None else arrived.message(self._setup.identity.name)
+        part = None if arrived is None else arrived.message()
         if part is not None:
             recording.add(part)
         recording.add(

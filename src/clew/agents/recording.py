@@ -103,10 +103,10 @@ class Recording:
         """Read it again when it is asked for."""
         self._history = None
 
-    def arriving(self) -> Arriving:
-        """A new answer begins to arrive."""
+    def arriving(self, author: str | None) -> Arriving:
+        """A new answer of ``author`` begins to arrive."""
         self._arriving = Arriving(
-            self.state.called, lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder))
+            self.state.called, author, lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder))
         )
         return self._arriving
 

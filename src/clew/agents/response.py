@@ -34,7 +34,7 @@ class AgentUpdate:
     message: HistoryMessage | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # with slots AgentResponse[Thread](…) is a TypeError
 class AgentResponse(Generic[ThreadT_co]):
     """What came of a run.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self
 
@@ -50,7 +51,10 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
                 raise
             if update is not None:
                 return update
+            self._wake()  # whoever else follows it
             await asyncio.wait([task])
+            if self._left:
+                raise RunStoppedError
         task.result()
         raise StopAsyncIteration
 
@@ -100,8 +104,12 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         try:
             return await self._start(self._updates.put, self._stopper)
         finally:
-            if not self._left:
-                await self._updates.put(None)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake who waits for an update: there are no more. Nobody waits while there are some to take."""
+        with suppress(asyncio.QueueFull):
+            self._updates.put_nowait(None)
 
     def _stopper(self, stop: Stop) -> None:
         self._stop = stop

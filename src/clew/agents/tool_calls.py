@@ -7,7 +7,7 @@ from typing import Any
 
 from clew.agents.attempt import Attempt
 from clew.agents.middleware import ToolCallContext, compose
-from clew.agents.tool_round import Carried, ToolRound
+from clew.agents.tool_round import Carried, ToolRound, stopped
 from clew.agents.tools import ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.run_errors import ToolFailedError
@@ -130,11 +130,20 @@ class ToolCalls:
         )
 
     async def stop(self) -> None:
-        """End what is under way; what came of it waits to be written."""
+        """End what is under way; what came of it waits to be written.
+
+        So that no call is left without an outcome, those are told of too whose beginning was all that was recorded.
+        """
         if self._round is not None:
             under_way, self._round = self._round, None
             for each in await under_way.stop():
                 self._record_result(each)
+        told = {
+            (step.message, step.index) for step in self._recording.steps if isinstance(step, ToolFinished | ToolFailed)
+        }
+        for call in self._attempt.state.calls:
+            if call.status == "started" and call.place not in told:
+                self._record_result(stopped(call))
 
 
 def _rejection(call: CallState) -> str:

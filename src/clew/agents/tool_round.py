@@ -22,6 +22,11 @@ class Carried(NamedTuple):
     milliseconds: int
 
 
+def stopped(call: CallState) -> Carried:
+    """A call that its run had begun when it was stopped."""
+    return Carried(call, ToolOutcome(STOPPED, "CancelledError", reason="stopped"), 0)
+
+
 class ToolRound:
     """Calls that are being carried out, each in a task of its own."""
 
@@ -51,7 +56,7 @@ class ToolRound:
         for task in done:
             call = self._tasks.pop(task)
             if task.cancelled():
-                found.append(Carried(call, ToolOutcome(STOPPED, "CancelledError", reason="stopped"), 0))
+                found.append(stopped(call))
             else:
                 found.append(task.result())
         return found

@@ -236,7 +236,7 @@ def _abandoned(core: Core, thread_id: str, run: OpenRun, actor: str | None) -> O
     """What ends a run that may be under way, and on what terms: its lease goes, and its draft."""
     stream = core.stream(thread_id)
     draft = yield from read(lambda: core.log.draft(stream))
-    steps = (*interrupted(run, draft, None, "stopped"), RunAbandoned(reason="asked"))
+    steps = (*interrupted(run, draft, "stopped"), RunAbandoned(reason="asked"))
     gone = Claim(stream, holder_of(run), core.now(), 0)
     terms = Terms(actor=actor, claims=(gone, *_nobody_runs(core, thread_id)), drafts=(Draft(stream, run.id, None),))
     return [Advance(run.id, run.attempt, steps)], terms
