@@ -47,13 +47,15 @@ def check_runs(events: Iterable[Event], tools: dict[str, str]) -> Counter[str]:
             ends[event.run_id] += 1
             own = [each for each in under_way if each.startswith(f"{event.run_id}:")]
             gone = isinstance(data, RunAbandoned) and data.reason not in {"cancelled", "stopped"}
-            assert gone or not own, "a call was begun, and nobody says what became of it"
+            assert gone or not own, ("a call was begun, and nobody says what became of it", [(e.version, e.type, e.run_id[:3] if e.run_id else None, str(e.data)[:90]) for e in said.values() if e.run_id == event.run_id])
         elif isinstance(data, ANSWERED):
             answers[data.call] += 1
             assert isinstance(said[data.call].data, ModelCalled)
         elif isinstance(data, ToolFinished | ToolFailed):
             outcomes[data.message, data.index] += 1
             under_way.discard(_key(event, data))
+        elif isinstance(data, ApprovalRequested):
+            under_way.discard(_key(event, data))  # it says that nobody knows
         elif isinstance(data, ApprovalGiven):
             given[data.request] += 1
             request = said[data.request]

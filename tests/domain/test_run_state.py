@@ -71,7 +71,7 @@ def statuses(state: RunState) -> list[str]:
 def test_a_run_that_began_has_a_fingerprint_and_has_added_nothing() -> None:
     state = fold("r", lineage(*BEGUN))
     assert (state.began, state.definitions, state.fingerprint) == (1, 1, MADE)
-    assert (state.added, state.answered, state.ended, state.asked) == ((), False, False, None)
+    assert (state.added, state.answered, state.asked) == ((), False, None)
 
 
 def test_a_model_that_is_asked_has_not_answered() -> None:
@@ -117,7 +117,7 @@ def test_a_call_is_as_far_as_its_events_say(happened: list[Any], expected: str) 
 
 def test_an_answer_without_calls_is_the_last_one() -> None:
     state = fold("r", lineage(*BEGUN, ASKED, Message.assistant("Yes."), ANSWERED, RunCompleted()))
-    assert (state.answered, state.ended) == (True, True)
+    assert state.answered
 
 
 def test_a_fault_closes_the_call_and_keeps_what_had_come() -> None:
@@ -132,7 +132,6 @@ def test_a_run_that_is_gone_on_with_is_made_of_what_goes_on_with_it() -> None:
     other = Fingerprint(client="openai-chat")
     state = fold("r", lineage(*BEGUN, ASKED, RunResumed(attempt=2, agent=AGENT, fingerprint=other)))
     assert (state.attempt, state.definitions, state.fingerprint, state.began) == (2, 4, other, 1)
-    assert fold("r", lineage(*BEGUN, RunAbandoned(reason="crashed"))).ended
 
 
 def test_events_of_others_are_passed_by() -> None:

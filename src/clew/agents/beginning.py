@@ -136,10 +136,11 @@ async def _free(thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fres
 
 
 async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
-    """Wait for whoever holds the lease, if that is wanted."""
+    """Wait for whoever holds the lease, if that is wanted; what a run does itself cannot wait for it."""
     if await _closed(lease):
         return
-    if on_conflict != "wait":
+    live = _live.get(lease.holder)
+    if on_conflict != "wait" or (live is not None and live.waits_for_caller):
         raise RunInProgressError(log.thread_id, f"run {lease.holder}")
     await log.changed(control.version, _LOOKS_AGAIN)
 
@@ -148,6 +149,8 @@ async def _closed(lease: Lease) -> bool:
     """Whether the lease is of a run of this process that was ended and only has to record it: that is waited for."""
     run = _live.get(lease.holder)
     if run is None or run.task is None or run.task.get_loop() is not asyncio.get_running_loop() or not run.ending:
+        return False
+    if run.waits_for_caller:
         return False
     if run.over.is_set():
         del _live[lease.holder]  # the lease should be gone: one that still stands next time was not let go of

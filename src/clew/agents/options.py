@@ -40,7 +40,8 @@ class RunOptions(TypedDict, total=False):
     hold for this run only. ``deps`` is what tools get in their ToolContext.
 
     When another run is under way on the thread, ``on_conflict`` says whether to raise RunInProgressError (``raise``),
-    to ``wait`` for it, or to run on a ``fork`` from before it. One that waits for approvals raises
+    to ``wait`` for it, or to run on a ``fork`` from before it; what a run does itself, such as its tools, cannot wait
+    for it, and raises. One that waits for approvals raises
     ApprovalPendingError, unless ``abandon_run`` gives it up. ``max_rounds`` (model calls) and ``max_seconds`` are the
     agent's unless given.
     """

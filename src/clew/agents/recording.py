@@ -61,6 +61,7 @@ class Recording:
         self.attempt = attempt
         self.steps: list[Step] = []
         self.version = 0
+        self._over = False
         self._drop_draft = False
         self._history: list[HistoryMessage] | None = None
         self._actor = actor
@@ -75,8 +76,8 @@ class Recording:
 
     @property
     def under_way(self) -> bool:
-        """Whether this attempt is on the log, and the run is not over there."""
-        return bool(self.state.began) and self.state.attempt == self.attempt and not self.state.ended
+        """Whether this attempt is on the log, and neither is the run over there nor does it wait for somebody."""
+        return bool(self.state.began) and self.state.attempt == self.attempt and not self._over
 
     def add(self, *steps: Step) -> int:
         """Let steps wait to be written; returns the place of the first among those that wait."""
@@ -151,6 +152,7 @@ class Recording:
                 raise RunTakenOverError(self.log.thread_id, run_id) from None
             raise
         self._drop_draft = False
+        self._over = final
         self._take(written)
         self._keep(final=final)
         if cancelled or early:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from clew.agents.attempt import Attempt, failure
@@ -19,7 +20,7 @@ from clew.agents.tool_calls import ToolCalls
 from clew.domain.agent_ports import ThreadPort
 from clew.domain.decisions import Intent
 from clew.domain.definitions import blobs
-from clew.domain.run_errors import RunInProgressError, RunLimitError, RunTakenOverError
+from clew.domain.run_errors import RunLimitError, RunTakenOverError
 from clew.domain.run_events import (
     AnswerInterrupted,
     ModelAnswered,
@@ -30,6 +31,9 @@ from clew.domain.run_events import (
     RunFailed,
 )
 from clew.domain.run_state import CallState, RunState, calls_of, plan_calls
+
+_inside: ContextVar[tuple[str, ...]] = ContextVar("clew_inside_runs", default=())
+"""Who holds the leases of the runs that the code at hand is a part of: their tools and middleware."""
 
 
 class Run:
@@ -65,6 +69,11 @@ class Run:
         """Whether it was stopped or cancelled, and all that is left to do is to record that."""
         return self.stopped or (self.task is not None and self.task.cancelling() > self._cancelled_before)
 
+    @property
+    def waits_for_caller(self) -> bool:
+        """Whether who asks is a part of the run, which cannot end before that does."""
+        return self.recording.holder in _inside.get()
+
     async def go(self, taking_up: Sequence[Intent] | None = None) -> None:
         """Carry out the run to its end, or until it waits for somebody.
 
@@ -73,6 +82,7 @@ class Run:
         self.task = asyncio.current_task()
         self._cancelled_before = 0 if self.task is None else self.task.cancelling()
         limit = self._setup.limits.seconds
+        outside = _inside.set((*_inside.get(), self.recording.holder))
         try:
             async with asyncio.timeout(limit) as scope:
                 await self._rounds(() if taking_up is None else await self._take_up(taking_up))
@@ -89,7 +99,7 @@ class Run:
             reason: Reason = "stopped" if self.stopped else "cancelled"
             await self._end(RunAbandoned(reason=reason), reason)
             raise
-        except (RunTakenOverError, RunInProgressError):
+        except RunTakenOverError:
             await self._tools.stop()
             raise  # it is not this caller's to record any more
         except Exception as error:
@@ -98,6 +108,7 @@ class Run:
         finally:
             self.recording.let_go()
             self.over.set()
+            _inside.reset(outside)
 
     async def _take_up(self, before: Sequence[Intent]) -> list[CallState]:
         """Record that the run is gone on with; returns the calls of its newest answer that were left undone."""

@@ -19,9 +19,6 @@ from clew.domain.run_events import (
     ModelAnswered,
     ModelCalled,
     ModelFailed,
-    RunAbandoned,
-    RunCompleted,
-    RunFailed,
     RunResumed,
     RunStarted,
     ToolFailed,
@@ -54,7 +51,7 @@ class RunState:
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` how often it was asked. ``added`` are the messages that the run added,
     without its inputs. ``asked`` is what the model was asked last. ``answered`` is true when the newest answer calls no
-    function; ``ended`` when the run is over.
+    function.
     """
 
     run_id: str
@@ -70,7 +67,6 @@ class RunState:
     usage: Usage = field(default_factory=Usage)
     finish_reason: str | None = None
     answered: bool = False
-    ended: bool = False
     asked: ModelCalled | None = None
 
 
@@ -101,8 +97,6 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, called=0)
         case ModelAnswered():
             return _answered(state, data)
-        case RunCompleted() | RunFailed() | RunAbandoned():
-            return replace(state, ended=True)
         case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
             return replace(state, calls=tuple(_moved(call, event.version, data) for call in state.calls))
         case _:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from clew.domain.chat_answers import ChatAnswer
 from clew.domain.json_values import JsonObject
 from clew.domain.model_client import ThreadKind, Update, Wire
-from clew.domain.requests import streamed
-from clew.infrastructure.openai_connection import OpenAIConnection, checked_options
+from clew.domain.requests import checked_options, streamed
+from clew.infrastructure.openai_connection import OpenAIConnection
 
 if TYPE_CHECKING:
     import openai

@@ -38,9 +38,6 @@ _JSON = json.JSONDecoder(parse_constant=lambda _: None)
 _ONCE = {"max_retries": 0, "security": {"bearer_auth": True}}
 """The run retries, and says so on the log; a package that retries by itself would do so behind its back."""
 
-_OURS = frozenset({"model", "messages", "input", "stream"})
-"""What a question says, and so no option may."""
-
 
 class AnswerReader(Protocol):
     """Puts an answer together from what a service sends: see ``clew.domain.chat_answers``."""
@@ -182,15 +179,6 @@ class OpenAIConnection:
         url = client.base_url
         host = url.host if url.port is None else f"{url.host}:{url.port}"
         return Asked(model if isinstance(model, str) else self._model, host, secrets_of(client, raised), body)
-
-
-def checked_options(options: JsonObject | None) -> JsonObject:
-    """Options that a client sends with every request. Raises AgentConfigurationError for what is not an option."""
-    if options and not _OURS.isdisjoint(options):
-        raise AgentConfigurationError(
-            f"options has {', '.join(sorted(_OURS & set(options)))}, which a run says itself. Leave it out."
-        )
-    return dict(options or {})
 
 
 async def _held(make: Callable[[], openai.AsyncOpenAI]) -> AsyncGenerator[openai.AsyncOpenAI]:
