@@ -11,6 +11,7 @@ from tests.agents.run_checks import check_requests
 from tests.agents.turns import PATIENCE, Child, ShiftedClock, Wire, check_runs, events_of, types_of
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
+from clew.agents import stream
 from clew.agents.approvals import Approval
 from clew.agents.response import AgentResponse
 from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
@@ -375,3 +376,30 @@ async def test_a_new_run_closes_one_whose_waiting_call_was_redacted(url: str, sh
         assert (await shop.agent(engine, "Hello.").run("Hi.", thread=response.thread)).text == "Hello."
         with pytest.raises(ApprovalNotPendingError):
             await response.approvals[0].approve()
+
+
+async def test_a_run_that_waits_is_not_ended_by_whoever_leaves_its_stream(url: str) -> None:
+    """Somebody else may have approved by then, and lost is what they approved."""
+    paid: list[str] = []
+
+    @tool(approval="always")
+    async def pay() -> str:
+        """Pay."""
+        paid.append("once")
+        return "paid"
+
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        said = "word " * stream._AHEAD  # one more than what may wait is a call, and the next the answer
+        agent = Agent(client=ScriptedChatClient([[said, call("pay")], "done"]), engine=engine, tools=[pay])
+        followed = agent.run("Pay.", thread=thread, stream=True)
+        await anext(followed)
+        events = thread.subscribe()
+        while (await anext(events)).type != "approval-requested":
+            pass
+        waiting = await thread.approvals()
+        await waiting[0].approve(actor="user:ada")
+        await followed.aclose()
+        assert (await agent.continue_run(thread)).text == "done"
+        assert paid == ["once"]
+        await check_runs(thread)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from clew import Engine
 from clew.agents import beginning
 from clew.agents.beginning import OnConflict
 from clew.domain.errors import ConflictError
+from clew.domain.ports import Lease
 from clew.domain.run_errors import RunInProgressError
+from clew.engine_threads import LocalThread
 from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio
@@ -246,4 +249,39 @@ async def test_all_but_one_of_two_processes_are_refused_before_any_model_call(fi
     async with Engine.open(file_url) as engine:
         thread = await engine.thread(thread_id)
         assert await turns_of(thread) == [asked[1]]
+        await check_runs(thread)
+
+
+async def until_handed_over(thread: LocalThread) -> None:
+    """Until the beginning of a run was handed to the writer."""
+    while (await thread.runs.control()).run is None:  # noqa: ASYNC110  # nothing tells of it
+        await asyncio.sleep(0)
+
+
+async def test_a_run_whose_beginning_is_on_its_way_to_the_store_is_not_taken_for_one_that_crashed(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process knows of it already, while its lease is not there yet to be seen."""
+    really, gate, resting = ThreadRuns.lease, Gate(), ExitStack()
+
+    async def lease(log: ThreadRuns) -> Lease | None:
+        found = await really(log)
+        resting.close()
+        await gate.reached.wait()
+        return found
+
+    async with asyncio.timeout(PATIENCE), Engine.open(file_url) as engine:
+        thread = await engine.start_thread()
+        datastore: Any = engine._core.log.recorder.datastore  # type: ignore[attr-defined]  # its writer
+        with resting:
+            resting.enter_context(datastore.exclusive())
+            first = asyncio.create_task(taking_turns(engine, gate).run("one", thread=thread))
+            await until_handed_over(thread)
+            monkeypatch.setattr(ThreadRuns, "lease", lease)
+            with pytest.raises(RunInProgressError):
+                await taking_turns(engine).run("two", thread=thread)
+        gate.opened.set()
+        assert (await first).text == "done one"
+        assert await turns_of(thread) == ["one"]
+        monkeypatch.undo()
         await check_runs(thread)

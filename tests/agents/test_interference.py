@@ -25,7 +25,7 @@ from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.agents import arriving
 from clew.agents.response import AgentResponse
 from clew.domain.agent_ports import LEASE_SECONDS
-from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
+from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Lease
@@ -336,3 +336,32 @@ async def test_a_run_that_begins_while_another_is_abandoned_for_a_rewind_is_aban
     types = types_of(await events_of(run.here))
     assert types.count("run-completed") == 1
     assert types[-3:] == ["answer-interrupted", "run-abandoned", "history-rewound"]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+async def test_a_store_that_takes_nothing_more_for_a_while_leaves_a_thread_that_goes_on(
+    url: str, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """Neither the rest of the run nor its end is recorded: the next run records that, and waits for no lease."""
+    really, left = ThreadRuns.record, lost
+
+    async def record(*given: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            raise StoreUnavailableError("The disk is full.")
+        return await really(*given, **options)
+
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        agent = taking_turns(engine)
+        monkeypatch.setattr(ThreadRuns, "record", record)
+        with pytest.raises(StoreUnavailableError):
+            await agent.run("one", thread=thread)
+        monkeypatch.undo()
+        recorded = await said(thread)
+        assert recorded == ["one", "note", "noted one"][: max(0, lost - 1)]
+        assert (await agent.run("two", thread=thread)).text == "done two"
+        assert await said(thread) == [*recorded, "two", "note", "noted two", "done two"]
+        assert types_of(await events_of(thread)).count("run-abandoned") == (lost > 1)
+        await check_runs(thread)

@@ -23,7 +23,6 @@ from clew.domain.run_events import (
     ModelAnswered,
     ModelCalled,
     ModelFailed,
-    RunAbandoned,
     RunCompleted,
     RunResumed,
     RunStarted,

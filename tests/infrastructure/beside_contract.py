@@ -39,7 +39,7 @@ def blob(data: bytes) -> Blob:
 
 
 def naive(claims: list[Claim], leases: Leases) -> Leases | str:
-    """The leases after one append's claims, or who stands in the way; GONE when the holder renews what is not theirs."""
+    """The leases after an append's claims, or who stands in the way; GONE when the holder renews what is not theirs."""
     after = dict(leases)
     for claim in claims:
         held = after.get(claim.stream)

@@ -26,8 +26,9 @@ from clew.domain.events import (
     ThreadLabelled,
     ThreadResumed,
 )
+from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import FunctionCall, Message, Raw
-from clew.infrastructure.envelope import MAX_BYTES, SALT, decode, encode, stub
+from clew.infrastructure.envelope import SALT, decode, encode, stub
 from clew.infrastructure.mapper import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))

@@ -11,7 +11,7 @@ from clew.agents.answer_format import response_format_of
 from clew.agents.approvals import pending
 from clew.agents.beginning import begin_run, resume_run
 from clew.agents.middleware import Middleware, RunContext, compose
-from clew.agents.options import ContinueOptions, RunOptions, ToolFunction
+from clew.agents.options import ContinueOptions, RunOptions, ToolFunction, check_names
 from clew.agents.recording import Emit
 from clew.agents.response import AgentResponse
 from clew.agents.run import Run
@@ -23,16 +23,20 @@ from clew.agents.tools import as_tools
 from clew.domain.agent_ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.definitions import Definitions
 from clew.domain.errors import InvalidContentError
-from clew.domain.json_values import JsonObject, check_json, check_text
+from clew.domain.json_values import check_text
 from clew.domain.messages import Message, check_message
 from clew.domain.model_client import ModelClient, ThreadKind
 from clew.domain.names import check_id
+from clew.domain.requests import checked_options
 from clew.domain.run_errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.run_events import AgentIdentity
 from clew.domain.run_state import RunState
 
 Input: TypeAlias = str | Message | Sequence[Message] | None
 """What a run is given: words of the user, a message, several, or nothing, to answer what was said on the thread."""
+
+_COMPARED = 1_024
+"""Threads of which an agent remembers that it was compared with what it was there."""
 
 
 class Agent(Generic[LocalT_co, RemoteT_co]):
@@ -70,13 +74,13 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self.instructions = instructions
         self.tools = as_tools(tools)
         self.model = model
-        self._options = _options(options)
+        self._options = checked_options(options)
         self._middleware = tuple(middleware)
         self._telemetry = Telemetry() if telemetry is None else telemetry
         self._limits = Limits(max_rounds, max_seconds, retries)
         self._on_changed = on_changed_agent
         self._engine = engine
-        self._compared: set[str] = set()
+        self._compared: dict[str, None] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
@@ -148,6 +152,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
         ModelError, ToolFailedError or RunLimitError when all until then is recorded, and what went wrong.
         """
+        check_names("run", options, RunOptions)
         messages = _inputs(input)
         setup = self._setup(options)
 
@@ -194,6 +199,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         on_conflict (``raise`` or ``wait``). Raises NoOpenRunError, ApprovalPendingError, RunInProgressError,
         AgentChangedError and what ``run`` raises.
         """
+        check_names("continue_run", options, ContinueOptions)
         given: RunOptions = {
             "actor": options.get("actor"),
             "deps": options.get("deps"),
@@ -254,7 +260,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 len(self.tools),
             ),
             tools=tools,
-            options={**self.client.options, **self._options, **_options(options.get("options"))},
+            options={**self.client.options, **self._options, **checked_options(options.get("options"))},
             limits=Limits(
                 limits.rounds if rounds is None else rounds,
                 limits.seconds if seconds is None else seconds,
@@ -332,10 +338,13 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         )
 
     async def _take_up(self, thread: ThreadPort) -> None:
-        """Compare with what the agent was made of before, once for each thread and process."""
-        if thread.id not in self._compared:
-            await take_up(thread.runs, self._setup({}), self._on_changed)
-            self._compared.add(thread.id)
+        """Compare with what the agent was made of before, once for each of the threads that it last ran on."""
+        if thread.id in self._compared:
+            return
+        await take_up(thread.runs, self._setup({}), self._on_changed)
+        self._compared[thread.id] = None
+        if len(self._compared) > _COMPARED:
+            del self._compared[next(iter(self._compared))]
 
 
 def _inputs(given: Input) -> tuple[Message, ...]:
@@ -355,12 +364,6 @@ def _inputs(given: Input) -> tuple[Message, ...]:
     for message in messages:
         check_message(message)
     return messages
-
-
-def _options(given: Mapping[str, Any] | None) -> JsonObject:
-    options: JsonObject = dict(given or {})
-    check_json(options, "options")
-    return options
 
 
 def _stops(stopper: Callable[[Stop], None] | None) -> Callable[[Run], None]:

@@ -9,6 +9,7 @@ from clew.agents.recording import Emit, Recording
 from clew.agents.response import AgentUpdate
 from clew.agents.setup import Setup
 from clew.domain.agent_ports import ThreadPort
+from clew.domain.answer_parts import joined
 from clew.domain.errors import ClewError
 from clew.domain.run_errors import ModelError
 from clew.domain.run_events import Failure
@@ -63,8 +64,11 @@ class Attempt:
 
 def failure(error: BaseException) -> Failure:
     """What an error is recorded as: of a model service what it said, of any but Clew's own only what it is."""
-    if isinstance(error, ModelError):
-        return Failure(kind=type(error).__name__, message=str(error), status=error.status, code=error.code)
-    if isinstance(error, ClewError):
-        return Failure(kind=type(error).__name__, message=str(error))
-    return Failure(kind=type(error).__name__)
+    kind = type(error).__name__
+    if not isinstance(error, ClewError):
+        return Failure(kind=kind)
+    message = joined([str(error)])  # services may say what nothing can store
+    if not isinstance(error, ModelError):
+        return Failure(kind=kind, message=message)
+    code = None if error.code is None else joined([error.code])
+    return Failure(kind=kind, message=message, status=error.status, code=code)

@@ -12,9 +12,9 @@ from clew.agents.run import Run
 from clew.agents.setup import Setup
 from clew.domain.agent_ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.control import Control
-from clew.domain.decisions import Advance
+from clew.domain.decisions import Advance, Intent
 from clew.domain.drafts import interrupted
-from clew.domain.errors import ConflictError
+from clew.domain.errors import ConflictError, StoreError
 from clew.domain.messages import Message
 from clew.domain.open_run import OpenRun, holder_of
 from clew.domain.ports import Lease
@@ -35,6 +35,9 @@ _LOOKS_AGAIN = 1.0
 
 _live: WeakValueDictionary[str, Run] = WeakValueDictionary()
 """The runs of this process, by who holds their leases."""
+
+_unrecorded: set[str] = set()
+"""Who may hold the lease of a run of this process that is over, and that the store did not take the end of."""
 
 
 async def begin_run(
@@ -58,10 +61,8 @@ async def begin_run(
         thread = await _free(thread, on_conflict, abandon=abandon, fresh=fresh)
         run = Run(setup, thread, RunState(run_id), emit)
         run.recording.add(RunStarted(agent=setup.identity, fingerprint=setup.fingerprint), *inputs)
-        _live[run.recording.holder] = run
-        started(run)
         try:
-            await run.go()
+            await _carry_out(run, started)
         except ConflictError:
             if run.state.began:
                 raise
@@ -100,10 +101,8 @@ async def resume_run(
         run.recording.add(
             RunResumed(attempt=run.recording.attempt, agent=setup.identity, fingerprint=setup.fingerprint)
         )
-        _live[run.recording.holder] = run
-        started(run)
         try:
-            await run.go(before)
+            await _carry_out(run, started, before)
         except ConflictError:
             if run.resumed:
                 raise
@@ -112,18 +111,28 @@ async def resume_run(
             return run
 
 
+async def _carry_out(run: Run, started: Callable[[Run], None], before: Sequence[Intent] | None = None) -> None:
+    _live[run.recording.holder] = run
+    started(run)
+    try:
+        await run.go(before)
+    except StoreError:
+        _unrecorded.add(run.recording.holder)
+        raise
+
+
 async def _free(thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadT:
     """The thread, or a fork of it, when nobody runs on it; a run that crashed there is closed."""
+    log = thread.runs
+    if not fresh and (await log.control()).run is None:
+        return thread  # what is written first says which version it expects
     while True:
-        log = thread.runs
-        control = await log.control(fresh=fresh)
+        # From the log: a run that this process has only handed to its writer has no lease yet that could be seen.
+        control = await log.control(fresh=True)
         run = control.run
-        if run is None and not fresh:
-            return thread
-        fresh = True
         lease = await log.lease()
         if lease is not None:
-            if on_conflict == "fork" and not await _closed(lease):
+            if on_conflict == "fork" and not await _closed(log, lease):
                 return await thread.branch(control.version if run is None else run.began - 1)
             await _held(log, control, lease, on_conflict)
         elif run is None:
@@ -137,7 +146,7 @@ async def _free(thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fres
 
 async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
     """Wait for whoever holds the lease, if that is wanted; what a run does itself cannot wait for it."""
-    if await _closed(lease):
+    if await _closed(log, lease):
         return
     live = _live.get(lease.holder)
     if on_conflict != "wait" or (live is not None and live.waits_for_caller):
@@ -145,8 +154,15 @@ async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConf
     await log.changed(control.version, _LOOKS_AGAIN)
 
 
-async def _closed(lease: Lease) -> bool:
-    """Whether the lease is of a run of this process that was ended and only has to record it: that is waited for."""
+async def _closed(log: RunLog, lease: Lease) -> bool:
+    """Whether the lease is of a run of this process that was ended and only has to record it: that is waited for.
+
+    One that could not be recorded has no need of its lease.
+    """
+    if lease.holder in _unrecorded:
+        await log.hold(Holding(lease.holder, 0))
+        _unrecorded.discard(lease.holder)
+        return True
     run = _live.get(lease.holder)
     if run is None or run.task is None or run.task.get_loop() is not asyncio.get_running_loop() or not run.ending:
         return False

@@ -16,7 +16,7 @@ from clew.domain.definitions import blobs
 from clew.domain.errors import ConflictError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Message
+from clew.domain.messages import Message, check_message
 from clew.domain.model_client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
 from clew.domain.requests import request_body
 from clew.domain.run_errors import (
@@ -217,8 +217,12 @@ class ModelCalls:
         return min(0.5 * 2.0 ** (tries - 1), 8.0) * spread
 
     def record(self, answer: Answer) -> tuple[Message, int]:
-        """Let the answer wait to be written; returns its message with its place there."""
+        """Let the answer wait to be written; returns its message with its place there.
+
+        Raises InvalidContentError for one that cannot be: what has arrived of it is kept then.
+        """
         message = answer.message
+        check_message(message)
         name = self._setup.identity.name
         if name is not None and message.author is None:
             message = message.model_copy(update={"author": name})

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from clew.agents.beginning import OnConflict
 from clew.agents.tools import Tool
 from clew.domain.agent_ports import ThreadPort
+from clew.domain.run_errors import AgentConfigurationError
 
 ToolFunction: TypeAlias = Tool | Callable[..., Any]
 """A tool, or a plain function that becomes one."""
@@ -59,3 +60,11 @@ class RunOptions(TypedDict, total=False):
     abandon_run: bool
     max_rounds: int | None
     max_seconds: float | None
+
+
+def check_names(asked: str, given: Mapping[str, object], options: type[RunOptions | ContinueOptions]) -> None:
+    """Raise AgentConfigurationError for what is no option: one that is misspelt must not go unheard."""
+    unknown = sorted(given.keys() - options.__annotations__.keys())
+    if unknown:
+        known = ", ".join(options.__annotations__)
+        raise AgentConfigurationError(f"{asked}: there is no option {', '.join(unknown)}. There are: {known}.")

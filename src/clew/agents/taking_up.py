@@ -26,9 +26,11 @@ async def take_up(log: RunLog, setup: Setup, on_changed: OnChangedAgent) -> None
 
     Warns with AgentChangedWarning, or raises AgentChangedError.
     """
-    version = (await log.control()).agents.get(setup.identity.id)
-    if version is None:
+    if setup.identity.id not in (await log.control()).agents:
         return
+    version = (await log.control(fresh=True)).agents.get(setup.identity.id)
+    if version is None:
+        return  # it is only just on its way to the log
     data = (await log.event(version)).data
     if isinstance(data, RunStarted | RunResumed):
         compare(log.thread_id, data.fingerprint, setup, on_changed)

@@ -9,6 +9,7 @@ from clew.agents.attempt import Attempt
 from clew.agents.middleware import ToolCallContext, compose
 from clew.agents.tool_round import Carried, ToolRound, stopped
 from clew.agents.tools import ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
+from clew.domain.json_values import check_json
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.run_errors import ToolFailedError
 from clew.domain.run_events import ApprovalRequested, ToolFailed, ToolFinished, ToolStarted
@@ -112,6 +113,8 @@ class ToolCalls:
                 outcome = await compose(
                     setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, given)
                 )
+                if setup.middleware:
+                    check_json(outcome.result, "result")  # what a tool gives is checked, and this may be another
             except Exception as error:  # noqa: BLE001  # middleware that refuses a call is the call's failure
                 outcome = raised_outcome(error)
             span.finished(outcome)

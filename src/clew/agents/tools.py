@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from clew.agents.tool_schemas import (
     read_signature,
 )
 from clew.domain.errors import InvalidContentError
-from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json
 from clew.domain.model_client import ToolSchema
 from clew.domain.run_errors import InvalidToolError
 
@@ -35,6 +36,7 @@ ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unkn
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_MESSAGE = 2_000
+_MOST_RESULT = MAX_BYTES - 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,17 @@ def _given(name: str, result: Any) -> ToolOutcome:
     except (ValueError, TypeError, RecursionError, InvalidContentError) as error:
         raised = TypeError(f"{name} gave {type(result).__name__}, which is not JSON: {error}")
         return ToolOutcome(f"Error: what {name} gave is not JSON and cannot be told.", "TypeError", raised)
+    if not _has_room(plain):
+        told = f"what {name} gave is larger than can be recorded: {_MOST_RESULT // 1024**2} MiB at most."
+        return ToolOutcome(f"Error: {told}", "ValueError", ValueError(told))
     return ToolOutcome(plain)
+
+
+def _has_room(result: Json) -> bool:
+    """Whether a result fits into an event, with all that is said beside it."""
+    if isinstance(result, str) and len(result) < _MOST_RESULT // 6:  # of a character there are 6 bytes at the most
+        return True
+    return len(json.dumps(result, ensure_ascii=False).encode()) <= _MOST_RESULT
 
 
 def _name(function: Callable[..., Any], name: str | None) -> str:

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 _THOUGHT = "dim italic"
 
 
-async def followed(
-    stream: AgentStream[Thread], show: Callable[[AgentUpdate], None]
-) -> AgentResponse[Thread] | None:
+async def followed(stream: AgentStream[Thread], show: Callable[[AgentUpdate], None]) -> AgentResponse[Thread] | None:
     """Show a run as it goes on; None when Ctrl-C ended it, which is on the log then, with what had come.
 
     Raises what the run does, or ``show``, which ends the run too.

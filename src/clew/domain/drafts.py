@@ -12,7 +12,6 @@ from clew.domain.open_run import OpenRun
 from clew.domain.ports import Draft
 from clew.domain.run_events import AnswerInterrupted
 
-
 MOST_KEPT = 1_000_000
 """Characters of words, and of thoughts, that are kept of an answer that is not whole: what any event has room for."""
 

@@ -20,6 +20,9 @@ MAX_DEPTH = 100
 MAX_BITS = 14_000
 """Bits of an integer: about 4,200 digits. Python reads and writes no more than 4,300."""
 
+MAX_BYTES = 16 * 1024 * 1024
+"""Bytes of one stored event, which the values in it are a part of."""
+
 _SHOWN = 80
 
 JsonObject: TypeAlias = dict[str, Json]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
@@ -98,7 +99,7 @@ def after(state: RunState, event: Event) -> RunState:
         case ModelAnswered():
             return _answered(state, data)
         case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
-            return replace(state, calls=tuple(_moved(call, event.version, data) for call in state.calls))
+            return replace(state, calls=_moved(state.calls, event.version, data))
         case _:
             return state
 
@@ -127,22 +128,33 @@ def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
     )
 
 
-def _moved(
-    call: CallState,
-    version: int,
-    data: ToolStarted | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven,
-) -> CallState:
+_Move: TypeAlias = ToolStarted | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
+
+
+def _moved(calls: tuple[CallState, ...], version: int, data: _Move) -> tuple[CallState, ...]:
+    """The calls, one of which is another step further. An answer may have thousands, so they are not all looked at."""
     if isinstance(data, ApprovalGiven):
-        if data.request != call.request:
-            return call
-        return call._replace(status="approved" if data.approved else "rejected", said=data.reason)
-    if call.place != (data.message, data.index):
-        return call
+        at = next((at for at, call in enumerate(calls) if call.request == data.request), len(calls))
+    else:
+        place = Place(data.message, data.index)
+        at = bisect_left(calls, place, key=_place)
+        if at < len(calls) and calls[at].place != place:
+            return calls
+    return (*calls[:at], *(_after(call, version, data) for call in calls[at : at + 1]), *calls[at + 1 :])
+
+
+def _place(call: CallState) -> Place:
+    return call.place
+
+
+def _after(call: CallState, version: int, data: _Move) -> CallState:
     match data:
+        case ApprovalGiven(approved=approved, reason=reason):
+            return call._replace(status="approved" if approved else "rejected", said=reason)
         case ToolStarted():
             return call._replace(status="started")
-        case ApprovalRequested(reason=reason):
-            return call._replace(status="asked", request=version, why=reason)
+        case ApprovalRequested(reason=why):
+            return call._replace(status="asked", request=version, why=why)
         case _:
             return call._replace(status="done")
 

@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError, SchemaValidator, Validatio
 
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.events import EVENT_TYPES, Event, MessageAppended, Opaque, Shredded
+from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES
 from clew.domain.upcasting import schema_version, upcast
 from clew.domain.values import explain
@@ -25,9 +26,6 @@ from clew.domain.values import explain
 JSON = 0
 STUB = 2
 SALT = 16
-MAX_BYTES = 16 * 1024 * 1024
-"""Bytes of one stored event."""
-
 
 _STR = core_schema.typed_dict_field(core_schema.str_schema(), required=False)
 _HEADER: dict[str, core_schema.TypedDictField] = {

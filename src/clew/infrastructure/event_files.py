@@ -10,7 +10,8 @@ from typing import BinaryIO, NamedTuple, Self
 from clew.domain.clew_jsonl import End, Entry, is_header, read_line
 from clew.domain.errors import CorruptEventError, ImportFormatError
 from clew.domain.events import MessageRedacted
-from clew.infrastructure.envelope import MAX_BYTES, decode
+from clew.domain.json_values import MAX_BYTES
+from clew.infrastructure.envelope import decode
 
 LONGEST_LINE = 7 * MAX_BYTES
 """Bytes of a line: no event makes a longer one, however much of it has to be escaped."""

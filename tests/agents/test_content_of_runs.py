@@ -1,0 +1,239 @@
+"""What models and tools give that cannot be recorded as it is: the run goes on or ends well, and so does the thread."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.run_checks import check_requests, told
+from tests.agents.turns import PATIENCE, SECOND, check_runs, events_of, types_of
+
+from clew import Agent, Engine, Message, Middleware, ScriptedChatClient, tool
+from clew.agents import arriving
+from clew.agents.tools import ToolOutcome
+from clew.domain.agent_ports import LEASE_SECONDS
+from clew.domain.errors import InvalidContentError
+from clew.domain.json_values import MAX_BYTES, JsonObject
+from clew.domain.messages import FunctionCall, Raw, Text
+from clew.domain.model_client import Answer, TextDelta, ThreadKind, Update, Wire
+from clew.domain.run_errors import AgentConfigurationError, ModelRequestError, ModelStreamError
+from clew.domain.run_events import Failure, RunFailed
+from clew.infrastructure import clock
+from clew.infrastructure.scripted_client import call
+from clew.service.run_log import ThreadRuns
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+
+
+class Saying:
+    """A client that gives the same updates, or error, to whoever asks first, and a short answer to all others."""
+
+    kind = "saying"
+    wire: Wire = "openai-chat"
+    model = "m"
+    thread_kinds: tuple[ThreadKind, ...] = ("local",)
+    options: JsonObject = {}  # noqa: RUF012  # never changed
+
+    def __init__(self, *said: Update | Exception) -> None:
+        self._said = said
+
+    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
+        del body, stream
+        said, self._said = self._said, (Answer(Message.assistant("fine"), "stop"),)
+        for each in said:
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+
+class HalfACharacter:
+    """A client whose answer breaks off between the two halves of a character, at once or never."""
+
+    kind = "half"
+    wire: Wire = "openai-chat"
+    model = "m"
+    thread_kinds: tuple[ThreadKind, ...] = ("local",)
+    options: JsonObject = {}  # noqa: RUF012  # never changed
+
+    def __init__(self, *, stalls: bool) -> None:
+        self._stalls = stalls
+
+    async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
+        del body, stream
+        yield TextDelta("Good morning \ud83d")
+        if self._stalls:
+            await asyncio.sleep(PATIENCE)
+        raise ModelStreamError("It broke off.")
+
+
+async def test_an_answer_that_breaks_off_in_the_middle_of_a_character_is_kept(url: str) -> None:
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(ModelStreamError):
+            await Agent(client=HalfACharacter(stalls=False), engine=engine, name="early").run("Hi", thread=thread)
+        assert await told(thread) == [("user", "Hi"), ("assistant", "Good morning \ufffd")]
+        assert types_of(await events_of(thread))[-2:] == ["answer-interrupted", "run-failed"]
+        await check_runs(thread)
+
+
+async def test_a_process_that_ends_in_the_middle_of_a_character_leaves_a_thread_that_goes_on(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving, "DRAFT_SECONDS", 0.0)
+    drafted = asyncio.Event()
+    really = ThreadRuns.put_draft
+
+    async def put_draft(*given: Any) -> None:
+        await really(*given)
+        drafted.set()
+
+    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    later = int(2 * LEASE_SECONDS) * SECOND
+    async with (
+        asyncio.timeout(PATIENCE),
+        Engine.open(url) as engine,
+        Engine.open(url, now=lambda: clock.now() + later) as other,
+    ):
+        thread = await engine.start_thread()
+        agent = Agent(client=HalfACharacter(stalls=True), engine=engine, name="early")
+        lost = asyncio.create_task(agent.run("Hi", thread=thread))
+        await drafted.wait()
+        there = await other.thread(thread.id)
+        next_one = Agent(client=ScriptedChatClient("Yes?"), engine=other, name="late")
+        assert (await next_one.run("Are you there?", thread=there)).text == "Yes?"
+        history = (await there.history()).messages
+        assert history[1].message == Message.assistant("Good morning \ufffd", author="early")
+        assert [each.message.author for each in history if each.message is not None] == [None, "early", None, "late"]
+        await check_runs(there)
+        lost.cancel()
+        await asyncio.wait([lost])
+
+
+async def test_a_result_that_no_event_has_room_for_is_told_as_the_tools_failure(url: str) -> None:
+    @tool
+    async def small() -> str:
+        """Give little."""
+        return "small"
+
+    @tool
+    async def big() -> list[str]:
+        """Give too much."""
+        return ["x" * MAX_BYTES]
+
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        client = ScriptedChatClient([[call("small"), call("big")], "done"])
+        response = await Agent(client=client, engine=engine, tools=[small, big]).run("Hi", thread=thread)
+        assert response.text == "done"
+        results = [each[1] for each in await told(thread) if each[0] == "tool"]
+        assert results[0] == "small"
+        assert results[1].startswith("Error: what big gave is larger than can be recorded")
+        await check_requests(thread, await events_of(thread))
+        await check_runs(thread)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_no_event_has_room_for_fails_the_run(url: str, stream: bool) -> None:  # noqa: FBT001  # a case
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        agent = Agent(client=ScriptedChatClient(["y" * MAX_BYTES, "fine"]), engine=engine)
+        asked: Any = agent.run("Hi", thread=thread, stream=stream)  # type: ignore[call-overload]  # one or the other
+        with pytest.raises(InvalidContentError, match="an event holds at most"):
+            await (asked.get_final_response() if stream else asked)
+        assert await told(thread) == [("user", "Hi")]
+        assert types_of(await events_of(thread))[-2:] == ["answer-interrupted", "run-failed"]
+        await check_runs(thread)
+        assert (await agent.run("Again", thread=thread)).text == "fine"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "other"},
+        {"messages": []},
+        {"stream": True},
+        {"conversation": "conv_1"},
+        {"extra_headers": {"Authorization": "Bearer canary"}},
+        {"api_key": "canary"},
+    ],
+)
+async def test_no_option_says_what_a_run_says_or_what_must_not_be_recorded(options: Any) -> None:
+    client = ScriptedChatClient("never", loop=True)
+    with pytest.raises(AgentConfigurationError, match=next(iter(options))) as refused:
+        Agent(client=client, options=options)
+    assert "canary" not in str(refused.value)
+    with pytest.raises(AgentConfigurationError, match=next(iter(options))):
+        await Agent(client=client).run("Hi", options=options)
+    assert client.requests == []
+
+
+async def test_an_option_that_is_misspelt_is_refused() -> None:
+    client: Any = ScriptedChatClient("never", loop=True)
+    agent: Any = Agent(client=client)
+    thread = await agent.get_local_thread()
+    with pytest.raises(AgentConfigurationError, match=r"run: there is no option thred\. There are: thread, "):
+        await agent.run("Hi", thred=thread)
+    with pytest.raises(AgentConfigurationError, match="no option max_rounds"):
+        await agent.continue_run(thread, max_rounds=3)
+    assert client.requests == []
+
+
+NOT_A_NUMBER = Message(role="assistant", contents=(Text(text="words"), Raw(value={"logprob": float("nan")})))
+HALF_A_NAME = Message(role="assistant", contents=(FunctionCall(call_id="\ud83d", name="a\ud83d", arguments="{}"),))
+TOO_DEEP = Message(role="assistant", contents=(Raw(value=json.loads("[" * 101 + "]" * 101)),))
+
+
+@pytest.mark.parametrize("message", [NOT_A_NUMBER, HALF_A_NAME, TOO_DEEP], ids=["number", "name", "depth"])
+async def test_of_an_answer_that_cannot_be_recorded_its_words_are(url: str, message: Message) -> None:
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        agent = Agent(client=Saying(TextDelta("wor"), TextDelta("ds"), Answer(message, "stop")), engine=engine)
+        with pytest.raises(InvalidContentError):
+            await agent.run("Hi", thread=thread)
+        assert await told(thread) == [("user", "Hi"), ("assistant", "words")]
+        assert types_of(await events_of(thread))[-2:] == ["answer-interrupted", "run-failed"]
+        await check_runs(thread)
+        assert (await agent.run("Again", thread=thread)).text == "fine"
+
+
+async def test_an_error_whose_words_cannot_be_recorded_is_recorded_as_far_as_they_can(url: str) -> None:
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        refused = ModelRequestError("No \ud83d.", status=400, code="bad\ud83d")
+        agent = Agent(client=Saying(refused), engine=engine)
+        with pytest.raises(ModelRequestError):
+            await agent.run("Hi", thread=thread)
+        last = (await events_of(thread))[-1].data
+        assert isinstance(last, RunFailed)
+        assert last.error == Failure(kind="ModelRequestError", message="No \ufffd.", status=400, code="bad\ufffd")
+        await check_runs(thread)
+
+
+async def test_a_result_of_middleware_that_cannot_be_recorded_is_the_calls_failure(url: str) -> None:
+    class Lossy(Middleware):
+        async def tool_call(self, context: Any, proceed: Any) -> ToolOutcome:
+            del context
+            await proceed()
+            return ToolOutcome(float("inf"))
+
+    @tool
+    async def small() -> str:
+        """Give little."""
+        return "small"
+
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        client = ScriptedChatClient([call("small"), "done"])
+        agent = Agent(client=client, engine=engine, tools=[small], middleware=[Lossy()])
+        assert (await agent.run("Hi", thread=thread)).text == "done"
+        assert (await told(thread))[2][1].startswith("Error: InvalidContentError: result: inf is not a JSON number")
+        await check_runs(thread)

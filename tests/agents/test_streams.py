@@ -1,0 +1,74 @@
+"""Streams of runs: whoever follows one comes to its end, and nobody waits for who follows none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.agents.turns import PATIENCE
+
+from clew import Agent, Engine, ScriptedChatClient
+from clew.agents.response import AgentUpdate
+from clew.agents.stream import AgentStream
+from clew.domain.run_errors import RunStoppedError
+
+WORDS = "one two three four"
+
+
+def stream_of(text: str, **options: Any) -> AgentStream[Any]:
+    return Agent(client=ScriptedChatClient(text, **options)).run("Count.", stream=True)
+
+
+async def followed(stream: AgentStream[Any]) -> list[AgentUpdate]:
+    return [update async for update in stream]
+
+
+@pytest.mark.anyio
+async def test_all_who_follow_one_stream_come_to_its_end() -> None:
+    async with asyncio.timeout(PATIENCE):
+        stream = stream_of(WORDS, delay=0.001)
+        some, others, response = await asyncio.gather(followed(stream), followed(stream), stream.get_final_response())
+        assert response.text == WORDS
+        assert len(some) + len(others) <= len(WORDS.split()) + 1
+        assert await followed(stream) == []
+        assert await stream.get_final_response() is response
+
+
+@pytest.mark.anyio
+async def test_all_who_follow_one_stream_are_told_when_it_was_left() -> None:
+    async with asyncio.timeout(PATIENCE):
+        stream = stream_of(WORDS, delay=PATIENCE)
+        first, second = (asyncio.ensure_future(stream.get_final_response()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        with pytest.raises(RunStoppedError):
+            await second
+
+
+def test_an_event_loop_that_ends_does_not_wait_for_updates_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[AgentStream[Any]] = []
+    full = asyncio.Event()
+
+    class Updates(asyncio.Queue[Any]):
+        async def put(self, item: Any) -> None:
+            if self.full():
+                full.set()
+            await super().put(item)
+
+    async def begin() -> None:
+        async with Engine.open("memory:") as engine:
+            thread = await engine.start_thread()
+            agent = Agent(client=ScriptedChatClient("word " * 100), engine=engine)
+            kept.append(agent.run("Talk.", thread=thread, stream=True))
+            await anext(kept[0])
+            await full.wait()
+
+    monkeypatch.setattr(asyncio, "Queue", Updates)
+    loop = threading.Thread(target=lambda: asyncio.run(begin()), daemon=True)
+    loop.start()
+    loop.join(PATIENCE)
+    assert not loop.is_alive()
