@@ -365,3 +365,29 @@ async def test_a_store_that_takes_nothing_more_for_a_while_leaves_a_thread_that_
         assert await said(thread) == [*recorded, "two", "note", "noted two", "done two"]
         assert types_of(await events_of(thread)).count("run-abandoned") == (lost > 1)
         await check_runs(thread)
+
+
+@pytest.mark.parametrize("does", [lambda thread: thread.end(), lambda thread: thread.delete()], ids=["end", "delete"])
+async def test_a_thread_that_is_ended_while_an_answer_arrives_keeps_nothing_of_it_beside_its_events(
+    url: str, monkeypatch: pytest.MonkeyPatch, does: Callable[[Any], Coroutine[Any, Any, None]]
+) -> None:
+    monkeypatch.setattr(arriving, "DRAFT_SECONDS", 0.0)
+    drafted = asyncio.Event()
+    really = ThreadRuns.put_draft
+
+    async def put_draft(*given: Any) -> None:
+        await really(*given)
+        drafted.set()
+
+    monkeypatch.setattr(ThreadRuns, "put_draft", put_draft)
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        client = ScriptedChatClient("word " * 10, delay=0.01)
+        stream = Agent(client=client, engine=engine).run("one", thread=thread, stream=True)
+        await anext(stream)
+        await drafted.wait()
+        await does(thread)
+        with pytest.raises(ThreadStatusError):
+            await stream.get_final_response()
+        assert await thread.runs.draft() is None
+        assert await thread.runs.lease() is None

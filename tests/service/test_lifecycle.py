@@ -19,6 +19,7 @@ from clew.domain.errors import (
 )
 from clew.domain.events import MessageRedacted, Shredded, ThreadEnded, ThreadSuspended
 from clew.domain.messages import Message
+from clew.domain.ports import Draft, Write
 from clew.threads import LocalThread
 
 REACH: dict[str, tuple[str, ...]] = {
@@ -86,6 +87,15 @@ def test_allows_what_the_status_allows_and_nothing_else(thread: LocalThread, rea
         assert (thread.status, thread.version) == (status, version)
     else:
         do(thread)
+
+
+def test_what_had_arrived_of_an_answer_goes_with_the_thread_that_is_deleted(thread: LocalThread) -> None:
+    log, stream = thread._core.log, thread._core.stream(thread.id)
+    log.submit(Write((), {}, drafts=(Draft(stream, "run", b"words"),))).outcome.result()
+    thread.end()
+    assert log.draft(stream) is not None
+    thread.delete()
+    assert log.draft(stream) is None
 
 
 def test_reads_the_events_of_a_deleted_thread_and_verifies_them(thread: LocalThread) -> None:

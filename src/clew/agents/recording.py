@@ -158,6 +158,10 @@ class Recording:
         if cancelled or early:
             raise cancelled or early or asyncio.CancelledError
 
+    async def withdraw(self) -> None:
+        """Let go of the lease and of what was written down, on a thread that takes nothing more of the run."""
+        await self.log.hold(Holding(self.holder, 0), drop_draft=self.state.run_id)
+
     async def take_up(self, before: Sequence[Intent], blobs: Sequence[Blob]) -> None:
         """Write what waits after the intents ``before``; the draft of the attempt before this one goes."""
         self._drop_draft = True

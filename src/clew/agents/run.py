@@ -20,6 +20,7 @@ from clew.agents.tool_calls import ToolCalls
 from clew.domain.agent_ports import ThreadPort
 from clew.domain.decisions import Intent
 from clew.domain.definitions import blobs
+from clew.domain.errors import ThreadStatusError
 from clew.domain.run_errors import RunLimitError, RunTakenOverError
 from clew.domain.run_events import (
     AnswerInterrupted,
@@ -157,4 +158,8 @@ class Run:
         if self.state.called and not told:
             self._models.interrupt(reason, error)
         self.recording.add(last)
-        await self.recording.write(final=True)
+        try:
+            await self.recording.write(final=True)
+        except ThreadStatusError:
+            await self.recording.withdraw()
+            raise

@@ -45,7 +45,8 @@ def compare(thread_id: str, before: Fingerprint | None, setup: Setup, on_changed
     if on_changed == "raise":
         raise AgentChangedError(thread_id, differs)
     warnings.warn(
-        f"Thread {thread_id!r} was last run by another {setup.identity.id!r}: {', '.join(differs)} differ.",
+        f"Thread {thread_id!r} was last run by another agent than this {setup.identity.id!r}: "
+        f"{', '.join(differs)} differ.",
         AgentChangedWarning,
         stacklevel=2,
     )

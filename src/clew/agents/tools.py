@@ -48,7 +48,7 @@ class ToolContext:
     the tool calls, so that a call made twice acts once.
     """
 
-    deps: Any
+    deps: Any = field(repr=False)
     thread: Any
     actor: str | None
     run_id: str

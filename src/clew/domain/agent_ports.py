@@ -82,8 +82,11 @@ class RunLog(Protocol):
         """
         ...
 
-    async def hold(self, holding: Holding) -> None:
-        """Keep the lease, or let go of it. Raises RunTakenOverError when it is not the holder's any more."""
+    async def hold(self, holding: Holding, *, drop_draft: str | None = None) -> None:
+        """Keep the lease, or let go of it. Raises RunTakenOverError when it is not the holder's any more.
+
+        ``drop_draft`` is the run whose draft is needed no more.
+        """
         ...
 
     async def lease(self) -> Lease | None:

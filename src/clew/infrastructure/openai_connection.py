@@ -168,8 +168,9 @@ class OpenAIConnection:
             return self._given
         loop = asyncio.get_running_loop()
         if (held := self._clients.get(loop)) is None:
-            for other in [each for each in self._clients if each.is_closed()]:
-                del self._clients[other]
+            for other in list(self._clients):  # the loops of other threads may add theirs meanwhile
+                if other.is_closed():
+                    self._clients.pop(other, None)
             holder = _held(self._make)
             held = self._clients[loop] = holder, await anext(holder)
         return held[1]

@@ -113,7 +113,7 @@ class ThreadRuns:
             again=expected_version is None,
             blobs=tuple(new),
             claims=() if holding is None else (self._claim(holding),),
-            drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
+            drafts=self._dropped(drop_draft),
         )
         begin = self._beginning
         if begin is not None:
@@ -124,9 +124,9 @@ class ThreadRuns:
         self._core.known.blobs.update(blob.digest for blob in new)
         return list(done.events)
 
-    async def hold(self, holding: Holding) -> None:
+    async def hold(self, holding: Holding, *, drop_draft: str | None = None) -> None:
         """Keep the lease that one has, or let go of it."""
-        await self._beside(Write((), {}, claims=(self._renewal(holding),)))
+        await self._beside(Write((), {}, claims=(self._renewal(holding),), drafts=self._dropped(drop_draft)))
 
     async def lease(self) -> Lease | None:
         """The lease, None when nobody holds one that has not run out."""
@@ -165,6 +165,9 @@ class ThreadRuns:
     def _renewal(self, holding: Holding) -> Claim:
         """A run that was paused, and taken over meanwhile, must not take the lease back between two writes."""
         return self._claim(holding)._replace(renews=bool(holding.seconds))
+
+    def _dropped(self, run_id: str | None) -> tuple[Draft, ...]:
+        return () if run_id is None else (Draft(self._stream, run_id, None),)
 
     async def _beside(self, write: Write) -> None:
         await settled(self._core.log.submit(write).outcome)

@@ -14,6 +14,7 @@ from clew.domain.decisions import (
     Bind,
     Branch,
     Checkpoint,
+    Delete,
     Intent,
     Label,
     Redact,
@@ -124,8 +125,9 @@ def append(
 
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
-    """Write an intent that needs nothing to be looked up."""
-    return (yield from commit(core, thread_id, intent, Terms(actor=actor)))
+    """Write an intent that needs nothing to be looked up. Of a thread that is deleted no part of an answer is kept."""
+    drafts = (Draft(core.stream(thread_id), "", None),) if isinstance(intent, Delete) else ()
+    return (yield from commit(core, thread_id, intent, Terms(actor=actor, drafts=drafts)))
 
 
 def labels(given: Mapping[str, Json] | None, more: JsonObject) -> JsonObject:
