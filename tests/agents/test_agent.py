@@ -25,6 +25,7 @@ from clew.domain.run_errors import (
     AgentConfigurationError,
     AnswerFormatError,
     DefinitionMissingError,
+    ModelRequestError,
     NoOpenRunError,
     RunLimitError,
     UnsupportedThreadError,
@@ -389,6 +390,25 @@ async def test_rounds_and_time_are_limited() -> None:
     (result,) = (await thread.history()).messages[-1].contents
     assert isinstance(result, FunctionResult)
     assert "stopped" in str(result.result)
+
+
+async def test_an_error_tells_on_which_thread_it_was() -> None:
+    agent = Agent(ScriptedChatClient([ModelRequestError("No."), "Yes."]))
+    with pytest.raises(ModelRequestError) as caught:
+        await agent.run("Hi")
+    (note,) = caught.value.__notes__
+    thread = await agent.thread(note.split("'")[1])
+    assert [each.text for each in (await thread.history()).messages] == ["Hi"]
+    assert (await agent.run(thread=thread)).text == "Yes."
+
+
+async def test_another_run_is_met_in_one_of_three_ways() -> None:
+    agent = Agent(ScriptedChatClient("Yes."))
+    with pytest.raises(AgentConfigurationError, match="'raise', 'wait', 'fork'"):
+        await agent.run("Hi", on_conflict="ignore")  # type: ignore[call-overload]
+    response = await agent.run("Hi")
+    with pytest.raises(AgentConfigurationError, match="'raise', 'wait'"):
+        await agent.continue_run(response.thread, on_conflict="fork")  # type: ignore[call-overload]
 
 
 async def test_there_may_be_no_run_to_go_on_with() -> None:

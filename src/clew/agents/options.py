@@ -62,9 +62,16 @@ class RunOptions(TypedDict, total=False):
     max_seconds: float | None
 
 
+_WAYS = {RunOptions: ("raise", "wait", "fork"), ContinueOptions: ("raise", "wait")}
+
+
 def check_names(asked: str, given: Mapping[str, object], options: type[RunOptions | ContinueOptions]) -> None:
-    """Raise AgentConfigurationError for what is no option: one that is misspelt must not go unheard."""
+    """Raise AgentConfigurationError for what is no option, or no way to meet another run: it must not go unheard."""
     unknown = sorted(given.keys() - options.__annotations__.keys())
     if unknown:
         known = ", ".join(options.__annotations__)
         raise AgentConfigurationError(f"{asked}: there is no option {', '.join(unknown)}. There are: {known}.")
+    if given.get("on_conflict", "raise") not in _WAYS[options]:
+        raise AgentConfigurationError(
+            f"{asked}: on_conflict={given['on_conflict']!r} is none of {', '.join(map(repr, _WAYS[options]))}."
+        )

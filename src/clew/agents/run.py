@@ -141,6 +141,8 @@ class Run:
         await self._attempt.tell_added()
 
     async def _fail(self, error: Exception) -> None:
+        if self.state.began:  # whoever gave no thread learns here on which one it was
+            error.add_note(f"It is on the log: run {self.state.run_id} of thread {self.recording.log.thread_id!r}.")
         await self._end(RunFailed(error=failure(error)), "fault", error)
 
     async def _end(self, last: RunEvent, reason: Reason, error: Exception | None = None) -> None:
