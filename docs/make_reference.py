@@ -29,26 +29,14 @@ from clew import (
 )
 from clew.agents import middleware, options, response, stream, tools
 from clew.agents.approvals import Approval
-from clew.domain import (
-    asking,
-    content_diff,
-    diff,
-    errors,
-    events,
-    history,
-    importing,
-    messages,
-    model_client,
-    moving,
-    ports,
-    projection,
-    run_errors,
-    run_events,
-    searching,
-    stepping,
-    tree,
-    view,
-)
+from clew.domain import errors, events, history, messages, ports, projection, view
+from clew.domain.differences import content_diff, diff
+from clew.domain.formats import importing, moving
+from clew.domain.models import client as model_client
+from clew.domain.runs import asking
+from clew.domain.runs import errors as run_errors
+from clew.domain.runs import events as run_events
+from clew.domain.views import searching, stepping, tree
 from clew.engine_runs import AgentThread
 from clew.engine_threads import RemoteThread
 from clew.engine_threads import Thread as AwaitedThread

@@ -15,15 +15,15 @@ from clew.agents.agent import Agent as AgentOf
 from clew.agents.beginning import recorded
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Start
-from clew.domain.diff import Diff
-from clew.domain.importing import Failure, ImportReport, Item
+from clew.domain.differences.diff import Diff
+from clew.domain.formats.importing import Failure, ImportReport, Item
+from clew.domain.formats.moving import EventsReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
-from clew.domain.model_client import ThreadKind
-from clew.domain.moving import EventsReport
+from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
-from clew.domain.tree import Branch
+from clew.domain.views.tree import Branch
 from clew.engine_threads import LocalThread, RemoteThread, thread_class
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations

@@ -11,8 +11,8 @@ from clew.agents.approvals import Approval, approvals
 from clew.agents.options import ContinueOptions, RunOptions
 from clew.agents.response import AgentResponse
 from clew.agents.stream import AgentStream
-from clew.domain.model_client import ThreadKind
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.models.client import ThreadKind
+from clew.domain.runs.errors import AgentConfigurationError
 from clew.service.awaiting import drive
 from clew.service.core import Core
 from clew.service.reading import At

@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal, Self, TypeVar, overload
 
 from clew.agents.service_threads import delete_at_service, service_threads
-from clew.domain.asking import Request
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Delete, End, Resume, Suspend
-from clew.domain.diff import Diff
+from clew.domain.differences.diff import Diff
 from clew.domain.events import Event, ServiceDeletion
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
-from clew.domain.model_client import ModelClient, ServiceThreads, ThreadKind
+from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.reconciling import reconciled
-from clew.domain.run_errors import ServiceDeletionError
-from clew.domain.stepping import Step
+from clew.domain.runs.asking import Request
+from clew.domain.runs.errors import ServiceDeletionError
+from clew.domain.runs.reconciling import reconciled
 from clew.domain.view import ModelView, model_view
+from clew.domain.views.stepping import Step
 from clew.engine_runs import AgentThread
 from clew.service import exporting, reading, remote, requesting, stepping, writing
 from clew.service.awaiting import Subscription, drive

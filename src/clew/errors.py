@@ -34,7 +34,7 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
-from clew.domain.run_errors import (
+from clew.domain.runs.errors import (
     AgentChangedError,
     AgentConfigurationError,
     AnswerFormatError,

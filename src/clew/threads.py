@@ -6,17 +6,17 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, Self, overload
 
-from clew.domain.asking import Request
 from clew.domain.control import Status
 from clew.domain.decisions import Delete, End, Resume, Suspend
 from clew.domain.events import Event
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
-from clew.domain.model_client import ThreadKind
+from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.stepping import Step
+from clew.domain.runs.asking import Request
 from clew.domain.view import ModelView, model_view
+from clew.domain.views.stepping import Step
 from clew.service import exporting, reading, requesting, stepping, writing
 from clew.service.core import Core
 from clew.service.feeds import thread_feed

@@ -10,7 +10,7 @@ from tests.agents.run_checks import Told
 from tests.agents.services import BEGUN, Said, Trouble, as_json, calls
 
 from clew.agents.tools import Tool, tool
-from clew.domain.run_errors import (
+from clew.domain.runs.errors import (
     ContextWindowError,
     ModelAccessError,
     ModelError,

@@ -11,8 +11,8 @@ from tests.agents.run_checks import check_body
 
 from clew.agents.tools import Tool, ToolContext, tool
 from clew.domain.json_values import JsonObject
-from clew.domain.model_client import Update
-from clew.domain.run_errors import ModelRequestError
+from clew.domain.models.client import Update
+from clew.domain.runs.errors import ModelRequestError
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call, fault
 from clew.service.run_log import ThreadRuns
 

@@ -17,8 +17,8 @@ from clew import (
     OpenAIResponsesClient,
 )
 from clew.domain.events import ThreadDeleted
-from clew.domain.model_client import ServiceKind
-from clew.domain.run_events import ServiceThreadBound
+from clew.domain.models.client import ServiceKind
+from clew.domain.runs.events import ServiceThreadBound
 from clew.engine_threads import RemoteThread
 
 TOLD = [

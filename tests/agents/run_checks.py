@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.domain.request_checks import check_chat, check_items
 
-from clew.domain.asking import Request
 from clew.domain.control import Control, advance
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
+from clew.domain.runs.asking import Request
 from clew.engine import Engine
 from clew.engine_threads import Thread
 

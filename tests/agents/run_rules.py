@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from clew.domain.events import Event
-from clew.domain.run_events import (
+from clew.domain.runs.events import (
     AnswerInterrupted,
     ApprovalGiven,
     ApprovalRequested,

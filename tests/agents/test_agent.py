@@ -19,8 +19,8 @@ from clew.domain.errors import InvalidContentError, ThreadStatusError, UnknownTh
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionResult
-from clew.domain.model_client import Answer
-from clew.domain.run_errors import (
+from clew.domain.models.client import Answer
+from clew.domain.runs.errors import (
     AgentChangedError,
     AgentConfigurationError,
     AnswerFormatError,
@@ -30,7 +30,7 @@ from clew.domain.run_errors import (
     RunLimitError,
     UnsupportedThreadError,
 )
-from clew.domain.run_events import ModelCalled, RunStarted
+from clew.domain.runs.events import ModelCalled, RunStarted
 from clew.infrastructure.scripted_client import call
 
 pytestmark = pytest.mark.anyio

@@ -16,13 +16,13 @@ from clew.agents.approvals import Approval
 from clew.agents.response import AgentResponse
 from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
 from clew.domain.messages import FunctionCall
-from clew.domain.run_errors import (
+from clew.domain.runs.errors import (
     ApprovalNotPendingError,
     ApprovalPendingError,
     NoOpenRunError,
     RunInProgressError,
 )
-from clew.domain.run_events import ApprovalGiven, RunAbandoned
+from clew.domain.runs.events import ApprovalGiven, RunAbandoned
 from clew.engine_threads import Thread
 from clew.infrastructure.scripted_client import Line, call
 

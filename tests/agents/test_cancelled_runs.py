@@ -17,7 +17,7 @@ from clew.agents.beginning import recorded
 from clew.agents.recording import seen_through
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
-from clew.domain.run_errors import ApprovalPendingError, NoOpenRunError, RunInProgressError
+from clew.domain.runs.errors import ApprovalPendingError, NoOpenRunError, RunInProgressError
 from clew.infrastructure.scripted_client import Line, call, fault
 from clew.service.run_log import ThreadRuns
 

@@ -17,7 +17,7 @@ from clew.agents import beginning
 from clew.agents.beginning import OnConflict
 from clew.domain.errors import ConflictError
 from clew.domain.ports import Lease
-from clew.domain.run_errors import RunInProgressError
+from clew.domain.runs.errors import RunInProgressError
 from clew.engine_threads import LocalThread
 from clew.service.run_log import ThreadRuns
 

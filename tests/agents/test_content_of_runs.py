@@ -15,13 +15,13 @@ from tests.agents.turns import PATIENCE, SECOND, check_runs, events_of, types_of
 from clew import Agent, Engine, Message, Middleware, ScriptedChatClient, tool
 from clew.agents import arriving
 from clew.agents.tools import ToolOutcome
-from clew.domain.agent_ports import LEASE_SECONDS
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, JsonObject
 from clew.domain.messages import FunctionCall, Raw, Text
-from clew.domain.model_client import Answer, TextDelta, ThreadKind, Update, Wire
-from clew.domain.run_errors import AgentConfigurationError, ModelRequestError, ModelStreamError
-from clew.domain.run_events import Failure, RunFailed
+from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, Wire
+from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError, ModelStreamError
+from clew.domain.runs.events import Failure, RunFailed
+from clew.domain.runs.ports import LEASE_SECONDS
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import call
 from clew.service.run_log import ThreadRuns

@@ -15,8 +15,8 @@ from tests.agents.run_checks import check_requests, check_store, events_of, told
 from tests.agents.services import CANARY, KINDS, Service, Trouble, as_json, calls, service_of
 
 from clew.domain.events import Event
-from clew.domain.run_errors import ContextWindowError
-from clew.domain.run_events import Failure
+from clew.domain.runs.errors import ContextWindowError
+from clew.domain.runs.events import Failure
 from clew.engine import Agent, Engine
 
 CASES = [(fault, streams) for fault in FAULTS for streams in fault.streams]

@@ -11,8 +11,8 @@ from tests.agents.run_checks import check_requests, check_store, events_of, told
 from tests.agents.services import CANARY
 from tests.servers.llmock_server import CONTEXT_WINDOW, UNKNOWN_TOOL, Fault, Llmock
 
-from clew.domain.model_client import ModelClient
-from clew.domain.run_errors import ContextWindowError, ModelError, ModelStreamError, ModelUnavailableError
+from clew.domain.models.client import ModelClient
+from clew.domain.runs.errors import ContextWindowError, ModelError, ModelStreamError, ModelUnavailableError
 from clew.engine import Agent, Engine
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient

@@ -14,7 +14,7 @@ from clew.agents.tool_round import STOPPED
 from clew.agents.tools import tool
 from clew.domain.decisions import Advance
 from clew.domain.messages import Message
-from clew.domain.run_events import ModelCalled, ToolFailed, ToolStarted
+from clew.domain.runs.events import ModelCalled, ToolFailed, ToolStarted
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
 from clew.service.run_log import ThreadRuns

@@ -24,13 +24,13 @@ from tests.agents.turns import (
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.agents import arriving
 from clew.agents.response import AgentResponse
-from clew.domain.agent_ports import LEASE_SECONDS
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Lease
-from clew.domain.run_errors import NoOpenRunError, RunInProgressError, RunTakenOverError
-from clew.domain.run_events import AnswerInterrupted, RunAbandoned
+from clew.domain.runs.errors import NoOpenRunError, RunInProgressError, RunTakenOverError
+from clew.domain.runs.events import AnswerInterrupted, RunAbandoned
+from clew.domain.runs.ports import LEASE_SECONDS
 from clew.engine_threads import LocalThread, Thread
 from clew.infrastructure.scripted_client import Line, call
 from clew.service.run_log import ThreadRuns

@@ -14,7 +14,7 @@ from tests.agents.run_checks import check_requests, check_store, events_of, told
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.model_client import Answer, TextDelta, ThreadKind, Update, Wire
+from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, Wire
 from clew.engine import Agent, Engine
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import ScriptedChatClient

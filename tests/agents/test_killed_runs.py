@@ -23,8 +23,8 @@ from clew.agents.tools import ToolContext, tool
 from clew.domain.events import MessageAppended
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.run_errors import ApprovalNotPendingError, NoOpenRunError, RunInProgressError
-from clew.domain.run_events import ToolFinished, ToolStarted
+from clew.domain.runs.errors import ApprovalNotPendingError, NoOpenRunError, RunInProgressError
+from clew.domain.runs.events import ToolFinished, ToolStarted
 from clew.engine import Agent, Engine
 from clew.engine_threads import Thread
 from clew.infrastructure import clock

@@ -23,11 +23,11 @@ from tests.agents.turns import (
 
 from clew import Agent, Engine, ScriptedChatClient, tool
 from clew.agents import arriving, beginning, recording, stream
-from clew.domain.agent_ports import LEASE_SECONDS, Holding
 from clew.domain.errors import ClosedError, StoreUnavailableError, ThreadStatusError
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Claim, Write
-from clew.domain.run_errors import ApprovalPendingError, NoOpenRunError, RunInProgressError, RunTakenOverError
+from clew.domain.runs.errors import ApprovalPendingError, NoOpenRunError, RunInProgressError, RunTakenOverError
+from clew.domain.runs.ports import LEASE_SECONDS, Holding
 from clew.infrastructure import clock as clocks
 from clew.infrastructure.scripted_client import Line, call
 from clew.service.run_log import ThreadRuns

@@ -10,8 +10,8 @@ import pytest
 from clew.agents.middleware import Middleware, ModelCallContext, Proceed, RunContext, ToolCallContext, compose
 from clew.agents.tools import ToolOutcome
 from clew.domain.messages import Message
-from clew.domain.model_client import Answer
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.models.client import Answer
+from clew.domain.runs.errors import AgentConfigurationError
 
 RUN: dict[str, Any] = {"agent_id": "joker", "agent_name": "Joker", "thread_id": "t1", "run_id": "r1"}
 TOOL_CALL = ToolCallContext(**RUN, name="look_up", call_id="c1", arguments='{"order": 7}')

@@ -33,8 +33,8 @@ from clew import (
     threads,
     tool,
 )
-from clew.domain.model_client import ServiceKind, ServiceReference
-from clew.domain.run_events import ServiceThreadBound
+from clew.domain.models.client import ServiceKind, ServiceReference
+from clew.domain.runs.events import ServiceThreadBound
 from clew.engine_threads import RemoteThread
 from clew.errors import (
     AgentConfigurationError,

@@ -20,9 +20,9 @@ from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.agents.run_rules import check_runs
 
 from clew.agents.approvals import Approval
-from clew.domain.asking import body_digest
 from clew.domain.messages import Message
-from clew.domain.run_errors import (
+from clew.domain.runs.asking import body_digest
+from clew.domain.runs.errors import (
     ApprovalNotPendingError,
     ApprovalPendingError,
     ModelError,
@@ -32,7 +32,7 @@ from clew.domain.run_errors import (
     RunTakenOverError,
     ToolFailedError,
 )
-from clew.domain.run_events import ModelCalled
+from clew.domain.runs.events import ModelCalled
 from clew.engine import Agent, Engine
 from clew.engine_threads import Thread
 from clew.service.remembered import Remembered

@@ -18,8 +18,8 @@ from tests.servers.raw_server import RawServer, whole
 
 from clew import Agent, Engine, ScriptedChatClient
 from clew.domain.json_values import JsonObject
-from clew.domain.run_errors import AgentConfigurationError, ModelRequestError
-from clew.domain.run_events import RunAbandoned
+from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError
+from clew.domain.runs.events import RunAbandoned
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.scripted_client import Line
 

@@ -10,9 +10,9 @@ import pytest
 from tests.agents.turns import PATIENCE, check_runs, events_of, types_of
 
 from clew import Agent, Engine, Middleware, ScriptedChatClient, ToolContext, tool
-from clew.domain.model_client import Answer
-from clew.domain.run_errors import RunInProgressError
-from clew.domain.run_events import RunAbandoned, RunFailed
+from clew.domain.models.client import Answer
+from clew.domain.runs.errors import RunInProgressError
+from clew.domain.runs.events import RunAbandoned, RunFailed
 from clew.infrastructure.scripted_client import call
 
 pytestmark = pytest.mark.anyio

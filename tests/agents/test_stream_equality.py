@@ -14,8 +14,8 @@ from tests.agents.services import KINDS, USAGE, Said, Service, Trouble, as_json,
 
 from clew.agents.response import AgentResponse
 from clew.domain.events import Event
-from clew.domain.model_client import Usage
-from clew.domain.run_events import ModelAnswered, ModelCalled
+from clew.domain.models.client import Usage
+from clew.domain.runs.events import ModelAnswered, ModelCalled
 from clew.engine import Agent, Engine
 
 OF_TIME = {"ms", "first_ms", "streamed"}

@@ -12,7 +12,7 @@ from tests.agents.turns import PATIENCE
 from clew import Agent, Engine, ScriptedChatClient
 from clew.agents.response import AgentUpdate
 from clew.agents.stream import AgentStream
-from clew.domain.run_errors import RunStoppedError
+from clew.domain.runs.errors import RunStoppedError
 
 WORDS = "one two three four"
 

@@ -21,8 +21,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import ToolOutcome
 from clew.domain.messages import FunctionCall, Media, Message, Raw, Reasoning, Text
-from clew.domain.model_client import Answer, Question, ResponseFormat, ToolSchema, Usage
-from clew.domain.run_errors import ModelOverloadedError
+from clew.domain.models.client import Answer, Question, ResponseFormat, ToolSchema, Usage
+from clew.domain.runs.errors import ModelOverloadedError
 
 QUESTION = Question(
     model="m-1",
@@ -281,7 +281,7 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
         "from clew.agents.telemetry import Telemetry\n"
         "from clew.agents.tools import ToolOutcome\n"
         "from clew.domain.messages import Message\n"
-        "from clew.domain.model_client import Answer, Question\n"
+        "from clew.domain.models.client import Answer, Question\n"
         "telemetry = Telemetry(content=True)\n"
         "assert telemetry.instruments is None\n"
         "with telemetry.run(agent_id='a', agent_name=None, thread_id='t', run_id='r') as run:\n"

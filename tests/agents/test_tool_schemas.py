@@ -17,7 +17,7 @@ from tests.agents.tool_calls import Address, Colour, Parcel, Point, outcome, pro
 
 from clew.agents.tools import ToolContext, as_tools, tool
 from clew.domain.json_values import Json
-from clew.domain.run_errors import InvalidToolError
+from clew.domain.runs.errors import InvalidToolError
 
 
 def test_a_function_is_described_by_its_docstring_and_its_annotations() -> None:

@@ -19,7 +19,7 @@ from tests.agents.tool_calls import CONTEXT, Address, Colour, Point, outcome, pr
 
 from clew.agents.tools import ToolContext, ToolOutcome, as_tools, call_tool, tool, unknown_tool
 from clew.domain.json_values import Json, check_json
-from clew.domain.run_errors import InvalidToolError
+from clew.domain.runs.errors import InvalidToolError
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt  # rich's own parser: wherever rich is, it is there
 from markdown_it.token import Token
-from tests.domain.differences import history
+from tests.domain.made_differences import history
 
 from clew.cli.diff_markdown import diff_document
 from clew.cli.text import safe
-from clew.domain.diff import diff
+from clew.domain.differences.diff import diff
 from clew.domain.messages import FunctionCall, Message
 
 PARSER = MarkdownIt("commonmark").enable(["strikethrough", "table"])

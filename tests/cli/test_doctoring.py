@@ -10,9 +10,9 @@ from tests.cli.conftest import CalledClew
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreUrlError
-from clew.domain.findings import Finding
 from clew.domain.ports import Fault, Verdict
 from clew.domain.projection import Parked
+from clew.domain.views.findings import Finding
 from clew.infrastructure import sqlite_doctor
 from clew.infrastructure.sqlite_doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite_schema import SCHEMA_VERSION

@@ -14,7 +14,7 @@ from tests.service.made_runs import record
 
 from clew import Conversations, Message
 from clew.cli import rendering, run_rendering
-from clew.domain.run_events import (
+from clew.domain.runs.events import (
     AgentIdentity,
     ApprovalGiven,
     ApprovalRequested,
@@ -29,7 +29,7 @@ from clew.domain.run_events import (
     ToolFailed,
     ToolStarted,
 )
-from clew.domain.run_summaries import RunSummary
+from clew.domain.runs.summaries import RunSummary
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from clew.domain.model_client import ServiceReference, Usage
-from clew.domain.run_events import (
+from clew.domain.models.client import ServiceReference, Usage
+from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
     ApprovalGiven,

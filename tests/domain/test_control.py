@@ -27,8 +27,8 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.messages import Message
-from clew.domain.open_run import OpenRun
-from clew.domain.run_events import AgentIdentity, Fingerprint, RunCompleted, RunStarted, ServiceThreadBound
+from clew.domain.runs.events import AgentIdentity, Fingerprint, RunCompleted, RunStarted, ServiceThreadBound
+from clew.domain.runs.open_run import OpenRun
 
 STARTED = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"m": None}, source=Source(id="conv-1"))
 FORKED = ThreadForked(parent_id="p", parent_version=4, parent_hash="00")

@@ -56,8 +56,8 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.messages import Message
-from clew.domain.run_errors import RunTakenOverError
-from clew.domain.run_events import (
+from clew.domain.runs.errors import RunTakenOverError
+from clew.domain.runs.events import (
     AgentIdentity,
     Fingerprint,
     ModelAnswered,

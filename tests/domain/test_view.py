@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.domain.formats.openai_messages import decode
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
-from clew.domain.openai_messages import decode
 from clew.domain.view import NO_RESULT, ModelView, Repair, model_view
 
 

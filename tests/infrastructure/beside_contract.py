@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, held
 
 from clew.domain.errors import InvalidNameError
-from clew.domain.run_errors import RunInProgressError, RunTakenOverError
+from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.infrastructure.recorder import (
     Append,
     Appended,

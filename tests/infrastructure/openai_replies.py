@@ -10,8 +10,8 @@ from tests.servers.raw_server import RawServer
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.model_client import Answer, ModelClient, Question, Update
-from clew.domain.requests import request_body
+from clew.domain.models.client import Answer, ModelClient, Question, Update
+from clew.domain.models.requests import request_body
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 

@@ -17,9 +17,9 @@ from clew.domain.chain import digest
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
-from clew.domain.open_run import OpenRun, Place
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
-from clew.domain.run_errors import RunInProgressError
+from clew.domain.runs.errors import RunInProgressError
+from clew.domain.runs.open_run import OpenRun, Place
 from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.mapper import EnvelopeMapper

@@ -48,8 +48,8 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
-from clew.domain.model_client import ServiceReference, Usage
-from clew.domain.run_events import (
+from clew.domain.models.client import ServiceReference, Usage
+from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
     ApprovalGiven,

@@ -13,9 +13,9 @@ import pytest
 from tests.infrastructure.openai_replies import CANARY, CHAT, CONTENT, SERVICES, Service, answered, taken
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
-from clew.domain.model_client import Answer, ModelClient, TextDelta, Usage
-from clew.domain.requests import request_bytes, streamed
-from clew.domain.run_errors import (
+from clew.domain.models.client import Answer, ModelClient, TextDelta, Usage
+from clew.domain.models.requests import request_bytes, streamed
+from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,
     MissingExtraError,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.infrastructure.openai_replies import CANARY, CONTENT, SERVICES, Service, taken
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
-from clew.domain.model_client import Question
-from clew.domain.requests import request_body
-from clew.domain.run_errors import (
+from clew.domain.models.client import Question
+from clew.domain.models.requests import request_body
+from clew.domain.runs.errors import (
     ContextWindowError,
     ModelAccessError,
     ModelError,

@@ -9,8 +9,8 @@ from tests.infrastructure.openai_replies import CANARY, RESPONSES, taken
 from tests.servers.raw_server import CUT, RawServer, Reply, stream, whole
 
 from clew.domain.messages import FunctionCall, Message, Raw, Reasoning
-from clew.domain.model_client import Answer, ServiceBound, ServiceReference, ServiceThreads, TextDelta
-from clew.domain.run_errors import AgentConfigurationError, ModelRequestError, ModelStreamError
+from clew.domain.models.client import Answer, ServiceBound, ServiceReference, ServiceThreads, TextDelta
+from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError, ModelStreamError
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 
 T = TypeVar("T")

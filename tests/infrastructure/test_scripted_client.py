@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
-from clew.domain.model_client import (
+from clew.domain.models.client import (
     Answer,
     CallDelta,
     ModelClient,
@@ -22,7 +22,7 @@ from clew.domain.model_client import (
     Update,
     Usage,
 )
-from clew.domain.run_errors import (
+from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,
     ModelError,

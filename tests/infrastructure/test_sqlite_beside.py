@@ -17,7 +17,7 @@ from tests.infrastructure.test_sqlite_processes import finish, start
 from tests.infrastructure.test_sqlite_shredding import bytes_of
 
 from clew.domain.chain import digest
-from clew.domain.run_errors import RunInProgressError
+from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import sqlite_checkpoints
 from clew.infrastructure.recorder import Blob, Claim, Draft, Lease, Shred
 from clew.infrastructure.sqlite_recorder import SQLiteRecorder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from clew.conversations import Conversations
 from clew.domain.decisions import Advance
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.model_client import Usage
-from clew.domain.run_events import (
+from clew.domain.models.client import Usage
+from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
     ApprovalRequested,

@@ -10,10 +10,10 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from tests.domain.differences import history, mirrored_rows, plain_rows
+from tests.domain.made_differences import history, mirrored_rows, plain_rows
 
 from clew.conversations import Conversations
-from clew.domain.diff import Diff, diff
+from clew.domain.differences.diff import Diff, diff
 from clew.domain.errors import (
     InvalidTimeError,
     ThreadDeletedError,
@@ -21,7 +21,7 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
-from clew.domain.importing import read_conversation
+from clew.domain.formats.importing import read_conversation
 from clew.domain.messages import Message
 from clew.engine import Engine
 

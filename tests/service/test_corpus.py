@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from clew.conversations import Conversations
-from clew.domain.importing import read_conversation
+from clew.domain.formats.importing import read_conversation
 from clew.domain.messages import Message
 from clew.service.importing import import_conversation
 from clew.service.operations import run

@@ -11,7 +11,7 @@ import pytest
 
 from clew.domain.decisions import Delete, End, Intent, Say, Start, Suspend
 from clew.domain.errors import ImportFormatError, ThreadDeletedError, UnknownThreadError
-from clew.domain.importing import Failure, ImportReport, Item, read_conversation, thread_id
+from clew.domain.formats.importing import Failure, ImportReport, Item, read_conversation, thread_id
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.ports import Appended, Write
 from clew.infrastructure import clock

@@ -16,7 +16,7 @@ from clew import Conversations, Engine, Message
 from clew.domain.control import Control
 from clew.domain.decisions import Start
 from clew.domain.errors import InvalidContentError, UnknownThreadError
-from clew.domain.importing import Item
+from clew.domain.formats.importing import Item
 from clew.domain.json_values import Json
 from clew.service.core import Terms, commit
 from clew.service.operations import run

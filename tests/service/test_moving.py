@@ -13,10 +13,10 @@ from tests.infrastructure.recording import wait_until
 from tests.service.moving_stores import CANARY, copied, fill, heads
 
 from clew.conversations import Conversations
-from clew.domain.clew_jsonl import Entry, read_line
 from clew.domain.errors import ThreadDivergedError, UnknownThreadError
+from clew.domain.formats.clew_jsonl import Entry, read_line
+from clew.domain.formats.moving import EventsReport
 from clew.domain.messages import Message
-from clew.domain.moving import EventsReport
 from clew.domain.ports import Appended, Restore
 from clew.engine import Engine
 

@@ -23,8 +23,8 @@ from tests.service.moving_stores import (
 
 from clew.conversations import Conversations
 from clew.domain.chain import digest
-from clew.domain.clew_jsonl import write_line
 from clew.domain.errors import ClewError, ImportFormatError
+from clew.domain.formats.clew_jsonl import write_line
 from clew.domain.messages import Message
 from clew.domain.ports import Blob, Fork
 from clew.infrastructure import event_files

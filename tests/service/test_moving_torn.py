@@ -10,8 +10,8 @@ import pytest
 from tests.service.moving_stores import copied, fill
 
 from clew.conversations import Conversations
+from clew.domain.formats.moving import EventsReport
 from clew.domain.messages import Message
-from clew.domain.moving import EventsReport
 from clew.service import moving
 
 

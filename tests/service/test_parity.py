@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from clew import conversations, engine, engine_runs, engine_threads, threads
-from clew.domain.agent_ports import EnginePort
+from clew.domain.runs.ports import EnginePort
 from clew.service import awaiting, subscription
 
 PAIRS = [

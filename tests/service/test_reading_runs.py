@@ -8,8 +8,8 @@ from tests.service.made_runs import record
 
 from clew.conversations import Conversations
 from clew.domain.events import MessageAppended
-from clew.domain.run_events import RunEvent
-from clew.domain.run_summaries import run_summaries
+from clew.domain.runs.events import RunEvent
+from clew.domain.runs.summaries import run_summaries
 from clew.infrastructure.application import ConversationLog
 from clew.threads import LocalThread
 

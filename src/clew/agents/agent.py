@@ -20,17 +20,17 @@ from clew.agents.stream import AgentStream, Stop
 from clew.agents.taking_up import OnChangedAgent, as_it_was, compare, take_up
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
-from clew.domain.agent_ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
-from clew.domain.definitions import Definitions
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import check_text
 from clew.domain.messages import Message, check_message
-from clew.domain.model_client import ModelClient, ThreadKind
+from clew.domain.models.client import ModelClient, ThreadKind
+from clew.domain.models.requests import checked_options
 from clew.domain.names import check_id
-from clew.domain.requests import checked_options
-from clew.domain.run_errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
-from clew.domain.run_events import AgentIdentity
-from clew.domain.run_state import RunState
+from clew.domain.runs.definitions import Definitions
+from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
+from clew.domain.runs.events import AgentIdentity
+from clew.domain.runs.ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
+from clew.domain.runs.state import RunState
 
 Input: TypeAlias = str | Message | Sequence[Message] | None
 """What a run is given: words of the user, a message, several, or nothing, to answer what was said on the thread."""

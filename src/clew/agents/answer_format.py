@@ -8,8 +8,8 @@ from typing import cast
 from pydantic import BaseModel
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.model_client import ResponseFormat
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.models.client import ResponseFormat
+from clew.domain.runs.errors import AgentConfigurationError
 
 
 def response_format_of(model: type[BaseModel] | None) -> ResponseFormat | None:

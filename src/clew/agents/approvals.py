@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clew.domain.agent_ports import RunLog
 from clew.domain.decisions import Advance
 from clew.domain.messages import FunctionCall
-from clew.domain.run_events import ApprovalGiven
-from clew.domain.run_state import RunState, fold
+from clew.domain.runs.events import ApprovalGiven
+from clew.domain.runs.ports import RunLog
+from clew.domain.runs.state import RunState, fold
 
 
 @dataclass(frozen=True, slots=True)

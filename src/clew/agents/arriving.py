@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from clew.domain.drafts import draft_of, partial
 from clew.domain.messages import Message
-from clew.domain.model_client import CallDelta, ReasoningDelta, TextDelta, Update
+from clew.domain.models.client import CallDelta, ReasoningDelta, TextDelta, Update
+from clew.domain.runs.drafts import draft_of, partial
 
 DRAFT_SECONDS = 0.25
 """After what arrived, how long it takes until it is written down: what a crash can lose at the most."""

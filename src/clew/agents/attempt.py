@@ -8,12 +8,12 @@ from typing import Any
 from clew.agents.recording import Emit, Recording
 from clew.agents.response import AgentUpdate
 from clew.agents.setup import Setup
-from clew.domain.agent_ports import ThreadPort
-from clew.domain.answer_parts import joined
 from clew.domain.errors import ClewError
-from clew.domain.run_errors import ModelError
-from clew.domain.run_events import Failure
-from clew.domain.run_state import RunState
+from clew.domain.models.answer_parts import joined
+from clew.domain.runs.errors import ModelError
+from clew.domain.runs.events import Failure
+from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.state import RunState
 
 
 @dataclass(slots=True)

@@ -10,22 +10,22 @@ from weakref import WeakValueDictionary
 from clew.agents.recording import Emit
 from clew.agents.run import Run
 from clew.agents.setup import Setup
-from clew.domain.agent_ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.control import Control
 from clew.domain.decisions import Advance, Intent
-from clew.domain.drafts import interrupted
 from clew.domain.errors import ConflictError, StoreError
 from clew.domain.messages import Message
-from clew.domain.open_run import OpenRun, holder_of
 from clew.domain.ports import Lease
-from clew.domain.run_errors import (
+from clew.domain.runs.drafts import interrupted
+from clew.domain.runs.errors import (
     ApprovalPendingError,
     NoOpenRunError,
     RunInProgressError,
     RunTakenOverError,
 )
-from clew.domain.run_events import AnswerInterrupted, RunAbandoned, RunResumed, RunStarted
-from clew.domain.run_state import RunState, fold
+from clew.domain.runs.events import AnswerInterrupted, RunAbandoned, RunResumed, RunStarted
+from clew.domain.runs.open_run import OpenRun, holder_of
+from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
+from clew.domain.runs.state import RunState, fold
 
 OnConflict: TypeAlias = Literal["raise", "wait", "fork"]
 """What a run does when another one is under way on its thread."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from clew.domain.agent_ports import EnginePort
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.runs.ports import EnginePort
 
 _factories: list[Callable[[], EnginePort[Any, Any]]] = []
 

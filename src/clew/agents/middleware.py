@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from clew.agents.tools import ToolOutcome
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.model_client import Answer
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.models.client import Answer
+from clew.domain.runs.errors import AgentConfigurationError
 
 Outcome = TypeVar("Outcome")
 

@@ -11,15 +11,15 @@ from clew.agents.attempt import Attempt, failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
 from clew.agents.setup import MOST_WAIT
-from clew.domain.asking import body_digest, question_of
-from clew.domain.definitions import blobs
 from clew.domain.errors import ConflictError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
-from clew.domain.model_client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
-from clew.domain.requests import request_body
-from clew.domain.run_errors import (
+from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
+from clew.domain.models.requests import request_body
+from clew.domain.runs.asking import body_digest, question_of
+from clew.domain.runs.definitions import blobs
+from clew.domain.runs.errors import (
     ModelError,
     ModelStreamError,
     RunInProgressError,
@@ -27,7 +27,7 @@ from clew.domain.run_errors import (
     RunTakenOverError,
     ServiceCannotForkError,
 )
-from clew.domain.run_events import (
+from clew.domain.runs.events import (
     AnswerInterrupted,
     ModelAnswered,
     ModelCalled,

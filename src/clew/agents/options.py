@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from clew.agents.beginning import OnConflict
 from clew.agents.tools import Tool
-from clew.domain.agent_ports import ThreadPort
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.runs.ports import ThreadPort
 
 ToolFunction: TypeAlias = Tool | Callable[..., Any]
 """A tool, or a plain function that becomes one."""

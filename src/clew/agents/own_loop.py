@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from clew.domain.run_errors import AgentConfigurationError
+from clew.domain.runs.errors import AgentConfigurationError
 
 T = TypeVar("T")
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from clew.agents.arriving import Arriving
-from clew.domain.agent_ports import LEASE_SECONDS, Holding, RunLog
 from clew.domain.decisions import Advance, Intent
 from clew.domain.errors import ClewError, ClosedError, ConflictError
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Message
-from clew.domain.open_run import OpenRun, holder_of
 from clew.domain.ports import Blob
-from clew.domain.run_errors import RunInProgressError, RunTakenOverError
-from clew.domain.run_events import AnswerInterrupted, ModelAnswered, ModelFailed, RunEvent
-from clew.domain.run_state import RunState, after
+from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
+from clew.domain.runs.events import AnswerInterrupted, ModelAnswered, ModelFailed, RunEvent
+from clew.domain.runs.open_run import OpenRun, holder_of
+from clew.domain.runs.ports import LEASE_SECONDS, Holding, RunLog
+from clew.domain.runs.state import RunState, after
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from clew.domain.agent_ports import ThreadPort
 from clew.domain.history import HistoryMessage
-from clew.domain.model_client import Usage
-from clew.domain.run_errors import AgentConfigurationError, AnswerFormatError
+from clew.domain.models.client import Usage
+from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
+from clew.domain.runs.ports import ThreadPort
 from clew.domain.values import explain
 
 if TYPE_CHECKING:

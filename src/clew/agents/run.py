@@ -17,12 +17,11 @@ from clew.agents.model_calls import ModelCalls, Reason
 from clew.agents.recording import Emit, Recording, seen_through
 from clew.agents.setup import Setup
 from clew.agents.tool_calls import ToolCalls
-from clew.domain.agent_ports import ThreadPort
 from clew.domain.decisions import Intent
-from clew.domain.definitions import blobs
 from clew.domain.errors import ThreadStatusError
-from clew.domain.run_errors import RunLimitError, RunTakenOverError
-from clew.domain.run_events import (
+from clew.domain.runs.definitions import blobs
+from clew.domain.runs.errors import RunLimitError, RunTakenOverError
+from clew.domain.runs.events import (
     AnswerInterrupted,
     ModelAnswered,
     ModelFailed,
@@ -31,7 +30,8 @@ from clew.domain.run_events import (
     RunEvent,
     RunFailed,
 )
-from clew.domain.run_state import CallState, RunState, calls_of, plan_calls
+from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.state import CallState, RunState, calls_of, plan_calls
 
 _inside: ContextVar[tuple[str, ...]] = ContextVar("clew_inside_runs", default=())
 """Who holds the leases of the runs that the code at hand is a part of: their tools and middleware."""

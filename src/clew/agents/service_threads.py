@@ -7,8 +7,8 @@ from http import HTTPStatus
 from typing import Any
 
 from clew.domain.events import ServiceDeletion
-from clew.domain.model_client import ServiceReference, ServiceThreads
-from clew.domain.run_errors import AgentConfigurationError, ModelError, UnsupportedThreadError
+from clew.domain.models.client import ServiceReference, ServiceThreads
+from clew.domain.runs.errors import AgentConfigurationError, ModelError, UnsupportedThreadError
 
 
 def service_threads(asked: str, thread_id: str, client: Any) -> ServiceThreads:

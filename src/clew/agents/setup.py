@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import Tool
-from clew.domain.definitions import Definitions, fingerprint
 from clew.domain.json_values import JsonObject
-from clew.domain.model_client import ModelClient
-from clew.domain.run_events import AgentIdentity, Fingerprint
-from clew.domain.run_state import Rule
+from clew.domain.models.client import ModelClient
+from clew.domain.runs.definitions import Definitions, fingerprint
+from clew.domain.runs.events import AgentIdentity, Fingerprint
+from clew.domain.runs.state import Rule
 
 MOST_WAIT = 60.0
 """Seconds that a service may ask to wait before a request is sent again; when it asks for more, the run fails."""

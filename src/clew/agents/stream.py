@@ -10,7 +10,7 @@ from typing import Any, Generic, Self
 
 from clew.agents.recording import Emit
 from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co
-from clew.domain.run_errors import RunStoppedError
+from clew.domain.runs.errors import RunStoppedError
 
 Stop = Callable[[], None]
 

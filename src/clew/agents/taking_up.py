@@ -6,12 +6,12 @@ import warnings
 from typing import Literal, TypeAlias
 
 from clew.agents.setup import Setup
-from clew.domain.agent_ports import RunLog
-from clew.domain.definitions import blobs, changed
-from clew.domain.model_client import ResponseFormat
-from clew.domain.run_errors import AgentChangedError
-from clew.domain.run_events import Fingerprint, RunResumed, RunStarted
-from clew.domain.run_state import RunState
+from clew.domain.models.client import ResponseFormat
+from clew.domain.runs.definitions import blobs, changed
+from clew.domain.runs.errors import AgentChangedError
+from clew.domain.runs.events import Fingerprint, RunResumed, RunStarted
+from clew.domain.runs.ports import RunLog
+from clew.domain.runs.state import RunState
 
 OnChangedAgent: TypeAlias = Literal["warn", "raise"]
 """What is done when a thread is taken up again by an agent that is made of something else than before."""

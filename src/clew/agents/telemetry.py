@@ -20,7 +20,7 @@ from clew.agents.telemetry_content import (
 )
 from clew.agents.tools import ToolOutcome
 from clew.domain.messages import Message
-from clew.domain.model_client import Answer, Question, Usage
+from clew.domain.models.client import Answer, Question, Usage
 
 if TYPE_CHECKING:
     from contextvars import Token

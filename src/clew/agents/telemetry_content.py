@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Reasoning, Text
-from clew.domain.model_client import ToolSchema
+from clew.domain.models.client import ToolSchema
 
 _MODALITIES = {"image": "image", "audio": "audio", "video": "video"}
 

@@ -11,9 +11,9 @@ from clew.agents.tool_round import Carried, ToolRound, stopped
 from clew.agents.tools import ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.json_values import check_json
 from clew.domain.messages import FunctionResult, Message
-from clew.domain.run_errors import ToolFailedError
-from clew.domain.run_events import ApprovalRequested, ToolFailed, ToolFinished, ToolStarted
-from clew.domain.run_state import CallPlan, CallState
+from clew.domain.runs.errors import ToolFailedError
+from clew.domain.runs.events import ApprovalRequested, ToolFailed, ToolFinished, ToolStarted
+from clew.domain.runs.state import CallPlan, CallState
 
 OUTCOME_UNKNOWN = "The call had been started before a crash. Nobody knows whether it was carried out: outcome unknown."
 REJECTED = "The call was rejected"

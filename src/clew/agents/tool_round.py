@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from clew.agents.tools import ToolOutcome
-from clew.domain.run_state import CallState
+from clew.domain.runs.state import CallState
 
 STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
 """What the model is told of a call that was under way when its run was stopped."""

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails, to_json
 from clew.agents.docstrings import read_docstring
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject, check_json
-from clew.domain.run_errors import InvalidToolError
+from clew.domain.runs.errors import InvalidToolError
 
 _SHOWN = 80
 """Characters of a wrong argument that are shown to the model that wrote it."""

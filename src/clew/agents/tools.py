@@ -22,8 +22,8 @@ from clew.agents.tool_schemas import (
 )
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, Json, JsonObject, check_json
-from clew.domain.model_client import ToolSchema
-from clew.domain.run_errors import InvalidToolError
+from clew.domain.models.client import ToolSchema
+from clew.domain.runs.errors import InvalidToolError
 
 Approval: TypeAlias = Literal["never", "always"]
 """Whether somebody must approve each call of a tool before it is made."""

@@ -15,7 +15,7 @@ from clew.cli.listing import print_tree
 from clew.cli.reading import print_thread, runs
 from clew.cli.stores import Moment, moment
 from clew.cli.text import one_line, shortened, write_json
-from clew.domain.run_events import RunStarted
+from clew.domain.runs.events import RunStarted
 
 if TYPE_CHECKING:
     from clew.cli.chat_session import Chat

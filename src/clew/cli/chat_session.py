@@ -18,7 +18,7 @@ from clew.cli.failures import WrongUsage, report
 from clew.cli.reading import runs
 from clew.cli.text import one_line, safe, write_json
 from clew.domain.errors import ClewError
-from clew.domain.run_errors import UnsupportedThreadError
+from clew.domain.runs.errors import UnsupportedThreadError
 
 if TYPE_CHECKING:
     import asyncio

@@ -87,7 +87,7 @@ def is_there() -> bool:
 
 def _check_key() -> None:
     """Raise AgentConfigurationError without a key."""
-    from clew.domain.run_errors import AgentConfigurationError
+    from clew.domain.runs.errors import AgentConfigurationError
 
     if not os.environ.get("OPENAI_API_KEY"):
         raise AgentConfigurationError(

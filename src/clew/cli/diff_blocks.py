@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clew.cli.rendering import beginning, content_text
 from clew.cli.text import one_line, safe, without_middle
-from clew.domain.content_diff import parsed
+from clew.domain.differences.content_diff import parsed
+from clew.domain.differences.word_diff import Part, Side
 from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text
-from clew.domain.word_diff import Part, Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clew.domain.content_diff import FieldDiff, Path
-    from clew.domain.diff import ContentDiff, Diff, Row
+    from clew.domain.differences.content_diff import FieldDiff, Path
+    from clew.domain.differences.diff import ContentDiff, Diff, Row
     from clew.domain.history import HistoryMessage
     from clew.domain.json_values import Json
     from clew.domain.messages import Content

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from clew.cli.diff_blocks import Block, blocks, in_one, messages_same, runs, summary
 from clew.cli.text import one_line, shortened
-from clew.domain.word_diff import Part
+from clew.domain.differences.word_diff import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clew.domain.diff import Diff, Row
+    from clew.domain.differences.diff import Diff, Row
     from clew.domain.history import History
 
 LONGEST = 100

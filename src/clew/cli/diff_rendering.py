@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clew.domain.diff import Diff, Row
+    from clew.domain.differences.diff import Diff, Row
+    from clew.domain.differences.word_diff import Part
     from clew.domain.history import History, HistoryMessage
-    from clew.domain.word_diff import Part
 
 STYLES = {"same": "", "only-a": "bold red underline", "only-b": "bold green underline"}
 SIGNS = {"same": "=", "changed": "~", "only-a": "-", "only-b": "+"}

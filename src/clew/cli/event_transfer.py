@@ -18,7 +18,7 @@ from clew.cli.text import one_line, safe, utf_8_output, write_json
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
-    from clew.domain.moving import EventsReport
+    from clew.domain.formats.moving import EventsReport
 
 STDIN = "-"
 FIRST_BYTES = 1_000
@@ -132,7 +132,7 @@ def _text(reports: Sequence[tuple[str, EventsReport]]) -> str:
 
 def _is_piped() -> bool:
     """Whether what comes on standard input is in Clew's own JSONL; nothing is taken from it."""
-    from clew.domain.clew_jsonl import is_header
+    from clew.domain.formats.clew_jsonl import is_header
 
     source = sys.stdin.buffer
     return isinstance(source, io.BufferedReader) and is_header(source.peek(FIRST_BYTES).partition(b"\n")[0])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clew.conversations import Conversations
     from clew.domain.events import Event
     from clew.domain.history import History
-    from clew.domain.run_summaries import RunSummary
+    from clew.domain.runs.summaries import RunSummary
     from clew.threads import Thread
 
 KEPT = 16
@@ -102,7 +102,7 @@ def print_events(conversations: Conversations, id_: str, console: Console, after
 
 def runs(conversations: Conversations, history: History) -> list[RunSummary]:
     """The runs on the path at the version of a history."""
-    from clew.domain.run_summaries import run_summaries
+    from clew.domain.runs.summaries import run_summaries
 
     return run_summaries(conversations.thread(history.thread_id).events(at=history.version or None))
 

@@ -15,7 +15,7 @@ from clew.cli.run_rendering import Lookup, nowhere, partial_answer, run_lines, r
 from clew.cli.text import one_line, safe, shortened, shown_time
 from clew.domain import events as happened
 from clew.domain import messages as said_as
-from clew.domain.run_events import RunEvent, RunStarted
+from clew.domain.runs.events import RunEvent, RunStarted
 
 if TYPE_CHECKING:
     from clew.domain.control import Status
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History, HistoryMessage
     from clew.domain.json_values import Json
     from clew.domain.ports import Verdict
-    from clew.domain.run_summaries import RunSummary
+    from clew.domain.runs.summaries import RunSummary
     from clew.service.reading import ThreadSummary
 
 ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "green", "assistant": "cyan", "tool": "yellow"}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from clew.cli.text import one_line, safe
 
 if TYPE_CHECKING:
-    from clew.domain.asking import Request
-    from clew.domain.model_client import Wire
+    from clew.domain.models.client import Wire
+    from clew.domain.runs.asking import Request
 
 PATHS: dict[Wire, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
 """Where a service takes requests of each form, below its base URL."""

@@ -13,7 +13,7 @@ from clew.cli.stores import moment, opened
 from clew.cli.text import one_line, pretty_json, write_json
 
 if TYPE_CHECKING:
-    from clew.domain.asking import Request
+    from clew.domain.runs.asking import Request
     from clew.threads import Thread
 
 NEAR = 100
@@ -66,7 +66,7 @@ def request(
 def newest_call(thread: Thread) -> int:
     """The version of the newest model call, on the path or not. Raises UnknownVersionError when there is none."""
     from clew.domain.errors import UnknownVersionError
-    from clew.domain.run_events import ModelCalled
+    from clew.domain.runs.events import ModelCalled
 
     for upto in range(thread.version, 0, -NEAR):
         events = thread.events(after=max(0, upto - NEAR), at=upto)

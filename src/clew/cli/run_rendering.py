@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from rich.text import Text
 
 from clew.cli.text import one_line
-from clew.domain import run_events as ran
 from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
 from clew.domain.messages import FunctionCall
+from clew.domain.runs import events as ran
 
 if TYPE_CHECKING:
     from clew.domain.history import HistoryMessage
-    from clew.domain.run_summaries import RunOutcome, RunSummary
+    from clew.domain.runs.summaries import RunOutcome, RunSummary
 
 Lookup: TypeAlias = Callable[[Event, int], Event | None]
 """The event at a version of the lineage that an event belongs to; None where it is not known."""

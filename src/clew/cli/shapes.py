@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clew.cli.completion import Installed
-    from clew.domain.asking import Request
-    from clew.domain.content_diff import FieldDiff
-    from clew.domain.diff import Diff, Row
+    from clew.domain.differences.content_diff import FieldDiff
+    from clew.domain.differences.diff import Diff, Row
+    from clew.domain.formats.importing import ImportReport
+    from clew.domain.formats.moving import EventsReport
     from clew.domain.history import History, HistoryMessage
-    from clew.domain.importing import ImportReport
-    from clew.domain.moving import EventsReport
     from clew.domain.ports import Verdict
-    from clew.domain.run_summaries import RunSummary
-    from clew.domain.stepping import Step
-    from clew.domain.tree import Branch
+    from clew.domain.runs.asking import Request
+    from clew.domain.runs.summaries import RunSummary
+    from clew.domain.views.stepping import Step
+    from clew.domain.views.tree import Branch
     from clew.infrastructure.sqlite_migrations import Schemas
     from clew.service.accounting import Usage
     from clew.service.auditing import AuditEntry

@@ -11,7 +11,7 @@ from clew.cli.rendering import STATUS_STYLES
 from clew.cli.text import one_line
 
 if TYPE_CHECKING:
-    from clew.domain.tree import Branch
+    from clew.domain.views.tree import Branch
     from clew.service.reading import ThreadSummary
 
 STATE = 31

@@ -19,9 +19,9 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.model_client import ThreadKind
-from clew.domain.open_run import OpenRun, run_after
-from clew.domain.run_events import RunResumed, RunStarted, ServiceThreadBound
+from clew.domain.models.client import ThreadKind
+from clew.domain.runs.events import RunResumed, RunStarted, ServiceThreadBound
+from clew.domain.runs.open_run import OpenRun, run_after
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 

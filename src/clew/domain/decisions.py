@@ -34,11 +34,11 @@ from clew.domain.events import (
 )
 from clew.domain.json_values import JsonObject, check_json, check_text
 from clew.domain.messages import Message, check_message
-from clew.domain.model_client import ThreadKind
+from clew.domain.models.client import ThreadKind
 from clew.domain.names import check_checkpoint_name
-from clew.domain.open_run import check_step, run_after
-from clew.domain.run_errors import RunTakenOverError
-from clew.domain.run_events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
+from clew.domain.runs.errors import RunTakenOverError
+from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
+from clew.domain.runs.open_run import check_step, run_after
 from clew.domain.values import Value
 
 

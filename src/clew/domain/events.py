@@ -12,9 +12,9 @@ from pydantic import Field
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message, Role
-from clew.domain.model_client import ThreadKind
+from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
-from clew.domain.run_events import (
+from clew.domain.runs.events import (
     AnswerInterrupted,
     ApprovalGiven,
     ApprovalRequested,

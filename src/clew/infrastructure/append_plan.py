@@ -15,7 +15,7 @@ from uuid import UUID
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
-from clew.domain.run_errors import RunInProgressError, RunTakenOverError
+from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.infrastructure.recorder import (
     Append,
     Appended,

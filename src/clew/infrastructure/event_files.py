@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
-from clew.domain.clew_jsonl import End, Entry, is_header, read_line
 from clew.domain.errors import CorruptEventError, ImportFormatError
 from clew.domain.events import MessageRedacted
+from clew.domain.formats.clew_jsonl import End, Entry, is_header, read_line
 from clew.domain.json_values import MAX_BYTES
 from clew.infrastructure.envelope import decode
 

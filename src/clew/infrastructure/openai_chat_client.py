@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Literal
 
-from clew.domain.chat_answers import ChatAnswer
 from clew.domain.json_values import JsonObject
-from clew.domain.model_client import ThreadKind, Update, Wire
-from clew.domain.requests import checked_options, streamed
+from clew.domain.models.chat_answers import ChatAnswer
+from clew.domain.models.client import ThreadKind, Update, Wire
+from clew.domain.models.requests import checked_options, streamed
 from clew.infrastructure.openai_connection import OpenAIConnection
 
 if TYPE_CHECKING:

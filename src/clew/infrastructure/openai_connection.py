@@ -11,8 +11,8 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.model_client import Answer, Update
-from clew.domain.run_errors import AgentConfigurationError, MissingExtraError, ModelError
+from clew.domain.models.client import Answer, Update
+from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError, ModelError
 from clew.infrastructure.openai_errors import (
     Asked,
     model_error,
@@ -40,7 +40,7 @@ _ONCE = {"max_retries": 0, "security": {"bearer_auth": True}}
 
 
 class AnswerReader(Protocol):
-    """Puts an answer together from what a service sends: see ``clew.domain.chat_answers``."""
+    """Puts an answer together from what a service sends: see ``clew.domain.models.chat_answers``."""
 
     begun: bool
     failure: Json

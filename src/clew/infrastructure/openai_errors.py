@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.run_errors import (
+from clew.domain.runs.errors import (
     ContextWindowError,
     ModelAccessError,
     ModelError,

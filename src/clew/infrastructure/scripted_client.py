@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from clew.domain.json_values import Json, JsonObject, check_json
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
-from clew.domain.model_client import (
+from clew.domain.models.client import (
     Answer,
     CallDelta,
     ReasoningDelta,
@@ -27,7 +27,7 @@ from clew.domain.model_client import (
     Usage,
     Wire,
 )
-from clew.domain.run_errors import (
+from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,
     ModelError,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from clew.domain.projection import Change, ForgetText, IndexText, Recorded, Rows
-from clew.domain.searching import only_words
+from clew.domain.views.searching import only_words
 
 
 class Search:

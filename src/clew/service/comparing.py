@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clew.domain.diff import Diff
-from clew.domain.diff import diff as compared
+from clew.domain.differences.diff import Diff
+from clew.domain.differences.diff import diff as compared
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.reading import At, history

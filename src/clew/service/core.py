@@ -16,7 +16,7 @@ from clew.domain.history import unshared
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
-from clew.domain.run_errors import RunInProgressError
+from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import clock
 from clew.infrastructure.urls import open_log, open_projections
 from clew.projections import SHIPPED

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from clew.domain.errors import ClewError, StoreSchemaError
-from clew.domain.findings import Finding
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
+from clew.domain.views.findings import Finding
 from clew.infrastructure import clock, sqlite_doctor, urls
 from clew.service.core import Core, open_core
 from clew.service.operations import run

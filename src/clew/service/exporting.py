@@ -9,12 +9,12 @@ from clew.domain.control import Control, advance
 from clew.domain.decisions import check_readable
 from clew.domain.errors import ThreadDeletedError, UnknownThreadError
 from clew.domain.events import ThreadStarted
+from clew.domain.formats.importing import source_fields
+from clew.domain.formats.markdown import ForkedThread, as_markdown
+from clew.domain.formats.openai_messages import encode, encode_redacted
 from clew.domain.history import HistoryBuilder
-from clew.domain.importing import source_fields
 from clew.domain.json_values import JsonObject
-from clew.domain.markdown import ForkedThread, as_markdown
 from clew.domain.names import parse_stream_name
-from clew.domain.openai_messages import encode, encode_redacted
 from clew.service import reading
 from clew.service.core import Core
 from clew.service.operations import Operation, read

@@ -9,8 +9,7 @@ from clew.domain.control import Control, advance
 from clew.domain.decisions import Say
 from clew.domain.errors import ConflictError, ImportFormatError, InvalidContentError, ThreadExistsError
 from clew.domain.events import ThreadStarted
-from clew.domain.history import HistoryBuilder
-from clew.domain.importing import (
+from clew.domain.formats.importing import (
     Begin,
     Conversation,
     Extend,
@@ -26,6 +25,7 @@ from clew.domain.importing import (
     read_conversation,
     thread_id,
 )
+from clew.domain.history import HistoryBuilder
 from clew.service.core import ATTEMPTS, Core, Terms, commit
 from clew.service.operations import Operation, read
 from clew.service.writing import start

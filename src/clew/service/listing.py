@@ -13,7 +13,7 @@ from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.projection import Query, RowValues, Where
-from clew.domain.tree import Branch, Mark, branches
+from clew.domain.views.tree import Branch, Mark, branches
 from clew.projections.directory import comparable
 from clew.service.core import Core
 from clew.service.operations import Operation

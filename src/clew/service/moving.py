@@ -9,11 +9,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from clew.domain.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.control import SNAPSHOT_EVERY, Control
 from clew.domain.errors import ConflictError, CorruptEventError, ImportFormatError, UnknownThreadError
 from clew.domain.events import Event
-from clew.domain.moving import (
+from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
+from clew.domain.formats.moving import (
     AGAIN,
     NAMES_BLOBS,
     Batch,

@@ -17,7 +17,7 @@ from clew.domain.errors import (
 from clew.domain.events import Event, to_microseconds, to_time
 from clew.domain.history import History, HistoryBuilder, ThreadState
 from clew.domain.json_values import JsonObject
-from clew.domain.model_client import ThreadKind
+from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
 from clew.service.core import Core, load

@@ -7,10 +7,10 @@ from functools import partial
 
 from clew.domain.control import Control
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound
-from clew.domain.model_client import ServiceReference, ThreadKind
-from clew.domain.run_errors import AgentConfigurationError, ServiceCannotForkError
-from clew.domain.run_events import ServiceThreadBound
-from clew.domain.service_side import ServiceSide, service_side
+from clew.domain.models.client import ServiceReference, ThreadKind
+from clew.domain.runs.errors import AgentConfigurationError, ServiceCannotForkError
+from clew.domain.runs.events import ServiceThreadBound
+from clew.domain.runs.service_side import ServiceSide, service_side
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.reading import At, readable, resolve

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from clew.domain.asking import Request, rebuilt
-from clew.domain.definitions import Definitions, read_definitions
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.history import History
-from clew.domain.run_errors import DefinitionMissingError
-from clew.domain.run_events import Fingerprint, ModelCalled, RunResumed, RunStarted
+from clew.domain.runs.asking import Request, rebuilt
+from clew.domain.runs.definitions import Definitions, read_definitions
+from clew.domain.runs.errors import DefinitionMissingError
+from clew.domain.runs.events import Fingerprint, ModelCalled, RunResumed, RunStarted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.reading import event, existing, history, readable

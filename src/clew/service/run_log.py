@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from clew.domain.agent_ports import Holding
 from clew.domain.control import Control
 from clew.domain.decisions import Branch, Intent, Start, check_readable
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
-from clew.domain.service_side import ServiceSide
+from clew.domain.runs.ports import Holding
+from clew.domain.runs.service_side import ServiceSide
 from clew.service import reading
 from clew.service.awaiting import drive, settled, waker
 from clew.service.core import Core, Terms, commit, load

@@ -8,11 +8,11 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from clew.domain import searching
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, RowValues, Where, Words
-from clew.domain.searching import Snippet
-from clew.domain.tree import containing
+from clew.domain.views import searching
+from clew.domain.views.searching import Snippet
+from clew.domain.views.tree import containing
 from clew.projections.search import searchable, tenant_scope, thread_scope
 from clew.service.core import Core
 from clew.service.listing import DIRECTORY

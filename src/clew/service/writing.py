@@ -23,7 +23,6 @@ from clew.domain.decisions import (
     Start,
     check_readable,
 )
-from clew.domain.drafts import interrupted
 from clew.domain.errors import (
     ConflictError,
     InvalidContentError,
@@ -38,11 +37,12 @@ from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredde
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
-from clew.domain.model_client import ServiceKind, ThreadKind
-from clew.domain.open_run import OpenRun, holder_of
+from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Claim, Draft, Fork, Key, Shred
-from clew.domain.run_errors import RunInProgressError, RunTakenOverError
-from clew.domain.run_events import RunAbandoned, ServiceThreadBound
+from clew.domain.runs.drafts import interrupted
+from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
+from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
+from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve

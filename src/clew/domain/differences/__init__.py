@@ -1,0 +1,1 @@
+"""Differences: two conversations side by side, down to the words."""

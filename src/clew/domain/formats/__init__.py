@@ -1,0 +1,1 @@
+"""Formats: conversations and events as they come from elsewhere and go there."""

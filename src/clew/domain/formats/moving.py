@@ -1,0 +1,279 @@
+"""Moving events from store to store: which rows of a file follow on what is there, and which are refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+from clew.domain.chain import ROOT, digest, link
+from clew.domain.errors import ClewError, CorruptEventError, ImportFormatError, InvalidNameError, ThreadDivergedError
+from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
+from clew.domain.formats.clew_jsonl import Entry
+from clew.domain.names import check_id, parse_stream_name, stream_name
+from clew.domain.ports import Fork, Row, Shred
+from clew.domain.runs.events import RunResumed, RunStarted
+
+Address: TypeAlias = tuple[str, int]
+"""A row's stream and version."""
+
+NAMES_BLOBS = frozenset({"run-started", "run-resumed"})
+"""Types of events that name blobs."""
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+AGAIN = "Export it again, or take another copy of the file; what is imported until then stays, and is skipped."
+
+
+class RefusedLine(NamedTuple):
+    """A line of a file from which on something was not imported, None for the file as a whole, and why."""
+
+    line: int | None
+    error: ClewError
+
+
+class EventsReport(NamedTuple):
+    """What an import of events did.
+
+    ``threads`` were begun or extended, with so many ``events``, ``messages`` among them; ``skipped`` events were there
+    already, and equal. ``torn`` is true when the file ends before its end: what it has was imported up to ``line``, the
+    last one that was read and kept. ``definitions`` of agents were added.
+    """
+
+    threads: int
+    messages: int
+    events: int
+    skipped: int
+    torn: bool
+    line: int
+    failed: list[RefusedLine]
+    definitions: int = 0
+
+
+class There(Protocol):
+    """What the store has."""
+
+    def row(self, stream: str, version: int) -> Row | None:
+        """A row of the stream's own."""
+        ...
+
+    def first(self, stream: str) -> Row | None:
+        """The first row of the stream's own, None when there is no such stream."""
+        ...
+
+
+def named_blobs(event: Event) -> list[bytes]:
+    """The digests of the blobs that an event names: what the agent is made of that runs."""
+    if not isinstance(event.data, RunStarted | RunResumed):
+        return []
+    return [bytes.fromhex(name) for name in event.data.fingerprint.digests if _DIGEST.fullmatch(name)]
+
+
+def check_stream(entry: Entry, tenant: str) -> None:
+    """Raise ImportFormatError unless an event is of a thread of the tenant's, and so is its parent.
+
+    Names are in the hashes, so they stay what they are: an event of another tenant would be hidden.
+    """
+    names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
+    for name in names:
+        parts = parse_stream_name(name)
+        try:
+            if parts is None or parts.kind != "thread" or name != stream_name(parts.tenant, "thread", parts.id):
+                raise ImportFormatError(f"{name[:300]!r} is not the name of a thread. {AGAIN}")
+            check_id(parts.id, "thread id")
+        except InvalidNameError as error:
+            raise ImportFormatError(f"{name[:300]!r} is not the name of a thread: {error}") from None
+        if parts.tenant != tenant:
+            raise ImportFormatError(
+                f"The file holds threads of tenant {parts.tenant!r}, and the store is open for {tenant!r}. "
+                f"Names are part of the hashes, so they stay: open it for {parts.tenant!r} (clew --tenant)."
+            )
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows that follow on what is there and on each other, checked one by one before any of them is written.
+
+    ``refused`` names the streams that were refused before, each with the version from which on. ``open`` are shredded
+    rows whose redaction has not come yet: a batch that is written with them would not verify until it has.
+    """
+
+    there: There
+    decode: Callable[[Row], Event]
+    refused: Mapping[str, int]
+    rows: list[Row] = field(default_factory=list)
+    previous: dict[str, bytes] = field(default_factory=dict)
+    forks: dict[str, Fork] = field(default_factory=dict)
+    shreds: dict[Address, Shred] = field(default_factory=dict)
+    redacted_by: dict[Address, int] = field(default_factory=dict)
+    """For each of the shreds, the version of the event that says so."""
+    open: dict[Address, int] = field(default_factory=dict)
+    failed: list[RefusedLine] = field(default_factory=list)
+    diverged: dict[str, int] = field(default_factory=dict)
+    extended: dict[str, int] = field(default_factory=dict)
+    """The streams that rows are added to, with the position of what they follow, 0 for a stream that begins."""
+    entries: int = 0
+    skipped: int = 0
+    _hashes: dict[Address, bytes] = field(default_factory=dict)
+    _places: dict[Address, int] = field(default_factory=dict)
+
+    def add(self, line: int, entry: Entry) -> None:
+        """Take in the next event of the file; one that is there, equal, is skipped, a thread that differs is refused.
+
+        Raises ImportFormatError for an event that does not follow from those before it.
+        """
+        row = entry.row
+        number, self.entries = self.entries, self.entries + 1
+        if self._is_refused(line, entry):
+            return
+        previous = self._previous(entry)
+        if link(previous, row.stream, row.version, row.type, row.digest or digest(row.state)) != row.hash:
+            raise ImportFormatError(
+                f"{_named(row)}: its hash does not follow from what it holds and what is before it. {AGAIN}"
+            )
+        if (row.stream, row.version) in self._hashes:
+            raise ImportFormatError(f"{_named(row)}: the file has it twice. {AGAIN}")
+        found = self.there.row(row.stream, row.version)
+        if found is None and entry.begins:
+            found = self.there.first(row.stream)
+        if found is None:
+            self._write(number, entry, previous)
+        elif (found.version, found.hash) == (row.version, row.hash):
+            self.skipped += 1
+        else:
+            self._refuse(line, row, found)
+            return
+        self._hashes[row.stream, row.version] = row.hash
+
+    def _is_refused(self, line: int, entry: Entry) -> bool:
+        """Whether the thread was refused, or is a fork of one after the version from which on that was refused."""
+        row, fork = entry.row, entry.fork
+        if self._refused_from(row.stream) is not None:
+            return True
+        from_ = None if fork is None else self._refused_from(fork.parent)
+        if fork is None or from_ is None or fork.cut < from_:
+            return False
+        self.diverged[row.stream] = row.version
+        error = ImportFormatError(f"{_named(row)}: it is a fork of a thread that was refused, and is refused with it.")
+        self.failed.append(RefusedLine(line, error))
+        return True
+
+    def _refused_from(self, name: str) -> int | None:
+        return self.diverged.get(name, self.refused.get(name))
+
+    def _refuse(self, line: int, row: Row, found: Row) -> None:
+        there = found.hash.hex() if found.version == row.version else None
+        error = ThreadDivergedError(_thread(row), row.version, there, row.hash.hex())
+        self.failed.append(RefusedLine(line, error))
+        self.diverged[row.stream] = row.version
+
+    def _previous(self, entry: Entry) -> bytes:
+        """The hash that an event is linked to."""
+        row, fork = entry.row, entry.fork
+        if fork is None and row.version == 1:
+            return ROOT
+        if fork is not None and (row.version != fork.cut + 1 or not fork.cut):
+            raise ImportFormatError(f"{_named(row)}: a fork begins with the version after its cut. {AGAIN}")
+        stream, version = (row.stream, row.version - 1) if fork is None else (fork.parent, fork.cut)
+        known = self._hashes.get((stream, version))
+        if known is not None:
+            return known
+        found = self.there.row(stream, version)
+        if found is None:
+            raise ImportFormatError(
+                f"{_named(row)}: it follows version {version} of {stream!r}, which is neither before it in the file "
+                f"nor in the store. Lines are missing. {AGAIN}"
+            )
+        return found.hash
+
+    def _write(self, number: int, entry: Entry, previous: bytes) -> None:
+        row, fork = entry.row, entry.fork
+        event = self._decoded(row)
+        forked = row.type == "thread-forked"
+        if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not _is_of(event.data, fork)):
+            raise ImportFormatError(f"{_named(row)}: what it says it is forked from is not what the line says. {AGAIN}")
+        if row.digest is not None:
+            if row.type in NEVER_SHREDDED:
+                raise ImportFormatError(f"{_named(row)}: it is shredded, and events of its type never are. {AGAIN}")
+            self.open[row.stream, row.version] = number
+        elif isinstance(event.data, MessageRedacted):
+            self._redact(row, event.data)
+        if row.stream not in self.previous:
+            self.previous[row.stream] = previous
+            before = None if entry.begins else self.there.row(row.stream, row.version - 1)
+            self.extended[row.stream] = 0 if before is None else before.position
+            if fork is not None:
+                self.forks[row.stream] = fork
+        self._places[row.stream, row.version] = len(self.rows)
+        self.rows.append(row)
+
+    def _redact(self, row: Row, said: MessageRedacted) -> None:
+        """Hold a redaction against the row that it names, and shred that if it is not."""
+        address = row.stream, said.version
+        target = self._as_it_will_be(address)
+        if target is None or target.type in NEVER_SHREDDED or _digest(target).hex() != said.digest:
+            raise ImportFormatError(f"{_named(row)}: what it says was redacted is not there. {AGAIN}")
+        shredded = target._replace(state=_stub_bytes(said.stub), digest=_digest(target))
+        if target.digest is None:
+            self._decoded(shredded)
+        if shredded.state.decode("latin-1") != said.stub or (target.digest is not None and target != shredded):
+            raise ImportFormatError(f"{_named(row)}: what is left of the message is not what the event says. {AGAIN}")
+        if address in self._places:
+            self.rows[self._places[address]] = shredded
+        elif target.digest is None:
+            self.shreds[address] = Shred(*address, _digest(target), shredded.state)
+            self.redacted_by[address] = row.version
+        self.open.pop(address, None)
+
+    def _as_it_will_be(self, address: Address) -> Row | None:
+        """A row of the batch, or of the store with what the batch shreds of it."""
+        if address in self._places:
+            return self.rows[self._places[address]]
+        found = self.there.row(*address)
+        shred = self.shreds.get(address)
+        return found if found is None or shred is None else found._replace(state=shred.stub, digest=shred.digest)
+
+    def _decoded(self, row: Row) -> Event:
+        try:
+            event = self.decode(row)
+        except CorruptEventError:
+            raise ImportFormatError(f"{_named(row)}: its bytes are no event of its type. {AGAIN}") from None
+        if isinstance(event.data, Shredded) != (row.digest is not None):
+            raise ImportFormatError(f"{_named(row)}: a digest comes with a stub, and a stub with a digest. {AGAIN}")
+        return event
+
+
+def with_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> EventsReport:
+    """The report after one more batch; ``since`` is the store's last position when the import began."""
+    return report._replace(
+        threads=report.threads + sum(position <= since for position in batch.extended.values()),
+        messages=report.messages + sum(row.type == MESSAGE_APPENDED for row in batch.rows),
+        events=report.events + len(batch.rows),
+        skipped=report.skipped + batch.skipped,
+        line=line,
+        failed=[*report.failed, *batch.failed],
+    )
+
+
+def _digest(row: Row) -> bytes:
+    return digest(row.state) if row.digest is None else row.digest
+
+
+def _stub_bytes(text: str) -> bytes:
+    """An event carries a stub as text, a character for each byte."""
+    return text.encode("latin-1", errors="replace")
+
+
+def _is_of(said: ThreadForked, fork: Fork | None) -> bool:
+    parent = None if fork is None else parse_stream_name(fork.parent)
+    return fork is not None and parent is not None and (parent.id, fork.cut) == (said.parent_id, said.parent_version)
+
+
+def _thread(row: Row) -> str:
+    name = parse_stream_name(row.stream)
+    return row.stream if name is None else name.id
+
+
+def _named(row: Row) -> str:
+    return f"Thread {_thread(row)!r}, version {row.version}"

@@ -1,0 +1,276 @@
+"""The OpenAI chat message format, to Clew's messages and back, without losing anything.
+
+Decoding takes what Clew has words for; encoding says it in the plainest OpenAI form. Where that is not what came in,
+``Message.source["openai"]`` keeps the difference: ``parts`` (the content was a list though a string would do),
+``function_call`` (the call came in the older form), and ``patch`` (see ``clew.domain.formats.json_patch``). What would
+nest too deep for that is kept as ``text``, the whole message as JSON. So encoding what was decoded gives it back equal,
+by construction and not field by field.
+
+What OpenAI has no form for is written as a content part with Clew's own JSON: reasoning, approvals, media that is no
+picture, and function results outside tool messages. Pictures lose their media type, and calls come after the words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from clew.domain.errors import ImportFormatError, InvalidContentError
+from clew.domain.formats.json_patch import difference, patched, same
+from clew.domain.json_values import Json, JsonObject, check_json, check_text
+from clew.domain.messages import (
+    ApprovalRequest,
+    ApprovalResponse,
+    Content,
+    FunctionCall,
+    FunctionResult,
+    Media,
+    Message,
+    Raw,
+    Reasoning,
+    Role,
+    Text,
+)
+
+_FORMAT = "openai"
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",  # the older form of a function's result
+}
+
+_OWN: TypeAdapter[Content] = TypeAdapter(Reasoning | Media | FunctionResult | ApprovalRequest | ApprovalResponse)
+_OWN_TYPES = ("reasoning", "media", "function-result", "approval-request", "approval-response")
+
+
+def decode(value: object, number: int) -> Message:
+    """The message that an OpenAI chat message says; ``number`` counts from 1 and is for errors.
+
+    Raises ImportFormatError for what is no such message, InvalidContentError for JSON that cannot be stored.
+    """
+    where = f"message {number}"
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ImportFormatError(f"{where}: {kind} is not an object with a role. Each message must be one.")
+    role = _role(value, where)
+    content = value.get("content")
+    if content is not None and not isinstance(content, str | list):
+        kind = type(content).__name__
+        raise ImportFormatError(f"{where}: its content is {kind}, but it must be a string, a list of parts or null.")
+    for key, item in value.items():
+        check_text(key, f"{where}: a key")
+        check_json(item, f"{where}: {key}")
+    return _with_source(_read(value, role), value)
+
+
+def encode(message: Message) -> list[JsonObject]:
+    """The message in the OpenAI chat format: one object, or for a tool message one for each result."""
+    hints = message.source.get(_FORMAT)
+    if not isinstance(hints, dict):
+        return _plain(message, {})
+    if isinstance(text := hints.get("text"), str):
+        return [json.loads(text)]
+    plain = _plain(message, hints)
+    if "patch" not in hints:
+        return plain
+    return [cast("JsonObject", patched(plain[0], cast("JsonObject", hints["patch"])))]
+
+
+def encode_redacted(role: Role) -> JsonObject:
+    """What is left of a redacted message in the OpenAI chat format."""
+    return {"role": role, "content": None, "redacted": True}
+
+
+def _role(value: dict[Any, Any], where: str) -> Role:
+    role = value.get("role")
+    if isinstance(role, str) and role in _ROLES:
+        return _ROLES[role]
+    if "role" not in value:
+        said = "it has no role"
+    elif isinstance(role, str) and len(role) <= 20 and role.isidentifier():  # noqa: PLR2004  # longer is no role but text
+        said = f"the role {role!r} is not known"
+    else:
+        said = "its role is not known"
+    raise ImportFormatError(f"{where}: {said}. It must be one of {', '.join(_ROLES)}.")
+
+
+def _with_source(message: Message, value: JsonObject) -> Message:
+    hints: JsonObject = {}
+    if isinstance(value.get("content"), list) and not isinstance(_plain(message, {})[0].get("content"), list):
+        hints["parts"] = True
+    if _is_older_call(value):
+        hints["function_call"] = True
+    patch = difference(_plain(message, hints)[0], value)
+    if patch is not None:
+        hints["patch"] = patch
+    if not hints:
+        return message
+    source: JsonObject = {_FORMAT: hints}
+    try:
+        check_json(source, "source")
+    except InvalidContentError:  # the value is good, so it is the levels that the patch adds
+        source = {_FORMAT: {"text": json.dumps(value, ensure_ascii=False)}}
+    return message.model_copy(update={"source": source})
+
+
+def _read(value: JsonObject, role: Role) -> Message:
+    name = value.get("name")
+    author = name if isinstance(name, str) else None
+    metadata = value.get("metadata")
+    kept = metadata if isinstance(metadata, dict) else {}
+    content = value.get("content")
+    contents: list[Content] = []
+    if role == "tool":
+        call_id = value.get("tool_call_id")
+        id_ = call_id if isinstance(call_id, str) else ""
+        contents.append(FunctionResult(call_id=id_, name=author, result=content))
+        return Message(role=role, contents=tuple(contents), metadata=kept)
+    if isinstance(content, str):
+        contents.append(Text(text=content))
+    elif isinstance(content, list):
+        contents += [_read_part(part) for part in content]
+    if isinstance(refusal := value.get("refusal"), str) and not isinstance(content, list):
+        contents.append(_refusal(refusal))
+    if _is_older_call(value):
+        contents.append(_read_function("", value["function_call"]))
+    elif isinstance(calls := value.get("tool_calls"), list):
+        contents += [_read_call(call) for call in calls]
+    return Message(role=role, author=author, contents=tuple(contents), metadata=kept)
+
+
+def _read_part(part: Json) -> Content:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return Text(text=text)
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return Media(uri=url)
+        case {"type": str(kind)} if kind in _OWN_TYPES:
+            try:
+                own = _OWN.validate_python(part)
+            except ValidationError:  # another provider's part of that name
+                return Raw(value=part)
+            return own if same(_own_json(own), part) else Raw(value=part)
+        case _:
+            return Raw(value=part)
+
+
+def _read_call(call: Json) -> Content:
+    match call:
+        case {"function": {"name": str()} as function}:
+            return _read_function(_call_id(call), function)
+        case {"custom": {"name": str(name), "input": str(text)}}:
+            return FunctionCall(call_id=_call_id(call), name=name, arguments=text)
+        case _:
+            return Raw(value=call)
+
+
+def _call_id(call: Json) -> str:
+    match call:
+        case {"id": str(id_)}:
+            return id_
+        case _:
+            return ""
+
+
+def _read_function(call_id: str, function: Any) -> FunctionCall:
+    """``arguments`` is kept as the text that it is; some programs write an object instead, which becomes its JSON."""
+    arguments = function.get("arguments", "")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return FunctionCall(call_id=call_id, name=function["name"], arguments=text)
+
+
+def _is_older_call(value: JsonObject) -> bool:
+    match value:
+        case {"role": "tool" | "function"} | {"tool_calls": [_, *_]}:
+            return False
+        case {"function_call": {"name": str()}}:
+            return True
+        case _:
+            return False
+
+
+def _plain(message: Message, hints: JsonObject) -> list[JsonObject]:
+    """The plainest form of a message; ``hints`` are those of its source but for the patch."""
+    if message.role == "tool" and message.contents and len(message.results) == len(message.contents):
+        return [_plain_result(message, result, hints) for result in message.results]
+    words = [content for content in message.contents if not isinstance(content, FunctionCall)]
+    plain: JsonObject = {"role": message.role}
+    if not hints.get("parts") and (refusal := _refused(words)) is not None:
+        plain["refusal"] = refusal
+        del words[-1]
+    plain["content"] = _plain_content(words, as_parts=bool(hints.get("parts")))
+    if message.author is not None:
+        plain["name"] = message.author
+    if message.calls and hints.get("function_call"):
+        plain["function_call"] = {"name": message.calls[0].name, "arguments": message.calls[0].arguments}
+    elif message.calls:
+        plain["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    return [_with_metadata(plain, message)]
+
+
+def _plain_result(message: Message, result: FunctionResult, hints: JsonObject) -> JsonObject:
+    """A result that is no text is written as its JSON, because the format takes only text."""
+    content = result.result
+    if not isinstance(content, str) and not hints.get("parts"):
+        content = json.dumps(content, ensure_ascii=False)
+    plain: JsonObject = {"role": message.role, "tool_call_id": result.call_id, "content": content}
+    name = message.author if result.name is None else result.name
+    if name is not None:
+        plain["name"] = name
+    return _with_metadata(plain, message)
+
+
+def _with_metadata(plain: JsonObject, message: Message) -> JsonObject:
+    if message.metadata:
+        plain["metadata"] = message.metadata
+    return plain
+
+
+def _plain_content(words: Sequence[Content], *, as_parts: bool) -> Json:
+    if not words:
+        return [] if as_parts else None
+    if len(words) == 1 and isinstance(words[0], Text) and not as_parts:
+        return words[0].text
+    return [_plain_part(content) for content in words]
+
+
+def _plain_part(content: Content) -> Json:
+    match content:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Media(uri=uri, media_type=kind) if kind is None or kind.startswith("image/"):
+            return {"type": "image_url", "image_url": {"url": uri}}
+        case Raw(value=value):
+            return value
+        case _:
+            return _own_json(content)
+
+
+def _own_json(content: Content) -> JsonObject:
+    return content.model_dump(mode="python")
+
+
+def _refusal(text: str) -> Raw:
+    return Raw(value={"type": "refusal", "refusal": text})
+
+
+def _refused(words: Sequence[Content]) -> str | None:
+    """The refusal that a message ends with, when nothing but one text stands before it."""
+    match words:
+        case [Raw(value={"type": "refusal", "refusal": str(refusal), **rest})] | [
+            Text(),
+            Raw(value={"type": "refusal", "refusal": str(refusal), **rest}),
+        ] if not rest:
+            return refusal
+        case _:
+            return None

@@ -1,0 +1,145 @@
+"""Answers in the form of OpenAI's Chat Completions, whole or in chunks: the same message either way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Content, FunctionCall, Message, Reasoning, Text
+from clew.domain.models.answer_parts import as_count, as_object, as_objects, as_text, joined, refused
+from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, Update, Usage
+
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Where compatible services put what the model thinks; those that fill both say the same in both."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A function call as far as it has come."""
+
+    place: Json
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+
+class ChatAnswer:
+    """Puts an answer together.
+
+    Attributes: ``begun``, whether some of it came, and ``failure``, the error that the service sent in its place.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.failure: Json = None
+        self._whole = False
+        self._finish_reason: str | None = None
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._refusal: list[str] = []
+        self._calls: list[_Call] = []
+        self._usage: Usage | None = None
+        self._model: str | None = None
+        self._id: str | None = None
+
+    def take(self, chunk: JsonObject) -> Iterator[Update]:
+        """Take in a chunk of a stream and give what it adds."""
+        self.failure = chunk.get("error") or None
+        if self.failure is not None:
+            return
+        self._model = as_text(chunk.get("model")) or self._model
+        self._id = as_text(chunk.get("id")) or self._id
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._usage = _usage(usage)
+        for choice in as_objects(chunk.get("choices")):
+            if not as_count(choice.get("index")):  # of several answers, the first
+                for update in self._delta(as_object(choice.get("delta"))):
+                    self.begun = True
+                    yield update
+                self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
+
+    def take_whole(self, completion: JsonObject) -> Iterator[Update]:
+        """Take in a whole completion and give what it says."""
+        for choice in as_objects(completion.get("choices"))[:1]:
+            self._whole = isinstance(message := choice.get("message"), dict)
+            delta = as_object(message)
+            calls = [{**call, "index": number} for number, call in enumerate(as_objects(delta.get("tool_calls")))]
+            completion = {**completion, "choices": [{**choice, "delta": {**delta, "tool_calls": [*calls]}}]}
+        yield from self.take(completion)
+
+    def answer(self) -> Answer | None:
+        """The answer; None until the service has said that it is complete."""
+        if self._finish_reason is None and not self._whole:
+            return None
+        contents: list[Content] = []
+        if self._thoughts:
+            contents.append(Reasoning(text=joined(self._thoughts)))
+        if self._text:
+            contents.append(Text(text=joined(self._text)))
+        if self._refusal:
+            contents.append(refused(joined(self._refusal)))
+        contents += [
+            FunctionCall(call_id=each.id, name=each.name, arguments=joined(each.arguments)) for each in self._calls
+        ]
+        message = Message(role="assistant", contents=tuple(contents))
+        return Answer(message, self._finish_reason, self._usage, self._model, self._id)
+
+    def _delta(self, delta: JsonObject) -> Iterator[Update]:
+        if thought := next(filter(None, (as_text(delta.get(name)) for name in _THOUGHTS)), ""):
+            self._thoughts.append(thought)
+            yield ReasoningDelta(thought)
+        if text := _words(delta.get("content")):
+            self._text.append(text)
+            yield TextDelta(text)
+        if refusal := as_text(delta.get("refusal")):
+            self._refusal.append(refusal)
+        for call in as_objects(delta.get("tool_calls")):
+            yield self._call(call)
+
+    def _call(self, piece: JsonObject) -> CallDelta:
+        said = as_object(piece.get("function")) or as_object(piece.get("custom"))
+        arguments = said.get("arguments", said.get("input"))
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else _as_json(arguments)
+        number = self._number(piece)
+        call = self._calls[number]
+        call.id = call.id or as_text(piece.get("id"))
+        call.name = call.name or as_text(said.get("name"))
+        call.arguments.append(text)
+        return CallDelta(number, call.id, call.name, text)
+
+    def _number(self, piece: JsonObject) -> int:
+        """Which call a piece belongs to.
+
+        Some services leave the index out or repeat it: then another id says that another call begins.
+        """
+        place, id_ = piece.get("index"), as_text(piece.get("id"))
+        for number in reversed(range(len(self._calls))):
+            call = self._calls[number]
+            if call.place == place:
+                if not id_ or not call.id or call.id == id_:
+                    return number
+                break
+        self._calls.append(_Call(place, id_, ""))
+        return len(self._calls) - 1
+
+
+def _words(content: Json) -> str:
+    """The words of a content, which a few services give as parts."""
+    if isinstance(content, list):
+        return "".join(as_text(part.get("text")) for part in as_objects(content) if part.get("type") == "text")
+    return as_text(content)
+
+
+def _as_json(arguments: Json) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _usage(usage: JsonObject) -> Usage:
+    return Usage(
+        input_tokens=as_count(usage.get("prompt_tokens")),
+        output_tokens=as_count(usage.get("completion_tokens")),
+        cached_tokens=as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens")),
+        reasoning_tokens=as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
+    )

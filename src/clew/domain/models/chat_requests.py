@@ -1,0 +1,178 @@
+"""Requests in the form of OpenAI's Chat Completions, the one that most services understand.
+
+Only what that form has words for is sent: no reasoning, no approvals, no metadata, and nothing of what the format that
+a message was imported from said beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Role, Text, only_text
+from clew.domain.models.client import Question
+from clew.domain.models.request_parts import (
+    arguments_text,
+    file_name,
+    function_name,
+    inline_base64,
+    is_name,
+    is_picture,
+    is_strict,
+    media_type,
+    media_words,
+    result_text,
+    unique_ids,
+    with_options,
+)
+
+_SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+
+
+def chat_body(question: Question) -> JsonObject:
+    """The body of a request to ``/chat/completions``."""
+    body: JsonObject = {"model": question.model, "messages": _messages(question)}
+    if question.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    **({"description": tool.description} if tool.description else {}),
+                    "parameters": tool.parameters,
+                },
+            }
+            for tool in question.tools
+        ]
+    if (wanted := question.response_format) is not None:
+        form: JsonObject = {"name": wanted.name, "schema": wanted.json_schema}
+        if is_strict(wanted.json_schema):
+            form["strict"] = True
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
+    return with_options(body, question.options)
+
+
+def _messages(question: Question) -> list[Json]:
+    said: list[Json] = []
+    if question.instructions:
+        said.append({"role": "system", "content": question.instructions})
+    waiting: list[str] = []  # the ids under which the results of the last calls are to be sent
+    for message in question.messages:
+        if (text := only_text(message)) is not None:  # by far the most
+            waiting.clear()
+            said.append(_said(message, text))
+            continue
+        results, calls = message.results, message.calls
+        said += [
+            {"role": "tool", "tool_call_id": waiting.pop(0), "content": result_text(result.result)}
+            for result in results
+            if waiting  # a result without its call cannot be said
+        ]
+        if results and len(results) == len(message.contents):
+            continue  # that was all of it
+        words = [each for each in message.contents if not isinstance(each, FunctionCall | FunctionResult)]
+        if words:
+            waiting.clear()
+        if message.role == "assistant":
+            said.append(_assistant(words, calls, question, waiting))
+            continue
+        if words or not message.contents:
+            said.append(_said(message, _content(_role(message), words) or ""))
+        if calls:
+            said.append(_assistant([], calls, question, waiting))
+    return said
+
+
+def _said(message: Message, content: Json) -> JsonObject:
+    """What somebody says."""
+    plain: JsonObject = {"role": _role(message), "content": content}
+    if message.role == "user" and message.author is not None and is_name(message.author):
+        plain["name"] = message.author
+    return plain
+
+
+def _role(message: Message) -> Role:
+    """Who speaks; a tool's words that are no result are put as the user's."""
+    return "user" if message.role == "tool" else message.role
+
+
+def _assistant(
+    words: Sequence[Content], calls: Sequence[FunctionCall], question: Question, waiting: list[str]
+) -> JsonObject:
+    plain: JsonObject = {"role": "assistant", "content": _content("assistant", words)}
+    refusals = [refusal for each in words if (refusal := refusal_of(each)) is not None]
+    if refusals:
+        plain["refusal"] = "".join(refusals)
+    if calls:
+        waiting[:] = unique_ids(calls, set())
+        plain["tool_calls"] = [
+            {
+                "id": id_,
+                "type": "function",
+                "function": {"name": function_name(call, question), "arguments": arguments_text(call)},
+            }
+            for id_, call in zip(waiting, calls, strict=True)
+        ]
+    if plain["content"] is None and not calls and not refusals:
+        plain["content"] = ""
+    return plain
+
+
+def refusal_of(content: Content) -> str | None:
+    """The words with which a model refuses, None for anything else."""
+    match content:
+        case Raw(value={"type": "refusal", "refusal": str(refusal)}):
+            return refusal
+        case _:
+            return None
+
+
+def _content(role: Role, words: Sequence[Content]) -> Json:
+    parts = [part for content in words if (part := _part(role, content)) is not None]
+    match parts:
+        case []:
+            return None
+        case [{"type": "text", "text": str(text), **rest}] if not rest:
+            return text
+        case _:
+            return [*parts]
+
+
+def _part(role: Role, content: Content) -> JsonObject | None:
+    match content:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Media() if role == "user":
+            return _media(content)
+        case Media():
+            return {"type": "text", "text": media_words(content)}
+        case Raw(value=value) if _is_part(role, value):
+            return value  # type: ignore[return-value]  # a part is an object
+        case _:
+            return None
+
+
+def _is_part(role: Role, value: Json) -> bool:
+    """Whether ``value`` is a content part of this form that one of that role may say."""
+    match value:
+        case {"type": "text", "text": str()}:
+            return True
+        case {"type": "image_url", "image_url": {"url": str()}}:
+            return role == "user"
+        case {"type": "input_audio", "input_audio": {"data": str(), "format": str()}}:
+            return role == "user"
+        case {"type": "file", "file": {"file_id": str()} | {"file_data": str()}}:
+            return role == "user"
+        case _:
+            return False
+
+
+def _media(media: Media) -> JsonObject:
+    if is_picture(media):
+        return {"type": "image_url", "image_url": {"url": media.uri}}
+    data = inline_base64(media)
+    if data is not None and (sound := _SOUNDS.get(media_type(media))) is not None:
+        return {"type": "input_audio", "input_audio": {"data": data, "format": sound}}
+    if data is not None and not media_type(media).startswith(("audio/", "video/")):
+        return {"type": "file", "file": {"filename": file_name(media), "file_data": media.uri}}
+    return {"type": "text", "text": media_words(media)}

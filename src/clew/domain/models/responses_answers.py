@@ -1,0 +1,235 @@
+"""Answers in the form of OpenAI's Responses, whole or as events, and the service's items as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Content, FunctionCall, Media, Message, Raw, Reasoning, Role, Text
+from clew.domain.models.answer_parts import as_count, as_object, as_objects, as_text, joined, refused
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    ReasoningDelta,
+    ServiceBound,
+    ServiceReference,
+    TextDelta,
+    Update,
+    Usage,
+)
+
+_REASONS = {"max_output_tokens": "length", "max_tokens": "length"}
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "developer"}
+
+
+class ResponsesAnswer:
+    """Puts an answer together, and says under which id the service keeps it.
+
+    ``body`` is the request's: it says whether the service keeps the answer, and in which conversation. Attributes:
+    ``begun``, whether some of the answer came, and ``failure``, the error that the service sent in its place.
+    """
+
+    def __init__(self, body: JsonObject) -> None:
+        self.begun = False
+        self.failure: Json = None
+        self._kept = body.get("store") is not False
+        self._conversing = body.get("conversation") is not None
+        self._bound = self._conversing
+        self._calls: dict[Json, _Call] = {}
+        self._items: list[JsonObject] = []
+        self._response: JsonObject | None = None
+
+    def take(self, event: JsonObject) -> Iterator[Update]:
+        """Take in an event of a stream and give what it adds."""
+        match event:
+            case {"type": "error"} | {"type": "response.failed"}:
+                self._fail(event)
+            case {"type": "response.completed" | "response.incomplete", "response": dict(response)}:
+                yield from self._bind(response)
+                self._complete(response)
+            case {"type": "response.output_text.delta", "delta": str(text)} if text:
+                self.begun = True
+                yield TextDelta(text)
+            case {
+                "type": "response.reasoning_summary_text.delta" | "response.reasoning_text.delta",
+                "delta": str(text),
+            } if text:
+                self.begun = True
+                yield ReasoningDelta(text)
+            case {"type": "response.function_call_arguments.delta", "delta": str(text)}:
+                yield from self._call(event, {}, text)
+            case {"type": "response.output_item.added", "item": dict(item)}:
+                yield from self._call(event, item, "")
+            case {"type": "response.output_item.done", "item": dict(item)}:
+                self._items.append(item)
+                yield from self._call(event, item, None)
+            case {"response": dict(response)}:  # created, queued, in progress
+                self.begun = self.begun or self._conversing  # what was asked may be in the conversation by now
+                yield from self._bind(response)
+            case {"type": _}:
+                pass
+            case _:
+                self.failure = event.get("error") or None
+
+    def take_whole(self, response: JsonObject) -> Iterator[Update]:
+        """Take in a whole response and give what it says."""
+        yield from self._bind(response)
+        if response.get("error") or response.get("status") in {"failed", "cancelled"}:
+            self._fail({"response": response})
+            return
+        if not isinstance(response.get("output"), list) or response.get("status") in {"queued", "in_progress"}:
+            return
+        self._complete(response)
+        number = 0
+        for content in _contents(as_objects(response.get("output"))):
+            match content:
+                case Text(text=text) if text:
+                    yield TextDelta(text)
+                case Reasoning(text=text) if text:
+                    yield ReasoningDelta(text)
+                case FunctionCall(call_id=call_id, name=name, arguments=arguments):
+                    yield CallDelta(number, call_id, name, arguments)
+                    number += 1
+
+    def answer(self) -> Answer | None:
+        """The answer; None until the service has said that it is complete."""
+        if self._response is None:
+            return None
+        items = as_objects(self._response.get("output")) or self._items
+        message = Message(role="assistant", contents=tuple(_contents(items)))
+        return Answer(
+            message,
+            _finish_reason(self._response, message),
+            _usage(self._response.get("usage")),
+            as_text(self._response.get("model")) or None,
+            as_text(self._response.get("id")) or None,
+        )
+
+    def _complete(self, response: JsonObject) -> None:
+        self.begun = True
+        self._response = response
+
+    def _fail(self, event: JsonObject) -> None:
+        response = as_object(event.get("response"))
+        self.failure = (
+            event.get("error") or response.get("error") or {name: event.get(name) for name in ("code", "message")}
+        )
+
+    def _bind(self, response: JsonObject) -> Iterator[Update]:
+        if self._bound or not self._kept or response.get("store") is False:
+            return
+        if conversation := as_text(as_object(response.get("conversation")).get("id")):
+            self._bound = True
+            yield ServiceBound(ServiceReference(kind="conversation", id=conversation))
+        elif id_ := as_text(response.get("id")):
+            self._bound = True
+            yield ServiceBound(ServiceReference(kind="response", id=id_))
+
+    def _call(self, event: JsonObject, item: JsonObject, piece: str | None) -> Iterator[Update]:
+        """A piece of a call's arguments; None for what is left of them when its item is done."""
+        self.begun = True
+        if item and item.get("type") != "function_call":
+            return
+        place = event.get("output_index")
+        call = self._calls.setdefault(place if isinstance(place, int) else None, _Call(len(self._calls)))
+        call.id, call.name = call.id or as_text(item.get("call_id")), call.name or as_text(item.get("name"))
+        text = as_text(item.get("arguments"))[call.given :] if piece is None else piece
+        call.given += len(text)
+        if text or piece is not None:
+            yield CallDelta(call.number, call.id, call.name, text)
+
+
+class _Call:
+    """A function call of a stream: its number, and how many characters of its arguments were given."""
+
+    __slots__ = ("given", "id", "name", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number, self.id, self.name, self.given = number, "", "", 0
+
+
+def item_messages(items: Sequence[JsonObject]) -> list[Message]:
+    """The messages that the items of a service's history say; what a model said in one go is one message."""
+    messages: list[Message] = []
+    said: list[JsonObject] = []
+    for item in items:
+        role = _ROLES.get(as_text(item.get("role"))) if item.get("type", "message") == "message" else None
+        if role in {None, "assistant"} and not as_text(item.get("type")).endswith("_output"):
+            said.append(item)
+            continue
+        if said:
+            messages.append(Message(role="assistant", contents=tuple(_contents(said))))
+            said = []
+        if role is not None:
+            messages.append(Message(role=role, contents=tuple(_parts(item.get("content")))))
+        elif item.get("type") == "function_call_output":
+            messages.append(Message.tool(as_text(item.get("call_id")), item.get("output")))
+        else:
+            messages.append(Message(role="tool", contents=(Raw(value=item),)))
+    if said:
+        messages.append(Message(role="assistant", contents=tuple(_contents(said))))
+    return messages
+
+
+def bare(content: Content) -> Content:
+    """A content without the ids and states that a service gives it anew where it lists it again."""
+    match content:
+        case Reasoning(text=text):
+            return Reasoning(text=text)
+        case Raw(value=dict(item)):
+            return Raw(value={name: value for name, value in item.items() if name not in {"id", "status"}})
+        case _:
+            return content
+
+
+def _contents(items: Sequence[JsonObject]) -> Iterator[Content]:
+    """What a model said: words and calls in Clew's words, all other items as they are."""
+    for item in items:
+        match item:
+            case {"type": "reasoning"}:
+                yield Reasoning(text=_thoughts(item), data=item)
+            case {"type": "function_call", "name": str(name)}:
+                arguments = joined([as_text(item.get("arguments"))])
+                yield FunctionCall(call_id=as_text(item.get("call_id")), name=name, arguments=arguments)
+            case {"role": "assistant"}:
+                yield from _parts(item.get("content"))
+            case _:
+                yield Raw(value=item)
+
+
+def _thoughts(item: JsonObject) -> str:
+    parts = as_objects(item.get("summary")) or as_objects(item.get("content"))
+    return joined(["\n\n".join(as_text(part.get("text")) for part in parts)])
+
+
+def _parts(content: Json) -> Iterator[Content]:
+    if isinstance(content, str):
+        yield Text(text=joined([content]))
+    for part in as_objects(content):
+        match part:
+            case {"type": "output_text" | "input_text" | "text", "text": str(text)}:
+                yield Text(text=joined([text]))
+            case {"type": "refusal", "refusal": str(refusal)}:
+                yield refused(joined([refusal]))
+            case {"type": "input_image", "image_url": str(uri)}:
+                yield Media(uri=uri)
+            case _:
+                yield Raw(value=part)
+
+
+def _finish_reason(response: JsonObject, message: Message) -> str:
+    if response.get("status") == "incomplete":
+        reason = as_text(as_object(response.get("incomplete_details")).get("reason")) or "incomplete"
+        return _REASONS.get(reason, reason)
+    return "tool_calls" if message.calls else "stop"
+
+
+def _usage(usage: Json) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    return Usage(
+        input_tokens=as_count(usage.get("input_tokens")),
+        output_tokens=as_count(usage.get("output_tokens")),
+        cached_tokens=as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens")),
+        reasoning_tokens=as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens")),
+    )

@@ -1,0 +1,244 @@
+"""Requests in the form of OpenAI's Responses: the history as a flat list of items.
+
+Items that came from that service and that Clew has no words for go back unchanged: reasoning, and what ``Raw`` holds.
+Parts of other services' forms are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Role, Text
+from clew.domain.models.chat_requests import refusal_of
+from clew.domain.models.client import Question
+from clew.domain.models.request_parts import (
+    arguments_text,
+    file_name,
+    function_name,
+    inline_base64,
+    is_picture,
+    is_strict,
+    media_type,
+    media_words,
+    result_text,
+    unique_ids,
+    with_options,
+)
+
+_ITEMS = frozenset(
+    {
+        "additional_tools",
+        "compaction",
+        "compaction_trigger",
+        "configuration_update",
+        "item_reference",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "tool_search_output",
+    }
+)
+"""Types of the service's items that do not end as calls and their outputs do."""
+_OTHERS = frozenset(
+    {
+        "custom",
+        "file",
+        "function",
+        "image",
+        "image_url",
+        "input_audio",
+        "input_file",
+        "input_image",
+        "input_text",
+        "mcp_tool_use",
+        "message",
+        "output_text",
+        "refusal",
+        "server_tool_call",
+        "server_tool_use",
+        "text",
+        "tool_call",
+        "tool_use",
+    }
+)
+"""Types of content parts, and of what other services put into a message with an id as items have one."""
+
+
+def responses_body(question: Question) -> JsonObject:
+    """The body of a request to ``/responses``."""
+    body: JsonObject = {"model": question.model, "input": _items(question)}
+    if question.instructions:
+        body["instructions"] = question.instructions
+    if question.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                **({"description": tool.description} if tool.description else {}),
+                "parameters": tool.parameters,
+                "strict": is_strict(tool.parameters),
+            }
+            for tool in question.tools
+        ]
+    options = question.options or {}
+    if (wanted := question.response_format) is not None:
+        form: JsonObject = {
+            "type": "json_schema",
+            "name": wanted.name,
+            "schema": wanted.json_schema,
+            "strict": is_strict(wanted.json_schema),
+        }
+        more = options.get("text")
+        body["text"] = {**(more if isinstance(more, dict) else {}), "format": form}
+        options = {name: value for name, value in options.items() if name != "text"}
+    if (service := question.service) is not None:
+        body["previous_response_id" if service.kind == "response" else "conversation"] = service.id
+    return with_options(body, options)
+
+
+def is_item(value: Json) -> bool:
+    """Whether ``value`` has the shape of an item of this service, one that Clew has no words for."""
+    match value:
+        case {"type": str(kind)} if kind in _OTHERS:
+            return False
+        case {"type": str(kind)} if kind in _ITEMS or kind.endswith(("_call", "_call_output")):
+            return True
+        case {"type": str(kind), "id": str()}:  # a newer one: what it gives out has an id
+            return bool(kind)
+        case _:
+            return False
+
+
+def _items(question: Question) -> list[Json]:
+    items: list[Json] = []
+    taken: set[str] = set()  # one list for all: an id that recurs in it would pair with two results
+    waiting: list[str] = []
+    for message in question.messages:
+        for result in message.results:
+            # The calls of a service's own history are not among the messages: then the result's id is right.
+            id_ = waiting.pop(0) if waiting else result.call_id
+            items.append({"type": "function_call_output", "call_id": id_, "output": result_text(result.result)})
+        rest = [each for each in message.contents if not isinstance(each, FunctionResult)]
+        if message.contents and not rest:
+            continue
+        if message.calls:
+            waiting = unique_ids(message.calls, taken)
+        said = list(_said(message, rest, waiting, question))
+        items += said or [_words(message.role, [])]
+    return items
+
+
+def _said(message: Message, contents: Sequence[Content], ids: Sequence[str], question: Question) -> Iterator[Json]:
+    """The items of a message in order; words that stand together are one item."""
+    call_ids = iter(ids)
+    words: list[Content] = []
+    last = max((n for n, each in enumerate(contents) if _is_followed(each)), default=-1)
+    for number, content in enumerate(contents):
+        if (item := _item(content, call_ids, question)) is None:
+            if _part(message.role, content) is not None:
+                words.append(content)
+            continue
+        if isinstance(content, Reasoning) and number > last:
+            continue  # the service refuses reasoning that nothing came of
+        if words:
+            yield _words(message.role, words)
+            words = []
+        yield item
+    if words:
+        yield _words(message.role, words)
+
+
+def _is_followed(content: Content) -> bool:
+    return isinstance(content, Text | FunctionCall) or (
+        isinstance(content, Raw) and (is_item(content.value) or refusal_of(content) is not None)
+    )
+
+
+def _item(content: Content, ids: Iterator[str], question: Question) -> Json:
+    """The item that a content is by itself, None for words and for what cannot be said."""
+    match content:
+        case FunctionCall():
+            name = function_name(content, question)
+            return {"type": "function_call", "call_id": next(ids), "name": name, "arguments": arguments_text(content)}
+        case Reasoning(data={"type": "reasoning"} as data):
+            return data
+        case Raw(value=value) if is_item(value):
+            return value
+        case _:
+            return None
+
+
+def _words(role: Role, words: Sequence[Content]) -> JsonObject:
+    speaker: Role = "user" if role == "tool" else role
+    parts = [part for content in words if (part := _part(role, content)) is not None]
+    match parts:
+        case []:
+            return {"role": speaker, "content": ""}
+        case [{"type": "input_text" | "output_text", "text": str(text), **rest}] if not rest:
+            return {"role": speaker, "content": text}
+        case _:
+            return {"role": speaker, "content": [*parts]}
+
+
+def _part(role: Role, content: Content) -> JsonObject | None:
+    kind = "output_text" if role == "assistant" else "input_text"
+    match content:
+        case Text(text=text):
+            return {"type": kind, "text": text}
+        case Media() if role == "user":
+            return _media(content)
+        case Media():
+            return {"type": kind, "text": media_words(content)}
+        case Raw(value=value) if role == "assistant":
+            refusal = refusal_of(content)
+            return {"type": "refusal", "refusal": refusal} if refusal is not None else _text_of(kind, value)
+        case Raw(value=value):
+            return _text_of(kind, value) or (_input_part(value) if role == "user" else None)
+        case _:
+            return None
+
+
+def _text_of(kind: str, value: Json) -> JsonObject | None:
+    match value:
+        case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+            return {"type": kind, "text": text}
+        case _:
+            return None
+
+
+def _input_part(value: Json) -> JsonObject | None:
+    """A content part of this form, or of Chat Completions' put into this one."""
+    if not isinstance(value, dict):
+        return None
+    match value:
+        case {"type": "input_image", "image_url": str()} | {"type": "input_image", "file_id": str()}:
+            return value
+        case {"type": "input_file", "file_id": str()} | {"type": "input_file", "file_data": str()}:
+            return value
+        case {"type": "input_file", "file_url": str()}:
+            return value
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return {"type": "input_image", "image_url": url}
+        case {"type": "file", "file": {"file_id": str(id_)}}:
+            return {"type": "input_file", "file_id": id_}
+        case {"type": "file", "file": {"file_data": str(data), "filename": str(name)}}:
+            return {"type": "input_file", "filename": name, "file_data": data}
+        case {"type": "file", "file": {"file_data": str(data)}}:
+            return {"type": "input_file", "filename": "file", "file_data": data}
+        case _:
+            return None
+
+
+def _media(media: Media) -> JsonObject:
+    if is_picture(media):
+        return {"type": "input_image", "image_url": media.uri}
+    if media_type(media).startswith(("audio/", "video/")):
+        return {"type": "input_text", "text": media_words(media)}
+    if inline_base64(media) is not None:
+        return {"type": "input_file", "filename": file_name(media), "file_data": media.uri}
+    if media.uri.startswith(("https://", "http://")):
+        return {"type": "input_file", "file_url": media.uri}
+    return {"type": "input_text", "text": media_words(media)}

@@ -1,0 +1,67 @@
+"""What an agent is made of, as blobs that events name by digest: instructions, tool schemas, the format of answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from clew.domain.chain import digest
+from clew.domain.models.client import ResponseFormat, ToolSchema
+from clew.domain.ports import Blob
+from clew.domain.runs.events import Fingerprint
+
+
+class Definitions(NamedTuple):
+    """What goes into every request of an agent, whatever was said."""
+
+    instructions: str | None = None
+    tools: tuple[ToolSchema, ...] = ()
+    response_format: ResponseFormat | None = None
+    own_tools: int | None = None
+    """How many of the tools are the agent's own, and not given to one run; None for all."""
+
+
+def blobs(definitions: Definitions) -> tuple[Blob, ...]:
+    """The stored form of definitions, in the order of the fingerprint's digests."""
+    parts = [] if definitions.instructions is None else [definitions.instructions.encode()]
+    parts += [_json(tool) for tool in definitions.tools]
+    if definitions.response_format is not None:
+        parts.append(_json(definitions.response_format))
+    return tuple(Blob(digest(part), "definition", part) for part in parts)
+
+
+def fingerprint(definitions: Definitions, client: str) -> Fingerprint:
+    """The digests of definitions, with the kind of client."""
+    names = [blob.digest.hex() for blob in blobs(definitions)]
+    instructions = names.pop(0) if definitions.instructions is not None else None
+    response_format = names.pop() if definitions.response_format is not None else None
+    own = len(names) if definitions.own_tools is None else definitions.own_tools
+    return Fingerprint(
+        client=client,
+        instructions=instructions,
+        tools=tuple(names[:own]),
+        run_tools=tuple(names[own:]),
+        response_format=response_format,
+    )
+
+
+def read_definitions(named: Fingerprint, data: Mapping[str, bytes]) -> Definitions:
+    """The definitions that a fingerprint names; ``data`` holds the bytes of each digest."""
+    return Definitions(
+        None if named.instructions is None else data[named.instructions].decode(),
+        tuple(ToolSchema.model_validate_json(data[tool]) for tool in (*named.tools, *named.run_tools)),
+        None if named.response_format is None else ResponseFormat.model_validate_json(data[named.response_format]),
+        len(named.tools),
+    )
+
+
+def changed(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """What differs between two fingerprints, in words."""
+    names = {"client": "the kind of client", "instructions": "the instructions", "tools": "the tools"}
+    return [words for name, words in names.items() if getattr(before, name) != getattr(now, name)]
+
+
+def _json(value: ToolSchema | ResponseFormat) -> bytes:
+    """JSON in the order in which it was given: a request is to come out the same, byte for byte."""
+    return json.dumps(value.model_dump(), ensure_ascii=False, separators=(",", ":")).encode()

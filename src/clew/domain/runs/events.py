@@ -1,0 +1,250 @@
+"""What happens in a run: the events that an agent leaves on a thread, one for each thing that it does.
+
+They name messages, calls and requests by version, and repeat nothing of their contents: a message is said once.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from clew.domain.json_values import JsonObject
+from clew.domain.models.client import ServiceKind, ServiceReference, Usage, Wire
+from clew.domain.values import Value
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class AgentIdentity(Value):
+    """Who runs. ``id`` is the same in every process; ``type`` is the name of the agent's class."""
+
+    id: str
+    name: str | None = None
+    type: str = "Agent"
+
+
+class Fingerprint(Value):
+    """What an agent is made of: the kind of its client, and the SHA-256, in hex, of each of its definitions.
+
+    The definitions themselves are blobs of those digests, and in no event.
+    """
+
+    client: str
+    instructions: str | None = Field(default=None, exclude_if=_is_none)
+    tools: tuple[str, ...] = ()
+    run_tools: tuple[str, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    """Of the tools that were given to this run only."""
+    response_format: str | None = Field(default=None, exclude_if=_is_none)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All digests, in a fixed order."""
+        return tuple(
+            digest
+            for digest in (self.instructions, *self.tools, *self.run_tools, self.response_format)
+            if digest is not None
+        )
+
+
+class Failure(Value):
+    """What went wrong: the class of the error, and what a model service said of it."""
+
+    kind: str
+    message: str | None = Field(default=None, exclude_if=_is_none)
+    status: int | None = Field(default=None, exclude_if=_is_none)
+    code: str | None = Field(default=None, exclude_if=_is_none)
+
+
+class RunStarted(Value):
+    """An agent began a run. The messages that it was given come next, in the same commit."""
+
+    agent: AgentIdentity
+    fingerprint: Fingerprint
+
+
+class RunResumed(Value):
+    """A run that had stopped is gone on with; ``attempt`` counts from 2."""
+
+    attempt: int
+    agent: AgentIdentity
+    fingerprint: Fingerprint
+
+
+class ServiceCall(Value):
+    """What of the history a service was sent: the messages it had not been sent before.
+
+    ``reference`` is what the request goes on from, None at the first one; ``sent`` is the version of the call up to
+    which it had everything, and ``answer`` the version of the message that it had answered then.
+    """
+
+    reference: ServiceReference | None = None
+    sent: int = 0
+    answer: int = 0
+
+
+class ModelCalled(Value):
+    """A model is asked. From this, the history and the definitions the request can be rebuilt.
+
+    ``definitions`` is the version of the event with the fingerprint. ``digest`` is the SHA-256, in hex, of the body
+    without what only asks for streaming, so that it does not depend on how the answer was transported; ``streamed``
+    says how it was.
+    """
+
+    definitions: int
+    client: str
+    wire: Wire
+    model: str
+    options: JsonObject = Field(default_factory=dict)
+    digest: str
+    service: ServiceCall | None = Field(default=None, exclude_if=_is_none)
+    streamed: bool = False
+    attempt: int = 1
+    """Counts the times that this was asked, from 1: more after a fault that may pass."""
+
+
+class ModelAnswered(Value):
+    """The model has answered ``call``, with the message at version ``message``; times are in milliseconds."""
+
+    call: int
+    message: int
+    finish_reason: str | None = Field(default=None, exclude_if=_is_none)
+    usage: Usage | None = Field(default=None, exclude_if=_is_none)
+    model: str | None = Field(default=None, exclude_if=_is_none)
+    response_id: str | None = Field(default=None, exclude_if=_is_none)
+    first_ms: int | None = Field(default=None, exclude_if=_is_none)
+    """Until the first piece of it came; None when it came whole."""
+    ms: int
+
+
+class ModelFailed(Value):
+    """The model did not answer ``call``; with ``retry_in`` it is asked again after so many seconds."""
+
+    call: int
+    error: Failure
+    retry_in: float | None = Field(default=None, exclude_if=_is_none)
+    ms: int
+
+
+class AnswerInterrupted(Value):
+    """An answer to ``call`` stopped while it was arriving; what had come is the message at ``message``, if anything.
+
+    ``reason`` is ``fault`` (the stream broke), ``cancelled`` (the caller was), ``stopped`` (the caller left the
+    stream) or ``crashed`` (the process ended, and somebody else says so).
+    """
+
+    call: int
+    message: int | None = Field(default=None, exclude_if=_is_none)
+    reason: Literal["fault", "cancelled", "stopped", "crashed"]
+    error: Failure | None = Field(default=None, exclude_if=_is_none)
+
+
+class ToolStarted(Value):
+    """The ``index``-th content of the message at ``message``, a function call, is carried out."""
+
+    message: int
+    index: int
+
+
+class ToolFinished(Value):
+    """The call was carried out, with the result in the message at ``result``."""
+
+    message: int
+    index: int
+    result: int
+    ms: int
+
+
+class ToolFailed(Value):
+    """The call was not carried out, or failed; what the model is told is the message at ``result``.
+
+    ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected`` or ``stopped``.
+    """
+
+    message: int
+    index: int
+    result: int
+    reason: str
+    kind: str | None = Field(default=None, exclude_if=_is_none)
+    """The class of what was raised."""
+    ms: int = 0
+
+
+class ApprovalRequested(Value):
+    """The call waits for somebody's approval: before it is carried out, or because nobody knows whether it was."""
+
+    message: int
+    index: int
+    reason: Literal["approval", "outcome-unknown"]
+
+
+class ApprovalGiven(Value):
+    """Somebody decided about the request at version ``request``."""
+
+    request: int
+    approved: bool
+    reason: str | None = Field(default=None, exclude_if=_is_none)
+
+
+class RunCompleted(Value):
+    """The agent has answered."""
+
+    finish_reason: str | None = Field(default=None, exclude_if=_is_none)
+
+
+class RunFailed(Value):
+    """The run ended with an error; what it did before stands."""
+
+    error: Failure
+
+
+class RunAbandoned(Value):
+    """The run was given up.
+
+    ``reason`` is ``cancelled``, ``stopped`` (by leaving its stream), ``crashed``, ``superseded`` (it waited, and
+    another was to begin), ``redacted`` (with the calls that it was to carry out) or ``asked`` (by a rewind).
+    """
+
+    reason: str
+
+
+class ServiceThreadBound(Value):
+    """A service that holds the thread named its side of it."""
+
+    id: str
+    kind: ServiceKind
+
+
+RunEvent: TypeAlias = (
+    RunStarted
+    | RunResumed
+    | ModelCalled
+    | ModelAnswered
+    | ModelFailed
+    | AnswerInterrupted
+    | ToolStarted
+    | ToolFinished
+    | ToolFailed
+    | ApprovalRequested
+    | ApprovalGiven
+    | RunCompleted
+    | RunFailed
+    | RunAbandoned
+    | ServiceThreadBound
+)
+
+_REFERENCES = ("definitions", "call", "message", "result", "request")
+
+
+def placed(event: RunEvent, version: int) -> RunEvent:
+    """The event as it is at a version: a reference below 0 counts back from there.
+
+    So a decision can name what is to be recorded with it before it is known where that will lie.
+    """
+    fields = event.__dict__
+    changes = {
+        name: version + value for name in _REFERENCES if isinstance(value := fields.get(name), int) and value < 0
+    }
+    return event.model_copy(update=changes) if changes else event

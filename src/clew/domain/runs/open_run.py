@@ -1,0 +1,128 @@
+"""The run that a thread is in the middle of: what decisions need to know of it, and what may happen in it next."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clew.domain.events import Opaque, Shredded, ThreadEvent
+from clew.domain.runs.errors import ApprovalNotPendingError, RunTakenOverError
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ApprovalGiven,
+    ApprovalRequested,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunAbandoned,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+)
+
+
+class Place(NamedTuple):
+    """Where a function call is: the version of its message, and which of its contents."""
+
+    message: int
+    content: int
+
+
+class OpenRun(NamedTuple):
+    """A run between its beginning and its end.
+
+    ``call`` is the version of the model call that is not answered, 0 when there is none; ``tools`` are the calls that
+    were begun and have no outcome; ``asked`` are the approvals that are waited for, by the version of the request.
+    """
+
+    id: str
+    began: int
+    attempt: int = 1
+    call: int = 0
+    tools: tuple[Place, ...] = ()
+    asked: tuple[tuple[int, Place], ...] = ()
+
+
+def holder_of(run: OpenRun) -> str:
+    """Who carries out this attempt of the run, to leases."""
+    return f"{run.id}/{run.attempt}"
+
+
+def run_after(
+    run: OpenRun | None, version: int, run_id: str | None, data: ThreadEvent | Opaque | Shredded
+) -> OpenRun | None:
+    """The open run after an event of its thread, recorded at ``version`` under ``run_id``."""
+    match data:
+        case RunStarted():
+            return OpenRun(run_id or "", version)
+        case RunCompleted() | RunFailed() | RunAbandoned():
+            return None
+    return None if run is None else _going_on(run, version, data)
+
+
+def _going_on(run: OpenRun, version: int, data: ThreadEvent | Opaque | Shredded) -> OpenRun:
+    match data:
+        case RunResumed(attempt=attempt):
+            return run._replace(attempt=attempt)
+        case ModelCalled():
+            return run._replace(call=version)
+        case ModelAnswered() | ModelFailed() | AnswerInterrupted():
+            return run._replace(call=0)
+        case ToolStarted(message=message, index=index):
+            place = Place(message, index)
+            return run if place in run.tools else run._replace(tools=(*run.tools, place))
+        case ToolFinished(message=message, index=index) | ToolFailed(message=message, index=index):
+            return run._replace(tools=_without(run.tools, Place(message, index)))
+        case ApprovalRequested(message=message, index=index):
+            place = Place(message, index)
+            return run._replace(tools=_without(run.tools, place), asked=(*run.asked, (version, place)))
+        case ApprovalGiven(request=request):
+            return run._replace(asked=tuple(each for each in run.asked if each[0] != request))
+        case _:
+            return run
+
+
+def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, step: ThreadEvent) -> None:
+    """Raise unless ``step`` may come next, for whoever carries out this attempt of the run.
+
+    RunTakenOverError when the run is not theirs any more; ApprovalNotPendingError for an approval that nobody waits
+    for, and so for one that was given before.
+    """
+    if isinstance(step, ApprovalGiven):
+        asked = () if run is None or run.id != run_id else run.asked
+        if all(version != step.request for version, _ in asked):
+            raise ApprovalNotPendingError(thread_id, step.request)
+        return
+    if isinstance(step, RunStarted):
+        allowed = run is None
+    elif run is None or run.id != run_id:
+        allowed = False
+    elif isinstance(step, RunResumed):
+        allowed = step.attempt == run.attempt + 1
+    else:
+        allowed = attempt == run.attempt and _fits(run, step)
+    if not allowed:
+        raise RunTakenOverError(thread_id, run_id)
+
+
+def _fits(run: OpenRun, step: ThreadEvent) -> bool:
+    match step:
+        case ModelCalled():
+            return run.call == 0 and not run.asked
+        case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
+            return run.call == call != 0
+        case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
+            return all(place != Place(message, index) for _, place in run.asked)  # what is asked for waits
+        case ToolFinished(message=message, index=index):
+            return Place(message, index) in run.tools
+        case RunCompleted():
+            return run.call == 0 and not run.tools and not run.asked
+        case _:
+            return True
+
+
+def _without(places: tuple[Place, ...], gone: Place) -> tuple[Place, ...]:
+    return tuple(place for place in places if place != gone)

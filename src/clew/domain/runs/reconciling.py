@@ -1,0 +1,55 @@
+"""What a service holds of a thread, beside the record of it: both as the service would say them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from clew.domain.differences.diff import Diff, diff
+from clew.domain.history import History, HistoryMessage
+from clew.domain.messages import Message
+from clew.domain.models.answer_parts import as_objects
+from clew.domain.models.client import Question
+from clew.domain.models.requests import request_body
+from clew.domain.models.responses_answers import bare, item_messages
+
+
+def reconciled(record: History, held: Sequence[Message]) -> Diff:
+    """The difference of the record, ``a``, from the messages that a service holds, ``b``.
+
+    A service knows no authors, no metadata and no results but as text, so what is recorded is put into the service's
+    items and read back before it is compared; what an assistant says in one go is one message, and has the version of
+    the last. ``b`` counts messages where ``a`` has versions. A redacted message is equal to nothing that is held.
+    """
+    ours = History(record.thread_id, record.version, tuple(_joined(_as_held(record))))
+    said = (HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1))
+    theirs = tuple(_joined(said))
+    return diff(ours, History(record.thread_id, len(held), theirs))
+
+
+def _bare(message: Message) -> Message:
+    return Message(role=message.role, contents=tuple(bare(content) for content in message.contents))
+
+
+def _as_held(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    for said in record:
+        if said.message is None:
+            yield said
+            continue
+        items = request_body("openai-responses", Question("", (said.message,)))["input"]
+        for message in item_messages(as_objects(items)):
+            yield said._replace(role=message.role, message=_bare(message))
+
+
+def _joined(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    """The messages, with what an assistant says in one go as one."""
+    last: HistoryMessage | None = None
+    for said in messages:
+        if last is None or last.message is None or said.message is None or not last.role == said.role == "assistant":
+            if last is not None:
+                yield last
+            last = said
+            continue
+        contents = (*last.message.contents, *said.message.contents)
+        last = said._replace(message=Message(role="assistant", contents=contents))
+    if last is not None:
+        yield last

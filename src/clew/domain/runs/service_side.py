@@ -1,0 +1,121 @@
+"""What the service that holds a thread knows of it: what it calls it, and what it has been sent."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from clew.domain.events import Event, HistoryRewound
+from clew.domain.models.client import ServiceReference
+from clew.domain.path import spans
+from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
+
+
+class Bound(NamedTuple):
+    """A name that the service gave, where that was recorded, and in which stream.
+
+    ``given`` is true of one that the thread was begun with: the service has what was said under it.
+    """
+
+    version: int
+    stream: str
+    reference: ServiceReference
+    given: bool = False
+
+
+class ServiceSide(NamedTuple):
+    """The service's side of a thread at a version.
+
+    ``bound`` are the names on the path, oldest first; ``call`` is what the next request goes on from: a chain of
+    responses from the last one that was complete. ``left`` is true of a conversation that holds what is not on the
+    path, or that another thread goes on writing into: it can not be gone on with from here.
+    """
+
+    bound: tuple[Bound, ...] = ()
+    call: ServiceCall = ServiceCall()
+    left: bool = False
+
+
+class _Lineage:
+    """What of the events of a lineage matters to the service's side."""
+
+    def __init__(self, events: Iterable[Event], after_cuts: Iterable[Event]) -> None:
+        self.bound: list[Bound] = []
+        self.calls: dict[int, ServiceReference | None] = {}
+        self.answers: list[ModelAnswered] = []
+        rewinds: dict[int, int] = {}
+        failed: set[int] = set()
+        version = 0
+        for event in events:
+            version = event.version
+            match event.data:
+                case HistoryRewound(to=to):
+                    rewinds[version] = to
+                case ServiceThreadBound(id=id_, kind=kind):
+                    reference = ServiceReference(kind=kind, id=id_)
+                    self.bound.append(Bound(version, event.stream, reference, event.run_id is None))
+                case ModelCalled(service=service):
+                    self.calls[version] = None if service is None else service.reference
+                case ModelFailed(call=call):
+                    failed.add(call)
+                case ModelAnswered():
+                    self.answers.append(event.data)
+        self.answers += [event.data for event in after_cuts if isinstance(event.data, ModelAnswered)]
+        self.calls = {at: reference for at, reference in self.calls.items() if at not in failed}
+        self.on_path = _on_path(spans(rewinds, version))
+
+
+def service_side(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceSide:
+    """The service's side of the thread whose stream is ``stream``, from the events of its lineage.
+
+    An answer counts where its message is on the path, though the path may have been left right after that and before
+    the event that says whose answer it is. ``after_cuts`` are those that come right after the cuts of forks.
+    """
+    found = _Lineage(events, after_cuts)
+    bound = tuple(each for each in found.bound if found.on_path(each.version))
+    if not bound:
+        return ServiceSide()
+    answers = [answer for answer in found.answers if found.on_path(answer.message)]
+    last = bound[-1]
+    if last.reference.kind == "conversation":
+        into = {at for at, reference in found.calls.items() if reference == last.reference}
+        holds = (*into, *(answer.message for answer in found.answers if answer.call in into))
+        left = last.stream != stream or not all(map(found.on_path, holds))
+        return ServiceSide(bound, _conversation(last, answers, found.calls), left)
+    return ServiceSide(bound, _chain(bound, answers))
+
+
+def _conversation(
+    last: Bound, answers: Sequence[ModelAnswered], calls: dict[int, ServiceReference | None]
+) -> ServiceCall:
+    """It has what it was asked until its last answer; a request that was cut may not have come to it."""
+    for answer in reversed(answers):
+        into = calls.get(answer.call)
+        named = into is None and answer.call < last.version < answer.message  # it named itself as it answered
+        if into == last.reference or named:
+            return ServiceCall(reference=last.reference, sent=answer.call, answer=answer.message)
+    return ServiceCall(reference=last.reference, sent=last.version if last.given else 0)
+
+
+def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceCall:
+    """The newest response that was complete, else the one that the thread was begun with."""
+    complete = {answer.response_id: answer for answer in answers if answer.response_id is not None}
+    for each in reversed(bound):
+        answer = complete.get(each.reference.id)
+        if answer is not None:
+            return ServiceCall(reference=each.reference, sent=answer.call, answer=answer.message)
+        if each.given:
+            return ServiceCall(reference=each.reference, sent=each.version)
+    return ServiceCall()
+
+
+def _on_path(path: Sequence[tuple[int, int]]) -> Callable[[int], bool]:
+    """Whether a version is on a path of spans."""
+    starts = [first for first, _ in path]
+
+    def on_path(at: int) -> bool:
+        index = bisect_right(starts, at) - 1
+        return index >= 0 and at <= path[index][1]
+
+    return on_path

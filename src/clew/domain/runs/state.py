@@ -1,0 +1,200 @@
+"""A run as its events tell it, and what is to be done next: the same for one that just began and one taken up again."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, TypeAlias
+
+from clew.domain.events import Event
+from clew.domain.history import HistoryMessage, as_message
+from clew.domain.messages import FunctionCall, Message
+from clew.domain.models.client import Usage
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ApprovalGiven,
+    ApprovalRequested,
+    Fingerprint,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunResumed,
+    RunStarted,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+)
+from clew.domain.runs.open_run import Place
+
+CallStatus: TypeAlias = Literal["new", "asked", "approved", "rejected", "started", "done"]
+
+
+class CallState(NamedTuple):
+    """A function call of the newest answer, and how far it is.
+
+    ``request`` is the version of the approval that was asked for, ``why`` its reason, and ``said`` what whoever
+    rejected it gave as theirs.
+    """
+
+    place: Place
+    call: FunctionCall
+    status: CallStatus = "new"
+    request: int = 0
+    why: Literal["approval", "outcome-unknown"] = "approval"
+    said: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a run has done so far.
+
+    ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
+    answer, 0 if there is none, and ``tries`` how often it was asked. ``added`` are the messages that the run added,
+    without its inputs. ``asked`` is what the model was asked last. ``answered`` is true when the newest answer calls no
+    function.
+    """
+
+    run_id: str
+    attempt: int = 1
+    began: int = 0
+    definitions: int = 0
+    fingerprint: Fingerprint | None = None
+    called: int = 0
+    tries: int = 0
+    rounds: int = 0
+    calls: tuple[CallState, ...] = ()
+    added: tuple[HistoryMessage, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str | None = None
+    answered: bool = False
+    asked: ModelCalled | None = None
+
+
+def fold(run_id: str, events: Iterable[Event]) -> RunState:
+    """The state of a run after events of its thread, from its beginning on; those of others are passed by."""
+    state = RunState(run_id)
+    for event in events:
+        if event.run_id == run_id:
+            state = after(state, event)
+    return state
+
+
+def after(state: RunState, event: Event) -> RunState:
+    """The state after one more event of the run."""
+    said = as_message(event)
+    if said is not None:
+        return replace(state, added=(*state.added, said)) if state.asked is not None else state
+    data = event.data
+    match data:
+        case RunStarted():
+            return replace(state, began=event.version, definitions=event.version, fingerprint=data.fingerprint)
+        case RunResumed():
+            again = replace(state, attempt=data.attempt, tries=0)
+            return replace(again, definitions=event.version, fingerprint=data.fingerprint)
+        case ModelCalled():
+            return replace(state, called=event.version, tries=data.attempt, answered=False, calls=(), asked=data)
+        case ModelFailed() | AnswerInterrupted():
+            return replace(state, called=0)
+        case ModelAnswered():
+            return _answered(state, data)
+        case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
+            return replace(state, calls=_moved(state.calls, event.version, data))
+        case _:
+            return state
+
+
+def _answered(state: RunState, data: ModelAnswered) -> RunState:
+    message = next((said.message for said in state.added if said.version == data.message), None)
+    calls = () if message is None else calls_of(message, data.message)
+    return replace(
+        state,
+        called=0,
+        tries=0,
+        rounds=state.rounds + 1,
+        calls=calls,
+        answered=not calls,
+        finish_reason=data.finish_reason,
+        usage=state.usage if data.usage is None else state.usage + data.usage,
+    )
+
+
+def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
+    """The function calls of an answer at a version, none of them begun."""
+    return tuple(
+        CallState(Place(version, index), content)
+        for index, content in enumerate(message.contents)
+        if isinstance(content, FunctionCall)
+    )
+
+
+_Move: TypeAlias = ToolStarted | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven
+
+
+def _moved(calls: tuple[CallState, ...], version: int, data: _Move) -> tuple[CallState, ...]:
+    """The calls, one of which is another step further. An answer may have thousands, so they are not all looked at."""
+    if isinstance(data, ApprovalGiven):
+        at = next((at for at, call in enumerate(calls) if call.request == data.request), len(calls))
+    else:
+        place = Place(data.message, data.index)
+        at = bisect_left(calls, place, key=_place)
+        if at < len(calls) and calls[at].place != place:
+            return calls
+    return (*calls[:at], *(_after(call, version, data) for call in calls[at : at + 1]), *calls[at + 1 :])
+
+
+def _place(call: CallState) -> Place:
+    return call.place
+
+
+def _after(call: CallState, version: int, data: _Move) -> CallState:
+    match data:
+        case ApprovalGiven(approved=approved, reason=reason):
+            return call._replace(status="approved" if approved else "rejected", said=reason)
+        case ToolStarted():
+            return call._replace(status="started")
+        case ApprovalRequested(reason=why):
+            return call._replace(status="asked", request=version, why=why)
+        case _:
+            return call._replace(status="done")
+
+
+class Rule(NamedTuple):
+    """What a tool says of itself, as far as the order of things depends on it."""
+
+    approval: bool = False
+    idempotent: bool = False
+
+
+class CallPlan(NamedTuple):
+    """What is to be done about function calls: which to carry out, which to ask about, and which to refuse."""
+
+    start: tuple[CallState, ...] = ()
+    ask: tuple[tuple[CallState, Literal["approval", "outcome-unknown"]], ...] = ()
+    refuse: tuple[CallState, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.start or self.ask or self.refuse)
+
+
+def plan_calls(calls: Iterable[CallState], rules: Mapping[str, Rule], *, orphaned: bool = False) -> CallPlan:
+    """What is to be done about the calls of an answer.
+
+    ``orphaned`` says that whoever started calls is gone: one that may be repeated is, and about any other somebody is
+    asked, because nobody knows whether it was carried out. A tool that is not known has no rule: it is started, and
+    that fails.
+    """
+    start: list[CallState] = []
+    ask: list[tuple[CallState, Literal["approval", "outcome-unknown"]]] = []
+    refuse: list[CallState] = []
+    for call in calls:
+        rule = rules.get(call.call.name, Rule())
+        if call.status == "new" and rule.approval:
+            ask.append((call, "approval"))
+        elif call.status in {"new", "approved"} or (call.status == "started" and orphaned and rule.idempotent):
+            start.append(call)
+        elif call.status == "started" and orphaned:
+            ask.append((call, "outcome-unknown"))
+        elif call.status == "rejected":
+            refuse.append(call)
+    return CallPlan(tuple(start), tuple(ask), tuple(refuse))

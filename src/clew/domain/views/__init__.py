@@ -1,0 +1,1 @@
+"""Views: what there is to find, to list and to step through."""

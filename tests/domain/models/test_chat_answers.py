@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.strategies import texts
+
+from clew.domain.messages import FunctionCall, Message, Raw, Reasoning, Text
+from clew.domain.models.chat_answers import ChatAnswer
+from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, Update, Usage
+
+USAGE: Any = {
+    "prompt_tokens": 9,
+    "completion_tokens": 4,
+    "total_tokens": 13,
+    "prompt_tokens_details": {"cached_tokens": 2},
+    "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None},
+}
+CALLS = st.lists(st.fixed_dictionaries({"id": texts, "name": st.just("f") | texts, "arguments": texts}), max_size=3)
+
+
+def chunk(delta: Any, finish_reason: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return {"id": "c1", "model": "m-1", "object": "chat.completion.chunk", "choices": [choice]}
+
+
+def streamed(*chunks: Any) -> tuple[list[Update], Answer | None]:
+    reader = ChatAnswer()
+    return [update for each in chunks for update in reader.take(each)], reader.answer()
+
+
+def whole(message: Any, **more: Any) -> Answer | None:
+    reader = ChatAnswer()
+    choice = {"index": 0, "message": message, "finish_reason": "stop", **more}
+    for _ in reader.take_whole({"id": "c1", "model": "m-1", "choices": [choice], "usage": USAGE}):
+        pass
+    return reader.answer()
+
+
+def pieces(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+@given(thought=texts, text=texts, refusal=texts, calls=CALLS, size=st.integers(1, 3))
+def test_an_answer_is_the_same_in_chunks_and_whole(
+    thought: str, text: str, refusal: str, calls: list[dict[str, str]], size: int
+) -> None:
+    chunks = [chunk({"role": "assistant", "content": ""})]
+    chunks += [chunk({"reasoning_content": piece}) for piece in pieces(thought, size)]
+    chunks += [chunk({"content": piece}) for piece in pieces(text, size)]
+    chunks += [chunk({"refusal": piece}) for piece in pieces(refusal, size)]
+    for number, call in enumerate(calls):
+        begun = {"index": number, "id": call["id"], "function": {"name": call["name"], "arguments": ""}}
+        chunks.append(chunk({"tool_calls": [begun]}))
+    for number, call in enumerate(calls):
+        for piece in pieces(call["arguments"], size):
+            chunks.append(chunk({"tool_calls": [{"index": number, "function": {"arguments": piece}}]}))
+    chunks += [chunk({}, "stop"), {"id": "c1", "choices": [], "usage": USAGE}]
+    updates, answer = streamed(*chunks)
+    said = {
+        "role": "assistant",
+        "content": text,
+        "reasoning_content": thought,
+        "refusal": refusal or None,
+        "tool_calls": [
+            {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
+            for call in calls
+        ],
+    }
+    assert answer == whole(said)
+    assert answer is not None
+    assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == answer.message.text
+    assert "".join(each.text for each in updates if isinstance(each, ReasoningDelta)) == thought
+    given_arguments = dict.fromkeys(range(len(calls)), "")
+    for each in updates:
+        if isinstance(each, CallDelta):
+            given_arguments[each.index] += each.arguments
+    assert list(given_arguments.values()) == [call["arguments"] for call in calls]
+
+
+def test_says_everything_of_an_answer() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = {"role": "assistant", "content": "Hi", "refusal": "No.", "reasoning": "Hm.", "tool_calls": [call]}
+    assert whole(said, finish_reason="tool_calls") == Answer(
+        Message(
+            role="assistant",
+            contents=(
+                Reasoning(text="Hm."),
+                Text(text="Hi"),
+                Raw(value={"type": "refusal", "refusal": "No."}),
+                FunctionCall(call_id="a", name="f", arguments="{}"),
+            ),
+        ),
+        "tool_calls",
+        Usage(input_tokens=9, output_tokens=4, cached_tokens=2, reasoning_tokens=1),
+        "m-1",
+        "c1",
+    )
+
+
+def test_an_answer_without_a_finish_reason_is_not_complete() -> None:
+    assert streamed(chunk({"content": "Hel"}), chunk({"content": "lo"}))[1] is None
+    assert streamed(chunk({"content": "Hello"}, "stop"))[1] is not None
+
+
+def test_what_is_no_completion_is_no_answer() -> None:
+    bodies: list[Any] = [{}, {"choices": []}, {"choices": [{"text": "Hi"}]}, {"choices": "Hi"}, {"choices": [7]}]
+    for body in bodies:
+        reader = ChatAnswer()
+        list(reader.take_whole(body))
+        assert reader.answer() is None
+
+
+@pytest.mark.parametrize("indexes", [(None, None), (0, 0), (0, 1)])
+def test_calls_without_an_index_of_their_own_are_told_apart_by_their_ids(indexes: tuple[int | None, ...]) -> None:
+    parts = [
+        {"index": index, "id": id_, "function": {"name": "f", "arguments": "{}"}}
+        for index, id_ in zip(indexes, "ab", strict=True)
+    ]
+    answer = streamed(*(chunk({"tool_calls": [part]}) for part in parts), chunk({}, "tool_calls"))[1]
+    assert answer is not None
+    assert [call.call_id for call in answer.message.calls] == ["a", "b"]
+    assert [call.arguments for call in answer.message.calls] == ["{}", "{}"]
+
+
+def test_arguments_that_are_no_text_become_their_json() -> None:
+    answer = whole({"content": None, "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"n": 1}}}]})
+    assert answer is not None
+    assert answer.message.calls[0].arguments == '{"n": 1}'
+
+
+def test_content_in_parts_is_text() -> None:
+    answer = whole({"content": [{"type": "text", "text": "Hel"}, {"type": "thinking"}, {"type": "text", "text": "lo"}]})
+    assert answer is not None
+    assert answer.message.text == "Hello"
+
+
+def test_a_character_that_was_cut_in_two_is_whole_again() -> None:
+    answer = streamed(chunk({"content": "\ud83e"}), chunk({"content": "\uddf6"}, "stop"))[1]
+    assert answer is not None
+    assert answer.message.text == "🧶"
+
+
+def test_only_the_first_of_several_answers_is_taken() -> None:
+    other = {"index": 1, "delta": {"content": "B"}, "finish_reason": None}
+    first = chunk({"content": "A"}, "stop")
+    answer = streamed({**first, "choices": [*first["choices"], other]})[1]
+    assert answer is not None
+    assert answer.message.text == "A"
+
+
+def test_an_error_among_the_chunks_is_kept_as_the_failure() -> None:
+    reader = ChatAnswer()
+    list(reader.take(chunk({"content": "A"})))
+    assert (reader.begun, reader.failure) == (True, None)
+    list(reader.take({"error": {"message": "Broken."}}))
+    assert reader.failure == {"message": "Broken."}

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.domain.request_checks import checked
+
+from clew.domain.formats.openai_messages import decode
+from clew.domain.messages import (
+    ApprovalRequest,
+    Content,
+    FunctionCall,
+    Media,
+    Message,
+    Raw,
+    Reasoning,
+    Role,
+    Text,
+)
+from clew.domain.models.client import Question, ToolSchema
+
+PNG = "data:image/png;base64,AAAA"
+CALL = FunctionCall(call_id="a", name="find", arguments='{"n":1}')
+
+
+def sent(*messages: Message, **asked: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = checked("openai-chat", Question("m", messages, **asked))["messages"]
+    return found
+
+
+def said(role: Role, *contents: Content) -> dict[str, Any]:
+    (found,) = sent(Message(role=role, contents=contents))
+    return found
+
+
+def test_says_a_whole_exchange_in_the_plainest_form() -> None:
+    tool = ToolSchema(name="find", description="Finds.", parameters={"type": "object"})
+    exchange = (
+        Message.user("Hi", author="ann", metadata={"x": 1}),
+        Message.assistant("Let me see.", calls=[CALL], author="Joker"),
+        Message.tool("a", {"found": True}, name="find"),
+        Message.assistant("There."),
+    )
+    body = checked("openai-chat", Question("m", exchange, "Be kind.", (tool,)))
+    assert list(body) == ["model", "messages", "tools"]
+    assert body["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi", "name": "ann"},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"n":1}'}}],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": '{"found": true}'},
+        {"role": "assistant", "content": "There."},
+    ]
+    assert body["tools"] == [
+        {"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": {"type": "object"}}}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (Media(uri="https://x/y.png"), {"type": "image_url", "image_url": {"url": "https://x/y.png"}}),
+        (Media(uri=PNG), {"type": "image_url", "image_url": {"url": PNG}}),
+        (
+            Media(uri="data:audio/mpeg;base64,AAAA"),
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}},
+        ),
+        (
+            Media(uri="data:application/pdf;base64,AAAA"),
+            {"type": "file", "file": {"filename": "file.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
+        ),
+        (
+            Media(uri="https://x/y.mp4", media_type="video/mp4"),
+            {"type": "text", "text": "[video/mp4: https://x/y.mp4]"},
+        ),
+        (Media(uri="data:video/mp4;base64,AAAA"), {"type": "text", "text": "[video/mp4, not shown here]"}),
+        (Media(uri="s3://x/y"), {"type": "text", "text": "[media: s3://x/y]"}),
+        (
+            Raw(value={"type": "file", "file": {"file_id": "file_1"}}),
+            {"type": "file", "file": {"file_id": "file_1"}},
+        ),
+    ],
+)
+def test_says_media_in_the_services_own_forms_or_in_words(part: Content, expected: object) -> None:
+    assert said("user", Text(text="See:"), part)["content"] == [{"type": "text", "text": "See:"}, expected]
+
+
+@pytest.mark.parametrize("role", ["assistant", "system", "developer"])
+def test_names_a_picture_in_words_where_none_can_be_shown(role: Role) -> None:
+    assert said(role, Media(uri=PNG)) == {"role": role, "content": "[image/png, not shown here]"}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Reasoning(text="Hm."),
+        ApprovalRequest(approval_id="1", call=CALL),
+        Raw(value={"type": "web_search_call", "id": "ws_1"}),
+        Raw(value={"type": "image_url", "image_url": {"url": PNG}}),
+        Raw(value=["a"]),
+    ],
+)
+def test_leaves_out_what_it_has_no_words_for(part: Content) -> None:
+    assert said("assistant", part) == {"role": "assistant", "content": ""}
+    assert said("assistant", part, Text(text="Yes.")) == {"role": "assistant", "content": "Yes."}
+
+
+def test_an_empty_message_is_still_one() -> None:
+    assert said("assistant") == {"role": "assistant", "content": ""}
+    assert said("user") == {"role": "user", "content": ""}
+
+
+def test_says_a_refusal_as_one() -> None:
+    refused = Raw(value={"type": "refusal", "refusal": "No."})
+    assert said("assistant", refused) == {"role": "assistant", "content": None, "refusal": "No."}
+
+
+def test_ignores_what_the_imported_format_said_beside() -> None:
+    imported = decode({"role": "user", "content": [{"type": "text", "text": "Hi"}], "weight": 1, "name": "a b"}, 1)
+    assert imported.source
+    assert sent(imported) == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("a.b/c", "a_b_c"), ("", "unnamed"), ("x" * 70, "x" * 64)])
+def test_gives_a_made_up_function_a_name_that_services_take(name: str, expected: str) -> None:
+    call = FunctionCall(call_id="a", name=name, arguments="")
+    asked, _ = sent(Message.assistant(calls=[call]), Message.tool("a", "?"))
+    assert asked["tool_calls"][0]["function"] == {"name": expected, "arguments": "{}"}
+
+
+def test_keeps_the_name_of_a_tool_that_there_is() -> None:
+    call = FunctionCall(call_id="a", name="files.read", arguments="{}")
+    tool = ToolSchema(name="files.read", parameters={})
+    asked, _ = sent(Message.assistant(calls=[call]), Message.tool("a", "?"), tools=(tool,))
+    assert asked["tool_calls"][0]["function"]["name"] == "files.read"
+
+
+def test_calls_in_a_users_message_are_the_models() -> None:
+    mixed = Message(role="user", contents=(Text(text="Hi"), CALL))
+    assert [each["role"] for each in sent(mixed, Message.tool("a", 1))] == ["user", "assistant", "tool"]

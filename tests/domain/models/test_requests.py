@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.request_checks import checked
+from tests.domain.strategies import messages, objects, optional_texts, texts
+
+from clew.domain.formats.openai_messages import decode
+from clew.domain.history import HistoryMessage
+from clew.domain.messages import FunctionCall, Message, Reasoning, Text
+from clew.domain.models.client import Question, ResponseFormat, ServiceReference, ToolSchema, Wire
+from clew.domain.models.requests import request_body, request_bytes, streamed
+from clew.domain.view import model_view
+
+WIRES: tuple[Wire, ...] = get_args(Wire)
+both_wires = pytest.mark.parametrize("wire", WIRES)
+
+
+def viewed(said: list[Message]) -> tuple[Message, ...]:
+    placed = [HistoryMessage(number, each.role, each, f"e{number}", number) for number, each in enumerate(said, 2)]
+    return model_view(placed).messages
+
+
+@both_wires
+def test_every_conversation_cut_at_every_message_gives_a_valid_request(
+    wire: Wire, corpus: list[dict[str, Any]], scale: float
+) -> None:
+    some = random.Random(4).sample(corpus, max(1, round(min(1, scale) * len(corpus))))
+    for conversation in some:
+        said = [decode(each, number) for number, each in enumerate(conversation["messages"], 1)]
+        for cut in range(1, len(said) + 1):
+            checked(wire, Question("m", viewed(said[:cut]), "Be kind."))
+
+
+@both_wires
+@given(data=st.data())
+def test_messages_of_all_contents_give_a_valid_request(wire: Wire, data: st.DataObject) -> None:
+    said = data.draw(st.lists(messages, max_size=5))
+    question = Question("m", viewed(said), data.draw(optional_texts), (), None, data.draw(st.none() | objects))
+    if question.options and not {"model", "messages", "input"}.isdisjoint(question.options):
+        return
+    checked(wire, question)
+
+
+@both_wires
+@given(said=st.lists(messages, max_size=3), instructions=optional_texts)
+def test_the_same_question_gives_the_same_bytes(wire: Wire, said: list[Message], instructions: str | None) -> None:
+    question = Question("m", viewed(said), instructions)
+    again = Question("m", tuple(Message.model_validate_json(each.model_dump_json()) for each in viewed(said)))
+    first = request_bytes(request_body(wire, question))
+    assert first == request_bytes(request_body(wire, question))
+    if not instructions:
+        assert first == request_bytes(request_body(wire, again)), "also of messages that were stored"
+
+
+@both_wires
+@given(ids=st.lists(st.sampled_from(["", "a", "a-2", "call", "call-2"]), min_size=1, max_size=5), results=texts)
+def test_ids_that_are_empty_or_recur_are_made_unique_and_results_follow_suit(
+    wire: Wire, ids: list[str], results: str
+) -> None:
+    calls = [FunctionCall(call_id=id_, name="find", arguments="{}") for id_ in ids]
+    said = [Message.assistant(calls=calls)]
+    said += [Message.tool(id_, f"{number} {results}") for number, id_ in enumerate(ids)]
+    sent = checked(wire, Question("m", tuple(said)))
+    listed: list[dict[str, Any]] = sent["messages" if wire == "openai-chat" else "input"]
+    outputs = [each.get("output", each.get("content")) for each in listed]
+    assert [each for each in outputs if each] == [f"{number} {results}" for number in range(len(ids))]
+
+
+def test_a_prefix_of_a_conversation_is_sent_as_the_same_items_later() -> None:
+    said = [
+        Message.assistant(calls=[FunctionCall(call_id="", name="f", arguments="")]),
+        Message.tool("", 1),
+        Message.assistant(calls=[FunctionCall(call_id="", name="f", arguments="")]),
+        Message.tool("", 2),
+    ]
+    for wire, place in zip(WIRES, ("messages", "input"), strict=True):
+        short: Any = request_body(wire, Question("m", tuple(said[:2])))[place]
+        long: Any = request_body(wire, Question("m", tuple(said)))[place]
+        assert long[: len(short)] == short
+
+
+@both_wires
+def test_options_come_last_and_their_tools_after_the_functions(wire: Wire) -> None:
+    tool = ToolSchema(name="find", parameters={"type": "object", "properties": {}})
+    options: Any = {"temperature": 0, "tools": [{"type": "web_search"}]}
+    body = checked(wire, Question("m", (Message.user("Hi"),), None, (tool,), None, options))
+    assert [each["type"] for each in body["tools"]] == ["function", "web_search"]
+    assert list(body)[-1] == "temperature"
+
+
+@both_wires
+def test_a_format_is_strict_only_where_its_schema_is(wire: Wire) -> None:
+    closed: Any = {
+        "type": "object",
+        "properties": {"n": {"$ref": "#/$defs/N"}},
+        "required": ["n"],
+        "additionalProperties": False,
+        "$defs": {"N": {"type": "integer"}},
+    }
+    schemas: list[tuple[Any, bool]] = [(closed, True), ({**closed, "required": []}, False), ({"type": "object"}, False)]
+    for schema, strict in schemas:
+        wanted = ResponseFormat(name="Count", json_schema=schema)
+        body = checked(wire, Question("m", (Message.user("Hi"),), response_format=wanted))
+        form = body["response_format"]["json_schema"] if wire == "openai-chat" else body["text"]["format"]
+        assert form["schema"] == schema
+        assert form.get("strict", False) is strict
+
+
+def test_a_format_leaves_the_other_options_of_text() -> None:
+    wanted = ResponseFormat(name="Count", json_schema={})
+    options: Any = {"text": {"verbosity": "low"}}
+    body = checked("openai-responses", Question("m", (Message.user("Hi"),), response_format=wanted, options=options))
+    assert body["text"]["verbosity"] == "low"
+    assert body["text"]["format"]["name"] == "Count"
+
+
+def test_a_stream_is_asked_for_at_the_end_of_the_body() -> None:
+    body = request_body("openai-chat", Question("m", (Message.user("Hi"),)))
+    asked = streamed("openai-chat", {**body, "stream_options": {"include_obfuscation": False}})
+    assert list(asked) == ["model", "messages", "stream_options", "stream"]
+    assert asked["stream_options"] == {"include_obfuscation": False, "include_usage": True}
+    assert streamed("openai-responses", {"model": "m"}) == {"model": "m", "stream": True}
+
+
+def test_bytes_are_json_without_spaces_in_utf_8() -> None:
+    question = Question("m", (Message.user("é"),))
+    said = '{"model":"m","messages":[{"role":"user","content":"é"}]}'
+    assert request_bytes(request_body("openai-chat", question)) == said.encode()
+
+
+@pytest.mark.parametrize(("kind", "place"), [("response", "previous_response_id"), ("conversation", "conversation")])
+def test_a_service_is_gone_on_from_by_its_id(kind: Any, place: str) -> None:
+    question = Question("m", (Message.tool("call_1", {"n": 1}),), service=ServiceReference(kind=kind, id="x_1"))
+    body = checked("openai-responses", question)
+    assert body[place] == "x_1"
+    assert body["input"] == [{"type": "function_call_output", "call_id": "call_1", "output": '{"n": 1}'}]
+
+
+def test_what_one_service_thought_is_not_sent_to_the_other() -> None:
+    item: Any = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "…"}
+    said = Message(role="assistant", contents=(Reasoning(text="Hm.", data=item), Text(text="Yes.")))
+    thought = Message(role="assistant", contents=(Reasoning(text="Hm."), Text(text="Yes.")))
+    chat: Any = checked("openai-chat", Question("m", (said,)))["messages"]
+    assert chat == [{"role": "assistant", "content": "Yes."}]
+    items: Any = checked("openai-responses", Question("m", (said, thought)))["input"]
+    assert json.dumps(items[0]) == json.dumps(item), "unchanged, to the order of its keys"
+    assert items[1:] == [{"role": "assistant", "content": "Yes."}] * 2

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.strategies import texts
+
+from clew.domain.messages import FunctionCall, Media, Message, Raw, Reasoning, Text
+from clew.domain.models.client import (
+    Answer,
+    CallDelta,
+    Question,
+    ReasoningDelta,
+    ServiceBound,
+    ServiceReference,
+    TextDelta,
+    Update,
+    Usage,
+)
+from clew.domain.models.requests import request_body
+from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
+
+SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+USAGE: Any = {
+    "input_tokens": 9,
+    "input_tokens_details": {"cached_tokens": 2},
+    "output_tokens": 4,
+    "output_tokens_details": {"reasoning_tokens": 1},
+    "total_tokens": 13,
+}
+
+
+def thought(text: str) -> Any:
+    return {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": text}]}
+
+
+def words(text: str) -> Any:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+
+
+def call(id_: str, arguments: str) -> Any:
+    return {"type": "function_call", "id": "fc_1", "call_id": id_, "name": "f", "arguments": arguments}
+
+
+ITEMS = st.lists(
+    st.builds(thought, texts) | st.builds(words, texts) | st.builds(call, texts, texts) | st.just(SEARCH), max_size=4
+)
+
+
+def response(*items: Any, **more: Any) -> dict[str, Any]:
+    return {"id": "resp_1", "model": "m-1", "status": "completed", "output": list(items), "usage": USAGE, **more}
+
+
+def events(items: list[Any], final: dict[str, Any]) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = [{"type": "response.created", "response": {**final, "output": []}}]
+    for index, item in enumerate(items):
+        at = {"output_index": index}
+        said.append({"type": "response.output_item.added", **at, "item": {**item, "arguments": ""}})
+        kind, text = piecemeal(item)
+        said += [{"type": f"response.{kind}.delta", **at, "delta": letter} for letter in text]
+        said.append({"type": "response.output_item.done", **at, "item": item})
+    return [*said, {"type": f"response.{final['status']}", "response": final}]
+
+
+def piecemeal(item: dict[str, Any]) -> tuple[str, str]:
+    """The kind of event in which an item comes, and the text that comes so."""
+    match item["type"]:
+        case "message":
+            return "output_text", item["content"][0]["text"]
+        case "reasoning":
+            return "reasoning_summary_text", item["summary"][0]["text"]
+        case "function_call":
+            return "function_call_arguments", item["arguments"]
+        case _:
+            return "web_search_call.searching", ""
+
+
+def streamed(said: list[dict[str, Any]], **body: Any) -> tuple[list[Update], ResponsesAnswer]:
+    reader = ResponsesAnswer({"store": False, **body})
+    return [update for each in said for update in reader.take(each)], reader
+
+
+def whole(said: dict[str, Any], **body: Any) -> tuple[list[Update], ResponsesAnswer]:
+    reader = ResponsesAnswer({"store": False, **body})
+    return list(reader.take_whole(said)), reader
+
+
+@given(items=ITEMS, left_out=st.booleans())
+def test_an_answer_is_the_same_as_events_and_whole(items: list[Any], *, left_out: bool) -> None:
+    final = response(*items)
+    said = events(items, {**final, "output": []} if left_out else final)  # some services do not say it all again
+    updates, reader = streamed(said)
+    answer = reader.answer()
+    assert answer == whole(final)[1].answer()
+    assert answer is not None
+    assert "".join(each.text for each in updates if isinstance(each, TextDelta)) == answer.message.text
+    arguments = ["" for _ in answer.message.calls]
+    for each in updates:
+        if isinstance(each, CallDelta):
+            arguments[each.index] += each.arguments
+    assert arguments == [each.arguments for each in answer.message.calls]
+
+
+@given(items=ITEMS)
+def test_items_go_back_as_they_came(items: list[Any]) -> None:
+    answer = whole(response(*items, words("End.")))[1].answer()
+    assert answer is not None
+    body: Any = request_body("openai-responses", Question("m", (answer.message,)))
+    theirs = [json.dumps(each) for each in items if each["type"] in {"reasoning", "web_search_call"}]
+    back = [json.dumps(each) for each in body["input"] if each.get("type") in {"reasoning", "web_search_call"}]
+    assert back == theirs
+
+
+def test_says_everything_of_an_answer() -> None:
+    updates, reader = whole(response(thought("Hm."), words("Hi"), SEARCH, call("a", "{}")))
+    assert updates == [ReasoningDelta("Hm."), TextDelta("Hi"), CallDelta(0, "a", "f", "{}")]
+    assert reader.answer() == Answer(
+        Message(
+            role="assistant",
+            contents=(
+                Reasoning(text="Hm.", data=thought("Hm.")),
+                Text(text="Hi"),
+                Raw(value=SEARCH),
+                FunctionCall(call_id="a", name="f", arguments="{}"),
+            ),
+        ),
+        "tool_calls",
+        Usage(input_tokens=9, output_tokens=4, cached_tokens=2, reasoning_tokens=1),
+        "m-1",
+        "resp_1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish_reason"),
+    [("max_output_tokens", "length"), ("content_filter", "content_filter"), (None, "incomplete")],
+)
+def test_an_incomplete_answer_says_why(reason: str | None, finish_reason: str) -> None:
+    final = response(words("Hi"), status="incomplete", incomplete_details={"reason": reason})
+    for reader in (whole(final)[1], streamed(events([words("Hi")], final))[1]):
+        answer = reader.answer()
+        assert answer is not None
+        assert answer.finish_reason == finish_reason
+
+
+def test_an_answer_is_not_complete_before_the_service_says_so() -> None:
+    said = events([words("Hi")], response(words("Hi")))
+    assert streamed(said[:-1])[1].answer() is None
+    assert whole(response(words("Hi"), status="in_progress"))[1].answer() is None
+    assert whole({"id": "resp_1"})[1].answer() is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "error", "code": "server_error", "message": "Broken.", "param": None},
+        {"type": "error", "error": {"code": "server_error", "message": "Broken."}},
+        {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "Broken."}}},
+        {"error": {"code": "server_error", "message": "Broken."}},
+    ],
+)
+def test_an_error_among_the_events_is_kept_as_the_failure(event: dict[str, Any]) -> None:
+    assert streamed([event])[1].failure == {"code": "server_error", "message": "Broken."}
+
+
+def test_a_response_that_failed_is_no_answer() -> None:
+    reader = whole(response(status="failed", error={"code": "server_error", "message": "Broken."}))[1]
+    assert reader.failure == {"code": "server_error", "message": "Broken."}
+    assert reader.answer() is None
+
+
+def test_the_service_names_its_side_first_and_once() -> None:
+    bound = ServiceBound(ServiceReference(kind="response", id="resp_1"))
+    final = response(words("Hi"))
+    for updates, _ in (streamed(events([words("Hi")], final), store=True), whole(final, store=True)):
+        assert updates[0] == bound
+        assert updates.count(bound) == 1
+
+
+def test_what_is_not_kept_or_known_already_is_not_named() -> None:
+    final = response(words("Hi"))
+    assert whole(final, store=True, conversation="conv_1")[0] == [TextDelta("Hi")]
+    assert whole(final, store=False)[0] == [TextDelta("Hi")]
+    assert whole({**final, "store": False}, store=True)[0] == [TextDelta("Hi")]
+    named = whole({**final, "conversation": {"id": "conv_1"}}, store=True)[0][0]
+    assert named == ServiceBound(ServiceReference(kind="conversation", id="conv_1"))
+
+
+def test_an_answer_has_begun_with_its_first_piece_or_in_a_conversation_at_once() -> None:
+    created, *rest = events([words("Hi")], response(words("Hi")))
+    assert not streamed([created], store=True)[1].begun
+    assert streamed([created], store=True, conversation="conv_1")[1].begun
+    assert streamed([created, rest[1]])[1].begun
+
+
+def test_the_items_of_a_history_are_messages() -> None:
+    items: list[Any] = [
+        {"role": "developer", "content": "Be kind."},
+        {
+            "type": "message",
+            "id": "msg_0",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "Hi"}, {"type": "input_image", "image_url": "https://x/y"}],
+        },
+        thought("Hm."),
+        words("Let me see."),
+        call("a", "{}"),
+        {"type": "function_call_output", "id": "fo_1", "call_id": "a", "output": "found"},
+        words("There."),
+        {"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]},
+        {"type": "local_shell_call_output", "id": "ls_1", "output": "x"},
+    ]
+    assert item_messages(items) == [
+        Message(role="developer", contents=(Text(text="Be kind."),)),
+        Message(role="user", contents=(Text(text="Hi"), Media(uri="https://x/y"))),
+        Message(
+            role="assistant",
+            contents=(
+                Reasoning(text="Hm.", data=thought("Hm.")),
+                Text(text="Let me see."),
+                FunctionCall(call_id="a", name="f", arguments="{}"),
+            ),
+        ),
+        Message.tool("a", "found"),
+        Message.assistant("There."),
+        Message(role="user", contents=(Raw(value={"type": "input_file", "file_id": "file_1"}),)),
+        Message(role="tool", contents=(Raw(value=items[-1]),)),
+    ]

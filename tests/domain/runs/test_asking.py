@@ -1,0 +1,121 @@
+"""What a model is asked, from a model call, the definitions and the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.strategies import objects, texts
+
+from clew.domain.chain import digest
+from clew.domain.history import HistoryMessage
+from clew.domain.messages import FunctionCall, Message
+from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
+from clew.domain.models.requests import request_body, request_bytes
+from clew.domain.runs.asking import body_digest, question_of, rebuilt, unsent
+from clew.domain.runs.definitions import Definitions, blobs, changed, fingerprint, read_definitions
+from clew.domain.runs.events import ModelCalled, ServiceCall
+from clew.domain.view import NO_RESULT, model_view
+
+LOOKUP = ToolSchema(name="lookup", description="Look up.", parameters={"type": "object", "properties": {}})
+FORMAT = ResponseFormat(name="Weather", json_schema={"type": "object"})
+
+
+def path(*messages: Message | None) -> list[HistoryMessage]:
+    """A history with its messages at versions 10, 20, 30 and so on; None is a redacted one."""
+    return [
+        HistoryMessage(number * 10, "user" if message is None else message.role, message, str(number), 0)
+        for number, message in enumerate(messages, start=1)
+    ]
+
+
+def called(digest_: str = "", **more: Any) -> ModelCalled:
+    """A model call."""
+    return ModelCalled(definitions=1, client="c", wire="openai-chat", model="m", digest=digest_, **more)
+
+
+definitions = st.builds(
+    Definitions,
+    st.none() | texts,
+    st.lists(st.builds(ToolSchema, name=texts, description=texts, parameters=objects), max_size=3).map(tuple),
+    st.none() | st.builds(ResponseFormat, name=texts, json_schema=objects),
+    st.none(),
+)
+
+
+@given(definitions, st.integers(min_value=0, max_value=3))
+def test_definitions_come_back_equal_from_their_blobs(made: Definitions, own: int) -> None:
+    made = made._replace(own_tools=min(own, len(made.tools)))
+    stored = {blob.digest.hex(): blob.data for blob in blobs(made)}
+    named = fingerprint(made, "c")
+    assert set(named.digests) == set(stored)
+    assert read_definitions(named, stored) == made
+    assert len(named.tools) == made.own_tools
+    for blob in blobs(made):
+        assert (blob.digest, blob.kind) == (digest(blob.data), "definition")
+
+
+def test_a_fingerprint_tells_what_changed_of_the_agents_own() -> None:
+    before = fingerprint(Definitions("Be brief.", (LOOKUP,)), "c")
+    assert changed(before, before) == []
+    assert changed(before, fingerprint(Definitions("Be long.", (LOOKUP,)), "c")) == ["the instructions"]
+    assert changed(before, fingerprint(Definitions("Be brief.", ()), "d")) == ["the kind of client", "the tools"]
+    other = LOOKUP.model_copy(update={"name": "other"})
+    assert changed(before, fingerprint(Definitions("Be brief.", (LOOKUP, other), None, 1), "c")) == []
+
+
+def test_a_request_is_rebuilt_byte_for_byte_and_its_digest_checked() -> None:
+    made = Definitions("Be brief.", (LOOKUP,), FORMAT)
+    history = path(Message.user("Where is 7?"))
+    body = request_body("openai-chat", question_of(called(), made, history))
+    found = rebuilt(11, called(body_digest(body), options={}), made, history)
+    assert found.verified
+    assert (found.body, found.content) == (body, request_bytes(body))
+    assert digest(found.content).hex() == found.digest
+    assert not rebuilt(11, called(body_digest(body)), made, path(Message.user("Where is 8?"))).verified
+
+
+def test_a_streamed_request_has_the_digest_of_the_same_that_is_not() -> None:
+    history = path(Message.user("Hi"))
+    body = request_body("openai-chat", question_of(called(), Definitions(), history))
+    found = rebuilt(11, called(body_digest(body), streamed=True), Definitions(), history)
+    assert found.verified
+    assert found.body["stream"] is True
+    assert b'"stream":true' in found.content
+
+
+def test_a_redacted_message_is_named() -> None:
+    history = path(Message.user("Hi"), None)
+    found = rebuilt(21, called("0"), Definitions(), history)
+    assert (found.verified, found.redacted) == (False, (20,))
+
+
+def sent(*messages: Message | None, upto: int, answer: int) -> list[str]:
+    """The words of what a service is sent that had everything up to a version, and gave the answer at another."""
+    service = ServiceCall(reference=ServiceReference(kind="response", id="r"), sent=upto, answer=answer)
+    return [
+        str(message.results[0].result) if message.results else message.text
+        for message in unsent(model_view(path(*messages)), service)
+    ]
+
+
+CALLING = Message.assistant(calls=[FunctionCall(call_id="a", name="lookup", arguments="{}")])
+
+
+@pytest.mark.parametrize(
+    ("messages", "upto", "answer", "expected"),
+    [
+        ([Message.user("1"), Message.assistant("One."), Message.user("2")], 11, 20, ["2"]),
+        ([Message.user("1"), CALLING, Message.tool("a", "found")], 11, 20, ["found"]),
+        ([Message.user("1"), CALLING, Message.user("2")], 11, 20, [NO_RESULT, "2"]),
+        ([Message.user("1"), Message.user("meanwhile"), Message.assistant("One.")], 11, 30, ["meanwhile"]),
+        ([Message.user("1"), Message.assistant("Half"), Message.user("2")], 0, 0, ["1", "Half", "2"]),
+    ],
+    ids=["next-turn", "result", "no-result", "appended-meanwhile", "never-answered"],
+)
+def test_a_service_is_sent_what_it_has_not_had(
+    messages: list[Message], upto: int, answer: int, expected: list[str]
+) -> None:
+    assert sent(*messages, upto=upto, answer=answer) == expected

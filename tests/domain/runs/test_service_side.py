@@ -1,0 +1,290 @@
+"""What a service was sent of a thread, whatever was cut, forked and rewound: nothing is dropped, nothing sent back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.strategies import event
+
+from clew.domain.control import Control, advance
+from clew.domain.events import Event, HistoryRewound, MessageAppended, ThreadEvent, ThreadForked, ThreadStarted
+from clew.domain.history import HistoryBuilder, HistoryMessage
+from clew.domain.messages import Message
+from clew.domain.models.client import ServiceKind, ServiceReference
+from clew.domain.runs.asking import unsent
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    Failure,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    ServiceCall,
+    ServiceThreadBound,
+)
+from clew.domain.runs.service_side import ServiceSide, service_side
+from clew.domain.view import model_view
+
+STREAM = "default/thread/t"
+BROKEN = Failure(kind="ModelUnavailableError")
+
+
+def reference(id_: str, kind: ServiceKind = "response") -> ServiceReference:
+    return ServiceReference(kind=kind, id=id_)
+
+
+def called(service: ServiceCall) -> ModelCalled:
+    return ModelCalled(definitions=1, client="c", wire="openai-responses", model="m", digest="", service=service)
+
+
+@dataclass
+class Thread:
+    """A thread that a service holds, as an agent and the service leave it; what the service has is in ``held``.
+
+    ``held`` maps what the service calls something to the versions of the messages that it has under that name.
+    """
+
+    kind: ServiceKind
+    stream: str
+    names: list[int]
+    held: dict[str, list[int]]
+    inherited: list[Event] = field(default_factory=list)
+    after_cuts: list[Event] = field(default_factory=list)
+    own: list[Event] = field(default_factory=list)
+
+    @property
+    def events(self) -> list[Event]:
+        return [*self.inherited, *self.own]
+
+    @property
+    def side(self) -> ServiceSide:
+        return service_side(self.stream, self.events, self.after_cuts)
+
+    @property
+    def control(self) -> Control:
+        control = Control()
+        for each in self.events:
+            control = advance(control, each)
+        return control
+
+    @property
+    def history(self) -> list[HistoryMessage]:
+        builder = HistoryBuilder("t")
+        builder.add(self.events)
+        return list(builder.history(len(self.events)).messages)
+
+    def add(self, data: ThreadEvent, *, run: bool = True) -> int:
+        found = event(data, len(self.events) + 1)._replace(stream=self.stream, run_id="r" if run else None)
+        self.own.append(found)
+        return found.version
+
+    def say(self) -> None:
+        self.add(MessageAppended(message=Message.user("Go on.")))
+
+    def ask(self, end: str) -> None:
+        """Ask the model, which ends in an answer, a fault, or a cut before or after the service has kept it."""
+        side = self.side
+        if side.left:
+            return
+        call = side.call
+        if self.kind == "conversation" and call.reference is None:
+            call = ServiceCall(reference=reference(self._name(), "conversation"))
+            assert call.reference is not None
+            self.held[call.reference.id] = []
+            self.add(ServiceThreadBound(id=call.reference.id, kind="conversation"))
+            assert self.side.call == call
+        view = model_view(self.history)
+        sent = [version for version in view.versions if version > call.sent and version != call.answer]
+        assert len(unsent(view, call)) == len(sent)
+        before = [] if call.reference is None else self.held[call.reference.id]
+        path = [each.version for each in self.history]
+        assert not set(before) & set(sent), "what the service has is not sent again"
+        assert sorted([*before, *sent]) == path, "and what it has not is"
+
+        at = self.add(called(call))
+        if end == "fault":
+            self.add(ModelFailed(call=at, error=BROKEN, ms=1))
+            return
+        name = self._name()
+        if self.kind == "response":
+            self.add(ServiceThreadBound(id=name, kind="response"))
+        if end == "cut":
+            part = self.add(MessageAppended(message=Message.assistant("Half")))
+            self.add(AnswerInterrupted(call=at, message=part, reason="fault"))
+            return
+        answer = self.add(MessageAppended(message=Message.assistant("Whole.")))
+        self.add(ModelAnswered(call=at, message=answer, response_id=name, ms=1))
+        into = name if call.reference is None or self.kind == "response" else call.reference.id
+        self.held[into] = [*before, *sent, answer]
+
+    def rewind(self, to: int) -> None:
+        back = event(HistoryRewound(to=to), len(self.events) + 1)._replace(stream=self.stream)
+        bound = service_side(self.stream, [*self.events, back], self.after_cuts).bound
+        self.add(HistoryRewound(to=to, service_thread_id=bound[-1].reference.id if bound else None), run=False)
+
+    def fork(self, cut: int) -> Thread:
+        """A fork; one at an inherited version is of the ancestor, and has only the cuts that lie before it."""
+        events = self.events
+        boundary = events[cut - 1]
+        after = [each for each in self.after_cuts if each.version <= cut]
+        if cut < len(events) and events[cut].stream == boundary.stream:
+            after.append(events[cut])
+        elif cut < len(events):
+            after = [each for each in self.after_cuts if each.version <= cut + 1]
+        branch = Thread(self.kind, f"{self.stream}.{len(self.names)}", self.names, self.held, events[:cut], after)
+        parent = ThreadForked(parent_id="t", parent_version=cut, parent_hash="")
+        branch.add(parent, run=False)
+        return branch
+
+    def _name(self) -> str:
+        self.names.append(0)
+        return f"name-{len(self.names)}"
+
+
+def begun(kind: ServiceKind = "response") -> Thread:
+    thread = Thread(kind, STREAM, [], {})
+    thread.add(ThreadStarted(kind="remote"), run=False)
+    return thread
+
+
+deeds = st.lists(
+    st.tuples(
+        st.sampled_from(["say", "ask", "ask", "ask", "fault", "cut", "rewind", "fork"]),
+        st.floats(min_value=0, max_value=1),
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.parametrize("kind", ["response", "conversation"])
+@given(done=deeds)
+def test_nothing_is_dropped_and_nothing_sent_twice(kind: ServiceKind, done: list[tuple[str, float]]) -> None:
+    threads = [begun(kind)]
+    for deed, where in done:
+        thread = threads[-1]
+        version = 1 + round(where * (len(thread.events) - 1))
+        if deed == "say":
+            thread.say()
+        elif deed == "rewind":
+            thread.rewind(version)
+        elif deed == "fork":
+            threads.append(thread.fork(version))
+        else:
+            if deed == "ask":
+                thread.say()
+            thread.ask(deed)
+        name = threads[-1].side.bound[-1].reference.id if threads[-1].side.bound else None
+        assert threads[-1].control.service_thread_id == name
+    for thread in threads:
+        thread.say()
+        thread.ask("ask")
+
+
+def test_nothing_is_bound_before_the_service_names_it() -> None:
+    thread = begun()
+    thread.say()
+    assert thread.side == ServiceSide()
+    thread.ask("fault")
+    assert thread.side == ServiceSide()
+
+
+def test_goes_on_from_the_last_complete_response_after_a_cut() -> None:
+    thread = begun()
+    thread.say()
+    thread.ask("ask")
+    complete = thread.side.call
+    thread.say()
+    thread.ask("cut")
+    side = thread.side
+    assert [each.reference.id for each in side.bound] == ["name-1", "name-2"]
+    assert side.call == complete
+    assert side.call.reference == reference("name-1")
+
+
+def test_goes_on_from_what_the_thread_was_begun_with() -> None:
+    thread = begun()
+    bound = thread.add(ServiceThreadBound(id="resp_given", kind="response"), run=False)
+    thread.held["resp_given"] = []
+    assert thread.side.call == ServiceCall(reference=reference("resp_given"), sent=bound)
+    thread.say()
+    thread.ask("cut")
+    assert thread.side.call == ServiceCall(reference=reference("resp_given"), sent=bound)
+    thread.ask("ask")
+    assert thread.side.call.reference == reference("name-2")
+
+
+@pytest.mark.parametrize("cut", ["fork", "rewind"])
+def test_an_answer_counts_from_its_message_on(cut: str) -> None:
+    thread = begun()
+    thread.say()
+    thread.ask("ask")
+    whole = thread.side.call
+    said = thread.history[-1].version
+    thread.say()
+    thread.ask("ask")
+    if cut == "fork":
+        thread = thread.fork(said).fork(said + 1)
+    else:
+        thread.rewind(said)
+    assert thread.side.call == whole
+
+
+def test_half_an_answer_does_not_count_where_it_was_cut() -> None:
+    thread = begun()
+    thread.say()
+    thread.ask("cut")
+    half = thread.history[-1].version
+    assert thread.fork(half).side.call == ServiceCall()
+    thread.rewind(half)
+    assert thread.side.call == ServiceCall()
+
+
+def test_a_conversation_is_left_where_it_would_have_to_go_back() -> None:
+    thread = begun("conversation")
+    thread.say()
+    before = len(thread.events)
+    thread.ask("ask")
+    assert not thread.side.left
+    newest = len(thread.events)
+    assert thread.fork(newest).side.left, "the other goes on writing into it"
+    assert thread.fork(before).side == ServiceSide()
+    bound = thread.side.bound[0].version
+    thread.rewind(bound)
+    assert thread.side.left, "it holds what is not on the path, though nothing on the path was answered"
+    thread.rewind(newest)
+    assert not thread.side.left, "that was undone"
+    thread.rewind(next(each.version for each in thread.events if isinstance(each.data, ModelCalled)))
+    assert thread.side.left, "it holds the answer"
+    thread.rewind(before)
+    assert thread.side == ServiceSide()
+
+
+def test_a_conversation_is_not_left_by_what_never_came_to_it() -> None:
+    thread = begun("conversation")
+    thread.say()
+    thread.ask("ask")
+    newest = len(thread.events)
+    thread.say()
+    thread.ask("fault")
+    thread.rewind(newest)
+    assert not thread.side.left
+    thread.ask("cut")
+    thread.rewind(newest)
+    assert thread.side.left, "nobody knows how much came to it"
+    given_ = begun("conversation")
+    given_.add(ServiceThreadBound(id="conv_1", kind="conversation"), run=False)
+    assert not given_.side.left
+    assert given_.fork(2).side.left
+
+
+def test_a_conversation_that_named_itself_has_what_it_answered() -> None:
+    thread = begun("conversation")
+    thread.say()
+    at = thread.add(called(ServiceCall()))
+    thread.add(ServiceThreadBound(id="conv_1", kind="conversation"))
+    answer = thread.add(MessageAppended(message=Message.assistant("Whole.")))
+    thread.add(ModelAnswered(call=at, message=answer, response_id="resp_1", ms=1))
+    call = thread.side.call
+    assert (call.reference, call.sent, call.answer) == (reference("conv_1", "conversation"), at, answer)
