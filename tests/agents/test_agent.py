@@ -108,6 +108,11 @@ async def test_without_input_it_answers_what_was_appended() -> None:
 async def test_nothing_to_answer_is_refused() -> None:
     with pytest.raises(InvalidContentError, match="nothing to answer"):
         await Agent(ScriptedChatClient("x")).run()
+    agent = Agent(ScriptedChatClient("x"))
+    thread = await agent.get_local_thread()
+    with pytest.raises(InvalidContentError, match="nothing to answer"):
+        await agent.run(thread=thread)
+    assert await types_of(thread) == ["thread-started"]
     with pytest.raises(InvalidContentError, match="int is no input"):
         await Agent(ScriptedChatClient("x")).run(3)  # type: ignore[call-overload]
 
@@ -473,6 +478,22 @@ def test_an_agent_is_checked_when_it_is_made() -> None:
         Agent(client, tools=[lookup, lookup])
     with pytest.raises(InvalidContentError):
         Agent(client, options={"x": {1, 2}})
+    wrong: list[dict[str, Any]] = [
+        {"max_rounds": 0},
+        {"max_rounds": "3"},
+        {"retries": -1},
+        {"max_seconds": 0},
+        {"max_seconds": "soon"},
+        {"model": 5},
+        {"middleware": [5]},
+        {"tools": lookup},
+        {"tools": None},
+    ]
+    for given in wrong:
+        with pytest.raises(AgentConfigurationError, match=next(iter(given))):
+            Agent(client, **given)
+    with pytest.raises(AgentConfigurationError, match="NoneType is no way to a model"):
+        Agent(None)  # type: ignore[arg-type]
 
 
 def test_a_script_runs_agents_without_an_event_loop() -> None:

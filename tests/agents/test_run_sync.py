@@ -16,12 +16,15 @@ import pytest
 from tests.agents.turns import PATIENCE, check_runs, events_of, taking_turns, turns_of, types_of
 from tests.servers.raw_server import RawServer, whole
 
-from clew import Agent, Engine, ScriptedChatClient
+from clew import Agent, Engine, Middleware, ScriptedChatClient, tool
+from clew.agents.middleware import Proceed, RunContext
 from clew.domain.json_values import JsonObject
+from clew.domain.messages import FunctionResult
 from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError
 from clew.domain.runs.events import RunAbandoned
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.scripted_client import Line
+from clew.testing import call
 
 INTERRUPTED = """
 import asyncio, sys, time
@@ -168,3 +171,32 @@ async def _check_interrupted(url: str, where: str) -> None:
         assert (await thread.history()).messages[0].message.text == "one"
         await check_runs(thread)
         assert (await taking_turns(engine).run("three", thread=thread)).text == "done three"
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_ends_a_program_comes_to_the_caller_and_the_loop_goes_on(kind: type[BaseException]) -> None:
+    class Ends(Middleware):
+        async def run(self, context: RunContext, proceed: Proceed[Any]) -> Any:
+            del context, proceed
+            raise kind
+
+    agent = Agent(ScriptedChatClient("Done.", loop=True), middleware=[Ends()])
+    with pytest.raises(kind):
+        agent.run_sync("one")
+    assert Agent(ScriptedChatClient("Done.")).run_sync("two").text == "Done."
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_tool_cannot_end_the_program(*, is_async: bool) -> None:
+    def leave() -> str:
+        sys.exit(3)
+
+    async def leave_later() -> str:
+        sys.exit(3)
+
+    told = tool(leave_later if is_async else leave, name="leave")
+    response = Agent(ScriptedChatClient([call("leave"), "Done."]), tools=[told]).run_sync("one")
+    result = response.messages[1].contents[0]
+    assert isinstance(result, FunctionResult)
+    assert result.result == "Error: RuntimeError: leave would have ended the program: sys.exit(3)"
+    assert response.text == "Done."

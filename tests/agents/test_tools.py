@@ -122,6 +122,15 @@ def test_the_context_may_be_annotated_in_text_or_given_by_place() -> None:
     assert outcome(code["who"], '{"greeting": "Hi "}').result == "Hi c1"
 
 
+def test_the_context_may_be_left_out_where_the_function_is_called_by_itself() -> None:
+    def who(greeting: str, context: ToolContext | None = None) -> str:
+        return greeting + ("" if context is None else context.call_id)
+
+    assert list(properties(tool(who))) == ["greeting"]
+    assert outcome(who, '{"greeting": "Hi "}').result == "Hi c1"
+    assert tool(who)("Hi") == "Hi"
+
+
 # What comes of a call
 
 
@@ -311,7 +320,7 @@ def test_sync_tools_run_beside_the_loop_with_the_callers_context() -> None:
     assert [each.result for each in asyncio.run(main())] == [["somebody", False]] * 2
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
 def test_what_is_no_exception_passes_through(error: type[BaseException]) -> None:
     async def stop() -> None:
         raise error

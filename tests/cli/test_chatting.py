@@ -234,20 +234,30 @@ def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_p
     assert asked(server) == [("user", "Well?")]
 
 
-def test_says_that_somebody_else_is_being_answered(typed: Typed, tmp_path: Path, server: RawServer) -> None:
-    server.will(unfinished("Once"))
+def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: RawServer) -> None:
+    server.will(unfinished("Once"), said("Yes, you too."))
     with asyncio.Runner() as runner:
         engine = Engine.open(f"sqlite:///{tmp_path}/clew.db")
         thread = runner.run(engine.start_thread())
         agent = Agent(OpenAIChatClient("m", api_key="k", base_url=server.url), engine=engine)
         stream = agent.run("Tell me a story.", thread=thread, stream=True)
         runner.run(anext(stream))
-        done = typed("Me too!", thread.id)
-        runner.run(stream.aclose())
+        with chatting(tmp_path, server, thread.id) as session:
+            assert "What you say is answered after that." in session.then_said(PROMPT)
+            session.press("Me too!\r")
+            session.then_said("Me too!")
+            runner.run(stream.aclose())
+            session.then_said("Yes, you too.")
+            session.then_said(PROMPT)
+            session.press("\x04")
+            assert session.end() == 0
         runner.run(engine.close())
-    assert "Somebody else is being answered on this thread right now." in done.stdout
-    assert "a run is under way" in done.stderr
-    assert texts(tmp_path, thread.id) == [("user", "Tell me a story."), ("assistant", "Once")]
+    assert texts(tmp_path, thread.id) == [
+        ("user", "Tell me a story."),
+        ("assistant", "Once"),
+        ("user", "Me too!"),
+        ("assistant", "Yes, you too."),
+    ]
 
 
 def test_says_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, server: RawServer) -> None:
@@ -493,6 +503,26 @@ def test_ctrl_c_in_a_pipe_keeps_what_came_and_ends(clew: Clew, server: RawServer
     assert process.returncode == 130
     assert errors.decode().splitlines()[-1] == "clew: interrupted."
     assert texts(clew.folder, *clew.ids()) == [("user", "hello"), ("assistant", "Once")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_program_that_is_to_end_keeps_what_came_and_leaves_the_thread_free(
+    number: signal.Signals, clew: Clew, server: RawServer
+) -> None:
+    server.will(unfinished("Once"))
+    with running(clew.folder, server) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        assert process.stdout.read(4) == b"Once"
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert (process.returncode, b"Traceback" in errors) == (128 + number, False)
+    (id_,) = clew.ids()
+    assert texts(clew.folder, id_) == [("user", "hello"), ("assistant", "Once")]
+    (run,) = clew.object("show", id_, "--json")["runs"]
+    assert (run["outcome"], run["reason"]) == ("abandoned", "cancelled")
 
 
 def test_ends_quietly_when_nobody_reads_the_answer(clew: Clew, server: RawServer) -> None:

@@ -160,6 +160,13 @@ def test_what_is_refused_or_no_answer_is_not_tried_again(
 
 
 @both
+@streaming
+def test_a_page_for_people_is_told_apart_from_a_stream_that_ended_early(service: Service, streams: bool) -> None:  # noqa: FBT001  # pytest passes it
+    page = whole(b"<html>Hello</html>", headers={"content-type": "text/html; charset=utf-8"})
+    assert "base_url" in str(error_of(service, page, streams=streams))
+
+
+@both
 @pytest.mark.parametrize(
     ("rest", "end"),
     [((), CUT), ((), STALL), ((b"data: {broken\n\n",), None), ((), None), ((b"data: \xff\n\n",), None)],
@@ -376,6 +383,10 @@ def test_says_what_is_wrong_with_how_a_client_is_made(service: Service, monkeypa
     ):
         with pytest.raises(AgentConfigurationError, match=said):
             service.client("http://127.0.0.1/v1", **wrong)
+    for address in ("ftp://127.0.0.1/v1", "127.0.0.1/v1", "http://127.0.0.1/v1?key=secret", "http://127.0.0.1/v1#key"):
+        with pytest.raises(AgentConfigurationError, match="base_url") as raised:
+            service.client(address)
+        assert "secret" not in str(raised.value)
     with pytest.raises(AgentConfigurationError, match="no model"):
         type(service.client("http://127.0.0.1/v1"))("", api_key=CANARY)
 

@@ -32,6 +32,7 @@ def test_however_the_bytes_are_cut_the_events_are_the_same(said: list[str], end:
         (b"data: a\n\ndata: b", ["a", "b"]),
         (b"data\n\n", [""]),
         (b"", []),
+        (b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", ["a"]),  # one at the very beginning is left out
     ],
 )
 def test_reads_what_the_standard_says_and_a_last_event_without_its_end(text: bytes, events: list[str]) -> None:
@@ -42,3 +43,8 @@ def test_gives_an_event_as_soon_as_its_last_byte_is_there() -> None:
     decoder = EventDecoder()
     assert list(decoder.feed(b"data: a\n")) == []
     assert list(decoder.feed(b"\n")) == ["a"]
+
+
+def test_a_long_line_in_many_pieces_is_one_event() -> None:
+    piece = b"x" * 1024
+    assert decoded(b"data: ", *[piece] * 1024, b"\n\n") == ["x" * 1024 * 1024]

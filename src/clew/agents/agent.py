@@ -15,7 +15,7 @@ from clew.agents.options import ContinueOptions, RunOptions, ToolFunction, check
 from clew.agents.recording import Emit
 from clew.agents.response import AgentResponse
 from clew.agents.run import Run
-from clew.agents.setup import Limits, Setup, rules_of
+from clew.agents.setup import Setup, check_parts, checked_limits, rules_of
 from clew.agents.stream import AgentStream, Stop
 from clew.agents.taking_up import OnChangedAgent, as_it_was, compare, take_up
 from clew.agents.telemetry import Telemetry
@@ -68,6 +68,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 check_text(text, where)
         if on_changed_agent not in {"warn", "raise"}:
             raise AgentConfigurationError(f"on_changed_agent={on_changed_agent!r} is neither 'warn' nor 'raise'.")
+        check_parts(client, model, tuple(middleware))
         self.client = client
         self.name = name
         self.description = description
@@ -77,7 +78,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         self._options = checked_options(options)
         self._middleware = tuple(middleware)
         self._telemetry = Telemetry() if telemetry is None else telemetry
-        self._limits = Limits(max_rounds, max_seconds, retries)
+        self._limits = checked_limits(max_rounds, max_seconds, retries)
         self._on_changed = on_changed_agent
         self._engine = engine
         self._compared: dict[str, None] = {}
@@ -114,7 +115,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
         """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
         thread = await self.engine.thread(thread_id)
-        await take_up(thread.runs, self._setup({}), self._on_changed)
+        self._compared.pop(thread_id, None)
+        await self._take_up(thread)
         return thread.bound_to(self)
 
     # Running
@@ -261,7 +263,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             ),
             tools=tools,
             options={**self.client.options, **self._options, **checked_options(options.get("options"))},
-            limits=Limits(
+            limits=checked_limits(
                 limits.rounds if rounds is None else rounds,
                 limits.seconds if seconds is None else seconds,
                 limits.retries,

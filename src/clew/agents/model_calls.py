@@ -11,7 +11,7 @@ from clew.agents.attempt import Attempt, failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
 from clew.agents.setup import MOST_WAIT
-from clew.domain.errors import ConflictError
+from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
@@ -73,16 +73,12 @@ class ModelCalls:
     async def call(self) -> Asked:
         """Record that the model is asked; returns what it is asked, on the thread as it is at that moment."""
         recording = self._recording
-        limit = self._setup.limits.rounds
-        if self._attempt.state.rounds >= limit:
-            raise RunLimitError(
-                f"The run has asked the model {limit} times, the most that it may (max_rounds). "
-                "What it did is on the log."
-            )
+        self._check_rounds()
         if self._attempt.thread.kind == "remote" and self._attempt.state.began and recording.steps:
             await recording.write()  # what the service has had is read from the log
         while True:
             call, asked = await self._called(await recording.history())
+            self._check_asked(asked)
             waiting = list(recording.steps)
             recording.add(call)
             before = self._attempt.state
@@ -106,6 +102,20 @@ class ModelCalls:
             else:
                 await self._attempt.tell_added()
                 return asked
+
+    def _check_rounds(self) -> None:
+        limit = self._setup.limits.rounds
+        if self._attempt.state.rounds >= limit:
+            raise RunLimitError(
+                f"The run has asked the model {limit} times, the most that it may (max_rounds). "
+                "What it did is on the log."
+            )
+
+    def _check_asked(self, asked: Asked) -> None:
+        """Nothing is recorded of a run that would ask nothing."""
+        if not self._attempt.state.began and not asked.question.messages:
+            thread_id = self._recording.log.thread_id
+            raise InvalidContentError(f"run: there is nothing to answer on thread {thread_id!r}. Give some input.")
 
     async def _called(self, history: Sequence[HistoryMessage]) -> tuple[ModelCalled, Asked]:
         setup = self._setup

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from clew.domain.runs.errors import AgentConfigurationError
@@ -60,9 +61,17 @@ def _loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if not _loops or _loops[0].is_closed():
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="clew-agents", daemon=True).start()
+            threading.Thread(target=_keep_running, args=(loop,), name="clew-agents", daemon=True).start()
             _loops[:] = [loop]
         return _loops[0]
+
+
+def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop. What ends a program ends a loop, but is the caller's to have: the loop hands it on when it runs."""
+    while not loop.is_closed():
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+            return
 
 
 def _forget() -> None:

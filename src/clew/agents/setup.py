@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -14,6 +15,7 @@ from clew.agents.tools import Tool
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
 from clew.domain.runs.definitions import Definitions, fingerprint
+from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint
 from clew.domain.runs.state import Rule
 
@@ -28,6 +30,29 @@ class Limits:
     rounds: int = 20
     seconds: float | None = None
     retries: int = 2
+
+
+def checked_limits(rounds: object, seconds: object, retries: object) -> Limits:
+    """The limits. Raises AgentConfigurationError for what is no number, or none that a run could keep."""
+    for name, value, least in (("max_rounds", rounds, 1), ("retries", retries, 0)):
+        if type(value) is not int or value < least:
+            raise AgentConfigurationError(f"{name}={value!r} is no number of times. Give {least} or more.")
+    if seconds is not None and (not isinstance(seconds, int | float) or not 0 < seconds < math.inf):
+        raise AgentConfigurationError(f"max_seconds={seconds!r} is no time. Give seconds above 0, or None.")
+    return Limits(cast("int", rounds), seconds, cast("int", retries))
+
+
+def check_parts(client: object, model: object, middleware: Sequence[object]) -> None:
+    """Raise AgentConfigurationError for what agents cannot be made of."""
+    if not hasattr(client, "ask") or not hasattr(client, "thread_kinds"):
+        raise AgentConfigurationError(
+            f"client: {type(client).__name__} is no way to a model. Give OpenAIChatClient(model=…) or another client."
+        )
+    if model is not None and not isinstance(model, str):
+        raise AgentConfigurationError(f"model: {type(model).__name__} is no name of a model. Give a string.")
+    for each in middleware:
+        if not isinstance(each, Middleware):
+            raise AgentConfigurationError(f"middleware: {type(each).__name__} is none. Derive it from clew.Middleware.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def read_signature(
     description, documented = read_docstring(_docstring(function))
     takes, unbound = _parameters(function, name)
     hints = _hints(function, name, takes, context_type)
-    contexts = [each for each, hint in hints.items() if hint is context_type]
+    contexts = [each for each, hint in hints.items() if hint is context_type or context_type in typing.get_args(hint)]
     if len(contexts) > 1:
         raise InvalidToolError(f"Tool {name!r}: {' and '.join(contexts)} both take the context. Keep one of them.")
     read: Callable[[str], dict[str, Any]]

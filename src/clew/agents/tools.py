@@ -8,7 +8,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, overload
 
@@ -192,6 +192,8 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
 
     Raises InvalidToolError for what is neither, and for two of one name.
     """
+    if isinstance(functions, str | Tool) or not isinstance(functions, Iterable):
+        raise InvalidToolError(f"tools: {type(functions).__name__} is no list of tools. Give [function, …].")
     tools = tuple(each if isinstance(each, Tool) else tool(each) for each in functions)
     names: set[str] = set()
     for each in tools:
@@ -213,8 +215,8 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
     """Call a tool with the JSON that a model wrote, and tell what came of it.
 
     Functions that are not async run in a thread, with the caller's context variables. Cancelling, or the tool's
-    timeout, ends an async function; a thread cannot be ended, and the function goes on in it. Raises what is no
-    Exception: CancelledError, KeyboardInterrupt.
+    timeout, ends an async function; a thread cannot be ended, and the function goes on in it. A tool cannot end the
+    program: SystemExit is an outcome too. Raises CancelledError and KeyboardInterrupt.
     """
     try:
         arguments = called.arguments(arguments_text)
@@ -240,6 +242,8 @@ async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception
             return called.function(*args, **arguments), None
         except Exception as error:  # noqa: BLE001  # whatever a tool raises is its outcome
             return None, error
+        except SystemExit as error:  # it would end the event loop with all that is in it
+            return None, _exited(called.name, error)
 
     if inspect.iscoroutinefunction(innermost(called.function)):
         result, raised = call()
@@ -251,6 +255,12 @@ async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception
         return await result, None
     except Exception as error:  # noqa: BLE001  # the same
         return None, error
+    except SystemExit as error:
+        return None, _exited(called.name, error)
+
+
+def _exited(name: str, error: SystemExit) -> Exception:
+    return RuntimeError(f"{name} would have ended the program: sys.exit({error.code!r})")
 
 
 def raised_outcome(error: Exception) -> ToolOutcome:

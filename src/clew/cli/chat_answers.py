@@ -20,29 +20,38 @@ if TYPE_CHECKING:
     from clew.engine_threads import Thread
 
 _THOUGHT = "dim italic"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 async def followed(stream: AgentStream[Thread], show: Callable[[AgentUpdate], None]) -> AgentResponse[Thread] | None:
     """Show a run as it goes on; None when Ctrl-C ended it, which is on the log then, with what had come.
 
-    Raises what the run does, or ``show``, which ends the run too.
+    Raises what the run does, or ``show``, which ends the run too; and SystemExit when the program is to end, as when
+    its terminal is closed.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    received: list[signal.Signals] = []
 
-    def stop() -> None:
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
         if task is not None and not task.cancelling():  # a second Ctrl-C would not have it recorded sooner
             task.cancel()
 
-    loop.add_signal_handler(signal.SIGINT, stop)
+    for each in _ENDING:
+        loop.add_signal_handler(each, stop, each)
     try:
         async for update in stream:
             show(update)
         return await stream.get_final_response()
     except asyncio.CancelledError:
+        for each in received:
+            if each is not signal.SIGINT:
+                raise SystemExit(128 + each) from None
         return None
     finally:
         await stream.aclose()
-        loop.remove_signal_handler(signal.SIGINT)
+        for each in _ENDING:
+            loop.remove_signal_handler(each)
 
 
 class Answers:

@@ -132,7 +132,7 @@ class Chat:
     def _say(self, text: str) -> None:
         answers = Answers(people=self._interactive)
         began = time.perf_counter()
-        stream = self._agent.run(text, thread=self._thread, stream=True)
+        stream = self._agent.run(text, thread=self._thread, stream=True, on_conflict="wait")
         try:
             response = self._runner.run(followed(stream, answers.take if not self.as_json else lambda _: None))
         finally:
@@ -162,7 +162,7 @@ class Chat:
             yield from self._waiting()
         elif last.outcome == "open":
             if self._runner.run(self._thread.runs.lease()) is not None:
-                yield "Somebody else is being answered on this thread right now."
+                yield "Somebody else is being answered on this thread right now. What you say is answered after that."
             else:
                 yield "The last answer broke off with its program. What had come of it is kept with what you say next."
         elif last.interrupted and history.messages and last.interrupted[-1].message == history.messages[-1].version:

@@ -46,6 +46,8 @@ def chat(
     """Talk with a model, on a thread that keeps every word as it comes, and that can be taken up again."""
     if thread is not None and new:
         raise WrongUsage(context, "--new begins a thread, and THREAD is one that is there. Say one of the two")
+    if not model:
+        raise WrongUsage(context, "--model, or OPENAI_MODEL, names the model that is asked, and it is empty")
     _check_key()
 
     import asyncio

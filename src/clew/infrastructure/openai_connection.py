@@ -139,7 +139,8 @@ class OpenAIConnection:
         """The objects that a reply consists of, and whether it is one whole."""
         response = await _send(client, "post", path, body, self._options(), stream=True)
         try:
-            if not _streams(body) or "json" in response.headers.get("content-type", ""):
+            kind = response.headers.get("content-type", "")
+            if not _streams(body) or "json" in kind or "html" in kind:  # a page for people is no answer, and said so
                 if isinstance(whole := _parsed(await response.aread()), dict):
                     yield True, whole
                 return
@@ -198,7 +199,7 @@ def _maker(api_key: str | None, base_url: str | None, timeout: float | None) -> 
     if address is not None and not _is_address(address):
         raise AgentConfigurationError(
             "The address of the model service (base_url= or OPENAI_BASE_URL) is none. Give one that begins with "
-            "https:// or http://."
+            "https:// or http://, without a ? or # in it."
         )
     key = api_key or os.environ.get("OPENAI_API_KEY")
     if not key:
@@ -235,7 +236,7 @@ def _is_address(text: str) -> bool:
         url = httpx2.URL(text)
     except httpx2.InvalidURL:
         return False
-    return url.scheme in {"https", "http"} and bool(url.host)
+    return url.scheme in {"https", "http"} and bool(url.host) and "?" not in text and "#" not in text
 
 
 def _timeout(seconds: float) -> httpx2.Timeout:

@@ -9,26 +9,36 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventDecoder:
-    """Gives the data of each event as soon as its last byte is there."""
+    """Gives the data of each event as soon as its last byte is there, in time linear in what comes."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # of a line that is not at its end: pieces of it, none with the end of a line
         self._data: list[str] = []
+        self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[str]:
         """Take in the next bytes; raises UnicodeDecodeError for what is no UTF-8."""
-        *lines, self._rest = _LINE_END.split(self._rest + piece)
-        if not self._rest and piece.endswith(b"\r"):
-            self._rest = lines.pop() + b"\r"  # the other half of the line's end may follow
-        for line in lines:
-            yield from self._line(line)
+        if self._rest and self._rest[-1].endswith(b"\r"):
+            piece = self._rest.pop() + piece
+        first, *more = _LINE_END.split(piece)
+        if piece.endswith(b"\r"):
+            *more, last = [first, *more][:-1]  # the other half of the line's end may follow
+            first, more = (more[0], [*more[1:], last + b"\r"]) if more else (last + b"\r", [])
+        self._rest.append(first)
+        if more:
+            lines = [b"".join(self._rest), *more[:-1]]
+            self._rest = [more[-1]]
+            for line in lines:
+                yield from self._line(line)
 
     def finish(self) -> Iterator[str]:
         """What is left at the end, which some services leave without its empty line."""
-        yield from self._line(self._rest.rstrip(b"\r"))
+        yield from self._line(b"".join(self._rest).rstrip(b"\r"))
         yield from self._line(b"")
 
     def _line(self, line: bytes) -> Iterator[str]:
+        if not self._begun:
+            self._begun, line = True, line.removeprefix(b"\xef\xbb\xbf")
         if line:
             name, _, value = line.decode().partition(":")
             if name == "data":

@@ -157,3 +157,22 @@ def test_an_error_among_the_chunks_is_kept_as_the_failure() -> None:
     assert (reader.begun, reader.failure) == (True, None)
     list(reader.take({"error": {"message": "Broken."}}))
     assert reader.failure == {"message": "Broken."}
+
+
+@pytest.mark.parametrize("place", [{}, {"index": 0}, {"index": 0, "id": ""}])
+def test_calls_without_ids_of_their_own_places_are_told_apart_by_their_names(place: dict[str, Any]) -> None:
+    chunks = [
+        chunk({"tool_calls": [{**place, "function": {"name": "f", "arguments": text}}]})
+        for text in ('{"a": 1}', '{"a": 2}', "{}")
+    ]
+    _, answer = streamed(*chunks, chunk({}, "tool_calls"))
+    assert answer is not None
+    assert [call.arguments for call in answer.message.calls] == ['{"a": 1}', '{"a": 2}', "{}"]
+
+
+def test_a_name_that_is_said_with_each_piece_begins_no_other_call() -> None:
+    said = ["", '{"a"', ": 1}"]
+    chunks = [chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": each}}]}) for each in said]
+    _, answer = streamed(*chunks, chunk({}, "tool_calls"))
+    assert answer is not None
+    assert [call.arguments for call in answer.message.calls] == ['{"a": 1}']

@@ -102,27 +102,38 @@ class ChatAnswer:
         said = as_object(piece.get("function")) or as_object(piece.get("custom"))
         arguments = said.get("arguments", said.get("input"))
         text = arguments if isinstance(arguments, str) else "" if arguments is None else _as_json(arguments)
-        number = self._number(piece)
+        name = as_text(said.get("name"))
+        number = self._number(piece, begins=bool(name))
         call = self._calls[number]
         call.id = call.id or as_text(piece.get("id"))
-        call.name = call.name or as_text(said.get("name"))
+        call.name = call.name or name
         call.arguments.append(text)
         return CallDelta(number, call.id, call.name, text)
 
-    def _number(self, piece: JsonObject) -> int:
-        """Which call a piece belongs to.
+    def _number(self, piece: JsonObject, *, begins: bool) -> int:
+        """Which call a piece belongs to; ``begins`` is whether it has the name of a function.
 
-        Some services leave the index out or repeat it: then another id says that another call begins.
+        Some services leave the index out or repeat it: then another id says that another call begins. Some of them have
+        no ids either: then a name does, behind a call whose arguments are whole.
         """
         place, id_ = piece.get("index"), as_text(piece.get("id"))
         for number in reversed(range(len(self._calls))):
             call = self._calls[number]
             if call.place == place:
-                if not id_ or not call.id or call.id == id_:
+                same = call.id == id_ if id_ and call.id else not (begins and _is_object("".join(call.arguments)))
+                if same:
                     return number
                 break
         self._calls.append(_Call(place, id_, ""))
         return len(self._calls) - 1
+
+
+def _is_object(text: str) -> bool:
+    """Whether it is a whole JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _words(content: Json) -> str:
