@@ -367,6 +367,33 @@ async def test_a_store_that_takes_nothing_more_for_a_while_leaves_a_thread_that_
         await check_runs(thread)
 
 
+@pytest.mark.parametrize(
+    ("lost", "kept"), [(2, ["note"]), (3, ["note", "noted one"]), (4, ["note", "noted one", "done one"])]
+)
+async def test_what_had_happened_when_the_store_failed_once_is_recorded_with_the_end_of_the_run(
+    url: str, monkeypatch: pytest.MonkeyPatch, lost: int, kept: list[str]
+) -> None:
+    really, left = ThreadRuns.record, lost
+
+    async def record(*given: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise StoreUnavailableError("The disk is busy.")
+        return await really(*given, **options)
+
+    async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
+        thread = await engine.start_thread()
+        agent = taking_turns(engine)
+        monkeypatch.setattr(ThreadRuns, "record", record)
+        with pytest.raises(StoreUnavailableError):
+            await agent.run("one", thread=thread)
+        assert await said(thread) == ["one", *kept]
+        assert types_of(await events_of(thread))[-1] == "run-failed"
+        assert (await agent.run("two", thread=thread)).text == "done two"
+        await check_runs(thread)
+
+
 @pytest.mark.parametrize("does", [lambda thread: thread.end(), lambda thread: thread.delete()], ids=["end", "delete"])
 async def test_a_thread_that_is_ended_while_an_answer_arrives_keeps_nothing_of_it_beside_its_events(
     url: str, monkeypatch: pytest.MonkeyPatch, does: Callable[[Any], Coroutine[Any, Any, None]]

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from clew.agents.arriving import Arriving
 from clew.domain.decisions import Advance, Intent
-from clew.domain.errors import ClewError, ClosedError, ConflictError
+from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Message
 from clew.domain.ports import Blob
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
-from clew.domain.runs.events import AnswerInterrupted, ModelAnswered, ModelFailed, RunEvent
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ApprovalRequested,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunCompleted,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+    ToolStarted,
+)
 from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.domain.runs.ports import LEASE_SECONDS, Holding, RunLog
 from clew.domain.runs.state import RunState, after
@@ -22,6 +34,9 @@ from clew.domain.runs.state import RunState, after
 T = TypeVar("T")
 
 Step = RunEvent | Message
+
+_AHEAD = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalRequested | RunCompleted
+"""What says that something comes next, or that nothing does: it is not true of a run that could not write it."""
 
 _BEAT_SECONDS = LEASE_SECONDS / 3
 """Seconds between two renewals of the lease while nothing is written."""
@@ -126,8 +141,9 @@ class Recording:
     ) -> None:
         """Write what waits, whether or not the caller is cancelled meanwhile; ``final`` lets go of the lease.
 
-        What could not be written waits no more. Raises what the port does, and RunTakenOverError when it was this
-        attempt's to write and is not any more.
+        What could not be written waits no more, but what had happened when the store could not be reached is kept for
+        the end of the run. Raises what the port does, and RunTakenOverError when it was this attempt's to write and is
+        not any more.
         """
         steps, self.steps = tuple(self.steps), []
         if final:
@@ -150,6 +166,9 @@ class Recording:
         except RunInProgressError:
             if self.under_way:
                 raise RunTakenOverError(self.log.thread_id, run_id) from None
+            raise
+        except StoreUnavailableError:
+            self.steps = [*takewhile(lambda step: not isinstance(step, _AHEAD), steps), *self.steps]
             raise
         self._drop_draft = False
         self._over = final
