@@ -56,7 +56,7 @@ def script(body: dict[str, Any]) -> Any:
 
 def desk(engine: Engine) -> Agent:
     """The agent: it knows nothing of any conversation."""
-    online = "OPENAI_API_KEY" in os.environ
+    online = bool(os.environ.get("OPENAI_API_KEY"))
     return Agent(
         OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script),
         engine=engine,

@@ -66,11 +66,12 @@ def run_shell(command: str, folder: Path) -> str:
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
-    """Run a block after those before it; a ``main`` that it defines is awaited."""
+    """Run a block after those before it; a ``main`` that it defines is awaited, unless it does that itself."""
     with mock.patch.dict(os.environ):  # what the page sets there is its own
         exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)  # noqa: S102  # the page's own
-        if "main" in names:
-            asyncio.run(names.pop("main")())
+        main = names.pop("main", None)
+        if main is not None and "asyncio.run(main())" not in block.code:
+            asyncio.run(main())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Every error that Clew raises, to be caught by name: ``from clew.errors import ConflictError``.
+"""Every error that Clew raises, and the warning that it gives, by name: ``from clew.errors import ConflictError``.
 
 They form one tree under ClewError. Each message says what was asked, what was found and what to do.
 """
@@ -36,6 +36,7 @@ from clew.domain.errors import (
 )
 from clew.domain.runs.errors import (
     AgentChangedError,
+    AgentChangedWarning,
     AgentConfigurationError,
     AnswerFormatError,
     ApprovalNotPendingError,
@@ -63,6 +64,7 @@ from clew.domain.runs.errors import (
 
 __all__ = [
     "AgentChangedError",
+    "AgentChangedWarning",
     "AgentConfigurationError",
     "AmbiguousThreadError",
     "AnswerFormatError",

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.agents.agent import Input
 from clew.agents.middleware import Middleware, ModelCallContext, Proceed, RunContext, ToolCallContext
-from clew.agents.taking_up import AgentChangedWarning
 from clew.agents.tools import ToolContext, ToolOutcome
 from clew.domain.errors import InvalidContentError, ThreadStatusError, UnknownThreadError, UnknownVersionError
 from clew.domain.events import Event
@@ -22,6 +21,7 @@ from clew.domain.messages import FunctionResult
 from clew.domain.models.client import Answer
 from clew.domain.runs.errors import (
     AgentChangedError,
+    AgentChangedWarning,
     AgentConfigurationError,
     AnswerFormatError,
     DefinitionMissingError,

@@ -360,11 +360,10 @@ async def test_a_call_that_was_redacted_while_it_waited_is_never_made(url: str, 
         await thread.redact((await thread.history()).messages[-1])
         assert await thread.approvals() == []
         found = await outcome(shop.agent(engine, "no").continue_run(thread))
-        assert approved or found is NoOpenRunError
+        assert found is NoOpenRunError
         assert shop.paid == []
         events = await events_of(thread)
-        assert events[-1].type == ("run-completed" if approved else "run-abandoned")
-        assert approved or events[-1].data == RunAbandoned(reason="redacted")
+        assert events[-1].data == RunAbandoned(reason="redacted")
         await shop.agent(engine, "Hello.").run("Hi.", thread=thread)
         await check_requests(thread, (await events_of(thread))[len(events) :])
 

@@ -210,7 +210,7 @@ def _check_decided(log: RunLog, state: RunState) -> None:
 
 def _lost_calls(run: OpenRun, state: RunState) -> bool:
     """Whether the message whose calls the run is in the middle of was redacted: nobody knows what they were."""
-    return bool(run.asked or run.tools) and not state.calls
+    return state.lost or (bool(run.asked or run.tools) and not state.calls)
 
 
 async def _cut_off(log: RunLog, run: OpenRun) -> tuple[Message | AnswerInterrupted, ...]:

@@ -64,6 +64,8 @@ class AgentResponse(Generic[ThreadT_co]):
             raise AgentConfigurationError(
                 "value: the run was not asked for a format. Give agent.run(response_format=…)."
             )
+        if self.approvals:
+            raise AgentConfigurationError("value: the run waits for approvals, and has not answered yet.")
         try:
             return self.response_format.model_validate_json(self.text)
         except ValidationError as error:

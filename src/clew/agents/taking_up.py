@@ -8,17 +8,13 @@ from typing import Literal, TypeAlias
 from clew.agents.setup import Setup
 from clew.domain.models.client import ResponseFormat
 from clew.domain.runs.definitions import blobs, changed
-from clew.domain.runs.errors import AgentChangedError
+from clew.domain.runs.errors import AgentChangedError, AgentChangedWarning
 from clew.domain.runs.events import Fingerprint, RunResumed, RunStarted
 from clew.domain.runs.ports import RunLog
 from clew.domain.runs.state import RunState
 
 OnChangedAgent: TypeAlias = Literal["warn", "raise"]
 """What is done when a thread is taken up again by an agent that is made of something else than before."""
-
-
-class AgentChangedWarning(UserWarning):
-    """A thread is taken up again by an agent that is made of something else than before."""
 
 
 async def take_up(log: RunLog, setup: Setup, on_changed: OnChangedAgent) -> None:

@@ -53,10 +53,10 @@ def chat(
     import asyncio
     import warnings
 
-    from clew.agents.taking_up import AgentChangedWarning
     from clew.cli import chat_lines
     from clew.cli.chat_session import Chat
     from clew.conversations import Conversations
+    from clew.domain.runs.errors import AgentChangedWarning
     from clew.engine import Agent, Engine
     from clew.infrastructure import clock
     from clew.infrastructure.openai_chat_client import OpenAIChatClient

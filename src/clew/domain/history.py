@@ -45,6 +45,16 @@ class HistoryMessage(NamedTuple):
         return () if self.message is None else self.message.contents
 
     @property
+    def calls(self) -> tuple[FunctionCall, ...]:
+        """The function calls in the message, none when it was redacted."""
+        return () if self.message is None else self.message.calls
+
+    @property
+    def results(self) -> tuple[FunctionResult, ...]:
+        """The function results in the message, none when it was redacted."""
+        return () if self.message is None else self.message.results
+
+    @property
     def author(self) -> str | None:
         """Who speaks within the role."""
         return None if self.message is None else self.message.author

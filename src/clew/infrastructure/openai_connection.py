@@ -207,6 +207,11 @@ def _maker(api_key: str | None, base_url: str | None, timeout: float | None) -> 
             "There is no key for the model service. Set OPENAI_API_KEY, or give api_key=; for a service that needs "
             "none, any word will do."
         )
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or " " in key:
+        raise AgentConfigurationError(
+            "The key for the model service (api_key= or OPENAI_API_KEY) has a line end, a space or another character "
+            "that no key has. Was it read from a file? Give it without."
+        )
 
     def make() -> openai.AsyncOpenAI:
         import openai

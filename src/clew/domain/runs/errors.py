@@ -246,6 +246,10 @@ class AgentChangedError(ClewError):
         self.changed = tuple(changed)
 
 
+class AgentChangedWarning(UserWarning):
+    """The agent is another than the one that ran on the thread before, and goes on all the same."""
+
+
 class DefinitionMissingError(ClewError):
     """Instructions or tool schemas of a request are not in the store. ``digests`` names them, in hex."""
 

@@ -52,7 +52,7 @@ class RunState:
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` how often it was asked. ``added`` are the messages that the run added,
     without its inputs. ``asked`` is what the model was asked last. ``answered`` is true when the newest answer calls no
-    function.
+    function, and ``lost`` when it called some, and nobody knows which, since it was redacted.
     """
 
     run_id: str
@@ -69,6 +69,7 @@ class RunState:
     finish_reason: str | None = None
     answered: bool = False
     asked: ModelCalled | None = None
+    lost: bool = False
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -93,13 +94,14 @@ def after(state: RunState, event: Event) -> RunState:
             again = replace(state, attempt=data.attempt, tries=0)
             return replace(again, definitions=event.version, fingerprint=data.fingerprint)
         case ModelCalled():
-            return replace(state, called=event.version, tries=data.attempt, answered=False, calls=(), asked=data)
+            now = replace(state, called=event.version, tries=data.attempt, answered=False, calls=(), asked=data)
+            return replace(now, lost=False)
         case ModelFailed() | AnswerInterrupted():
             return replace(state, called=0)
         case ModelAnswered():
             return _answered(state, data)
         case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
-            return replace(state, calls=_moved(state.calls, event.version, data))
+            return replace(state, calls=_moved(state.calls, event.version, data), lost=not state.calls)
         case _:
             return state
 
