@@ -84,6 +84,7 @@ def test_runs_of_many_threads_of_control_stay_apart(url: str) -> None:
             thread = await other.thread(first.id)
             assert sorted(await turns_of(thread), key=int) == turns
             await check_runs(thread)
+        await engine.close()
 
     asyncio.run(check())
 
