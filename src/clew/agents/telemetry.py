@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -154,7 +155,7 @@ class _Instruments:
     tokens: Histogram
 
 
-class _Operation:
+class _Operation(ABC):
     """A span that is current while it is entered. An exception that passes makes it a failed one."""
 
     operation: ClassVar[str]
@@ -217,11 +218,11 @@ class _Operation:
         if self._span is not None:
             self._span.set_attributes({name: value for name, value in attributes.items() if value is not None})
 
+    @abstractmethod
     def _asked(self) -> dict[str, AttributeValue]:
         """What is asked, in words."""
-        raise NotImplementedError
 
-    def _measured(self, seconds: float) -> None:
+    def _measured(self, seconds: float) -> None:  # noqa: B027  # only model calls have any
         """Tell the figures of an operation that is over."""
 
 

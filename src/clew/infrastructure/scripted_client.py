@@ -218,6 +218,7 @@ def _lines(script: Line | LineFunction | Sequence[Line | LineFunction], *, loop:
     if callable(script):
         return itertools.repeat(script)
     single = isinstance(script, str | FunctionCall | Message | Answer | Fault | Exception)
+    # mypy does not follow from ``single`` what a script is.
     items: list[Line | LineFunction] = [script] if single else list(script)  # type: ignore[list-item,arg-type]
     for item in items:
         if not callable(item) and not isinstance(item, Answer | Fault | Exception):
