@@ -45,7 +45,7 @@ check: $(TOOLS) ## Run the linters and the type checks only
 	.venv/bin/lint-imports --no-logo
 
 .PHONY: servers
-servers: $(RUNTIME) ## Install the model servers that the tests talk to, into .venv-servers
+servers: $(RUNTIME) ## Install the servers that the tests talk to, into .venv-servers
 	@$(VENV_PYTHON) -m tests.servers.installation
 
 .PHONY: acceptance
@@ -83,7 +83,7 @@ acceptance: $(TOOLS) servers ## Run the acceptance tests against the built wheel
 
 .PHONY: docs
 docs: $(RUNTIME) ## Write docs/reference.md anew, from the docstrings
-	@$(VENV_PYTHON) docs/make_reference.py
+	@$(VENV_PYTHON) -m docs.make_reference
 
 .PHONY: bench
 bench: $(TOOLS) ## Print the figures of the benchmarks beside their budgets

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "projecting": "Read models catching up (CPU), beside appends, and rebuilt",
     "listing": "Listing threads",
     "searching": "Searching messages",
+    "retrieving": "Retrieving passages of documents",
     "stepping": "Stepping through a long thread, in a pseudo-terminal, by the clock",
     "awaited": "Awaited appends (synchronous=OFF)",
     "wakeups": "Subscribers",

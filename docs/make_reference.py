@@ -10,60 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from docs.reference_parts import BEHIND, CONSTRUCTED, ERRORS, MIXINS, PARTS, SHIPPED
 from pydantic import BaseModel
 
 import clew
-from clew import (
-    Agent,
-    Conversations,
-    Engine,
-    Middleware,
-    OpenAIChatClient,
-    OpenAIResponsesClient,
-    ScriptedChatClient,
-    Telemetry,
-    ToolContext,
-    projections,
-    testing,
-    tool,
-)
-from clew.agents import middleware, options, response, stream, tools
-from clew.agents.approvals import Approval
-from clew.domain import errors, events, history, messages, ports, projection, view
-from clew.domain.differences import content_diff, diff
-from clew.domain.formats import importing, moving
-from clew.domain.models import client as model_client
-from clew.domain.runs import asking
-from clew.domain.runs import errors as run_errors
-from clew.domain.runs import events as run_events
-from clew.domain.views import searching, stepping, tree
-from clew.engine_runs import AgentThread
-from clew.engine_threads import RemoteThread
+from clew import Conversations, Engine, errors, projections, testing
+from clew.domain import events
 from clew.engine_threads import Thread as AwaitedThread
-from clew.service import accounting, auditing, read_models, reading, subscription
-from clew.service.searching import Hit
-from clew.threads import Thread
 
 PAGE = Path(__file__).parent / "reference.md"
 WIDTH = 100
-CONSTRUCTED = (Agent, Telemetry, OpenAIChatClient, OpenAIResponsesClient, ScriptedChatClient)
-"""The classes that people make by calling them, and that are no values."""
-
-BEHIND = {
-    "Engine.beginning",
-    "Engine.start_remote_thread",
-    "AgentThread.begun_by_run",
-    "AgentThread.bound_to",
-    "AgentThread.branch",
-    "AgentThread.of",
-    "AgentThread.runs",
-    "Thread.of",
-    "Telemetry.model_call",
-    "Telemetry.run",
-    "Telemetry.tool_call",
-}
-"""What agents, threads and engines call of each other."""
-
 STANDS_FOR = {"LocalT_co": "LocalThread", "RemoteT_co": "RemoteThread", "ThreadT": "Thread", "ThreadT_co": "Thread"}
 """What the types of threads are in an application, by what agents call them."""
 
@@ -80,131 +36,10 @@ newest version; `at_message=` takes the number of a message, from 1. Times are U
 a `Role` is system, developer, user, assistant or tool, a `Status` active, suspended, ended or deleted, a `Snippet` a
 tuple of `Part`. An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
 `ToolFunction` a `Tool` or a function. An engine's `Thread` is a `LocalThread`, whose history Clew holds, or a
-`RemoteThread`; all three are in `clew.engine_threads`.
+`RemoteThread`; all three are in `clew.engine_threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
+`Screen` a function from a fact to `Allow`, `Redact` or `Refuse`. What `Conversations.memory` gives has the same methods
+as a `MemoryScope`, not awaited.
 """
-
-PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
-    ("Threads", (Conversations, Thread, subscription.Subscription)),
-    (
-        "Agents",
-        (
-            Agent,
-            options.RunOptions,
-            options.ContinueOptions,
-            response.AgentResponse,
-            response.AgentUpdate,
-            stream.AgentStream,
-            Approval,
-            AgentThread,
-            RemoteThread,
-            asking.Request,
-            tool,
-            tools.Tool,
-            ToolContext,
-            Middleware,
-            middleware.RunContext,
-            middleware.ModelCallContext,
-            middleware.ToolCallContext,
-            tools.ToolOutcome,
-            Telemetry,
-        ),
-    ),
-    (
-        "Model clients",
-        (
-            OpenAIChatClient,
-            OpenAIResponsesClient,
-            ScriptedChatClient,
-            testing.call,
-            testing.fault,
-            model_client.ModelClient,
-            model_client.ServiceThreads,
-            model_client.Question,
-            model_client.ToolSchema,
-            model_client.Answer,
-            model_client.Usage,
-            model_client.TextDelta,
-            model_client.ReasoningDelta,
-            model_client.CallDelta,
-            model_client.ServiceBound,
-            model_client.ServiceReference,
-        ),
-    ),
-    (
-        "Messages",
-        (
-            messages.Message,
-            messages.Text,
-            messages.Reasoning,
-            messages.Media,
-            messages.FunctionCall,
-            messages.FunctionResult,
-            messages.ApprovalRequest,
-            messages.ApprovalResponse,
-            messages.Raw,
-        ),
-    ),
-    (
-        "What is read",
-        (
-            history.History,
-            history.HistoryMessage,
-            history.ThreadState,
-            stepping.Step,
-            view.ModelView,
-            view.Repair,
-            reading.ThreadSummary,
-            tree.Branch,
-            tree.Mark,
-            Hit,
-            searching.Part,
-            auditing.AuditEntry,
-            accounting.Usage,
-            diff.Diff,
-            diff.Row,
-            diff.Counts,
-            diff.ContentDiff,
-            content_diff.FieldDiff,
-            ports.Verdict,
-            ports.Fault,
-            importing.ImportReport,
-            importing.Failure,
-            moving.EventsReport,
-        ),
-    ),
-    (
-        "Events",
-        (
-            events.Event,
-            *events.EVENT_TYPES.values(),
-            run_events.AgentIdentity,
-            run_events.Fingerprint,
-            run_events.ServiceCall,
-            run_events.Failure,
-            events.Shredded,
-            events.Opaque,
-        ),
-    ),
-    (
-        "Projections",
-        (
-            projection.Projection,
-            projection.Recorded,
-            projection.Table,
-            projection.Column,
-            projection.Upsert,
-            projection.Delete,
-            projection.Recount,
-            projection.IndexText,
-            projection.ForgetText,
-            projection.Rows,
-            projection.Query,
-            projection.Where,
-            read_models.ProjectionStatus,
-            projection.Parked,
-        ),
-    ),
-)
 
 
 def reference() -> str:
@@ -223,7 +58,8 @@ def described(each: type | Callable[..., Any]) -> Iterator[str]:
     """A class: what it means, what it holds, what it does. Or a function."""
     if not isinstance(each, type):
         yield f"### {each.__name__}"
-        yield f"```python\nfrom {home(each)} import {each.__name__}\n\n{signed(each.__name__, each)}\n```"
+        signature = f"{'await ' if inspect.iscoroutinefunction(each) else ''}{signed(each.__name__, each)}"
+        yield f"```python\nfrom {home(each)} import {each.__name__}\n\n{signature}\n```"
         yield prose(each)
         return
     stored = events.TYPE_NAMES.get(each)
@@ -263,6 +99,12 @@ def awaited() -> Iterator[str]:
             kinds.setdefault(how(method), []).append(f"`{name}`")
         rows += [f"| `{kind.format(word)}` | {', '.join(names)} |" for kind, names in kinds.items()]
     yield "\n".join(rows)
+    shared = dict(methods(Conversations))
+    for name, method in methods(Engine):
+        if name not in shared:
+            yield f"#### Engine.{name}"
+            yield f"```python\nawait {signed(name, method)}\n```"
+            yield prose(method)
 
 
 def how(method: Callable[..., Any]) -> str:
@@ -273,9 +115,9 @@ def how(method: Callable[..., Any]) -> str:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """What a class defines; of one that says the types of a generic one of its name, with what that does."""
-    named = [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__]
-    return {name: found for each in named for name, found in vars(each).items()}
+    """What a class defines, and its mixins; of one that says the types of a generic one of its name, what that does."""
+    told = [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__ or each in MIXINS]
+    return {name: found for each in told for name, found in vars(each).items()}
 
 
 def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -284,6 +126,8 @@ def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
         function = found.__func__ if isinstance(found, classmethod) else found
         if name.startswith("_") or f"{cls.__name__}.{name}" in BEHIND:
             continue
+        if cls in SHIPPED and hasattr(clew.ContextProvider, name):
+            continue  # a hook is told of once
         if inspect.isfunction(function) and inspect.getdoc(function):
             yield name, function
 
@@ -294,7 +138,8 @@ def fields(cls: type) -> Iterator[str]:
         for name, annotation in inspect.get_annotations(cls).items():
             type_ = ANNOTATED.sub(r"\1", str(getattr(annotation, "__forward_arg__", annotation)))
             tag = name == "type" and type_.startswith("Literal") and issubclass(cls, BaseModel)
-            if not name.startswith("_") and name != "model_config" and not tag:
+            hidden = name.startswith(("_", "model_config")) or type_.startswith("ClassVar")
+            if not hidden and not tag:
                 yield f"{name}: {type_}{given(default_of(cls, name))}"
 
 
@@ -341,7 +186,9 @@ def given(default: object) -> str:
         return ""
     if inspect.isfunction(default):
         return f" = {default.__module__.rpartition('.')[2]}.{default.__qualname__}"
-    return f' = "{default}"' if isinstance(default, str) else f" = {default!r}"
+    if isinstance(default, str):
+        return " = …" if "\n" in default else f' = "{default}"'
+    return f" = {default!r}"
 
 
 def call(name: str, parts: list[str], result: str = "") -> str:
@@ -353,8 +200,9 @@ def call(name: str, parts: list[str], result: str = "") -> str:
 def error_tree(root: type = errors.ClewError, depth: int = 0) -> Iterator[str]:
     """The errors, each under the one that catches it, too."""
     yield f"{'  ' * depth}- **{root.__name__}**: {' '.join(prose(root).split())}"
-    for each in [*vars(errors).values(), *vars(run_errors).values()]:
-        if isinstance(each, type) and each.__bases__ == (root,):
+    there = dict.fromkeys(each for room in ERRORS for each in vars(room).values() if isinstance(each, type))
+    for each in there:
+        if each.__bases__[:1] == (root,):
             yield from error_tree(each, depth + 1)
 
 

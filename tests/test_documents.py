@@ -16,6 +16,7 @@ import pytest
 import typer
 from docs.make_reference import PAGE, reference
 from tests.servers.aimock_server import Aimock, ToolCall
+from tests.servers.mem0_server import Mem0Server
 
 from clew.cli.app import app
 
@@ -83,7 +84,14 @@ def model_service(aimock: Aimock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", aimock.base_url)
 
 
-@pytest.mark.usefixtures("model_service")
+@pytest.fixture
+def memory_service(mem0: Mem0Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that remembers what the pages have it remember, where mem0's own would."""
+    monkeypatch.setenv("MEM0_API_KEY", mem0.key)
+    monkeypatch.setenv("MEM0_HOST", mem0.url)
+
+
+@pytest.mark.usefixtures("memory_service", "model_service")
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != PAGE and blocks_of(page)], ids=lambda page: page.stem
 )

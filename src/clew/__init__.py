@@ -10,40 +10,141 @@ if TYPE_CHECKING:
     from clew.agents.telemetry import Telemetry
     from clew.agents.tools import ToolContext, tool
     from clew.conversations import Conversations
+    from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
+    from clew.domain.memory.events import Provenance
+    from clew.domain.memory.facts import Allow, Document, Fact, Passage, Redact, Refuse
+    from clew.domain.memory.ports import Embedder
     from clew.domain.messages import Message
+    from clew.domain.reducing.composing import Reducers
+    from clew.domain.reducing.limits import KeepLast, SlidingWindow, TokenBudget
+    from clew.domain.reducing.reducer import Reducer, Reducible, Reduction
+    from clew.domain.reducing.trimming import TrimToolResults
+    from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
     from clew.engine import Agent, Engine
+    from clew.engine_document_stores import DocumentStore
+    from clew.engine_hosting import ThreadStore
+    from clew.engine_memory import MemoryScope
+    from clew.infrastructure.hashing_embedder import HashingEmbedder
+    from clew.infrastructure.minilm_embedder import LocalEmbedder
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
+    from clew.infrastructure.openai_embedder import OpenAIEmbedder
     from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
+    from clew.infrastructure.redis_history import RedisHistory
     from clew.infrastructure.scripted_client import ScriptedChatClient
+    from clew.memory.agent_lessons import AgentLessons
+    from clew.memory.conversation_summaries import ConversationSummaries
+    from clew.memory.mem0_memory import Mem0Memory
+    from clew.memory.memory_tools import MemoryTools
+    from clew.memory.summarise import Summarise
+    from clew.memory.text_retrieval import TextRetrieval
+    from clew.memory.user_facts import UserFacts
+    from clew.memory.user_preferences import UserPreferences
+    from clew.memory.whiteboard import Whiteboard
 
 __all__ = [
     "Agent",
+    "AgentLessons",
+    "Allow",
     "ClewError",
+    "Context",
+    "ContextProvider",
+    "ConversationSummaries",
     "Conversations",
+    "Document",
+    "DocumentStore",
+    "Embedder",
     "Engine",
+    "Fact",
+    "HashingEmbedder",
+    "HistoryStore",
+    "KeepLast",
+    "LocalEmbedder",
+    "Mem0Memory",
+    "MemoryScope",
+    "MemoryTools",
     "Message",
     "Middleware",
     "OpenAIChatClient",
+    "OpenAIEmbedder",
     "OpenAIResponsesClient",
+    "Passage",
+    "Provenance",
+    "ProviderContext",
+    "Redact",
+    "RedisHistory",
+    "Reducer",
+    "Reducers",
+    "Reducible",
+    "Reduction",
+    "Refuse",
     "ScriptedChatClient",
+    "SlidingWindow",
+    "StoreContext",
+    "StoredMessage",
+    "Summarise",
     "Telemetry",
+    "TextRetrieval",
+    "ThreadStore",
+    "TokenBudget",
     "ToolContext",
+    "TrimToolResults",
+    "UserFacts",
+    "UserPreferences",
+    "Whiteboard",
     "tool",
 ]
 
 _HOMES = {
     "Agent": "clew.engine",
+    "AgentLessons": "clew.memory.agent_lessons",
+    "Allow": "clew.domain.memory.facts",
     "ClewError": "clew.domain.errors",
+    "Context": "clew.domain.context.provider",
+    "ContextProvider": "clew.domain.context.provider",
+    "ConversationSummaries": "clew.memory.conversation_summaries",
     "Conversations": "clew.conversations",
+    "Document": "clew.domain.memory.facts",
+    "DocumentStore": "clew.engine_document_stores",
+    "Embedder": "clew.domain.memory.ports",
     "Engine": "clew.engine",
+    "Fact": "clew.domain.memory.facts",
+    "HashingEmbedder": "clew.infrastructure.hashing_embedder",
+    "HistoryStore": "clew.domain.stores.store",
+    "KeepLast": "clew.domain.reducing.limits",
+    "LocalEmbedder": "clew.infrastructure.minilm_embedder",
+    "Mem0Memory": "clew.memory.mem0_memory",
+    "MemoryScope": "clew.engine_memory",
+    "MemoryTools": "clew.memory.memory_tools",
     "Message": "clew.domain.messages",
     "Middleware": "clew.agents.middleware",
     "OpenAIChatClient": "clew.infrastructure.openai_chat_client",
+    "OpenAIEmbedder": "clew.infrastructure.openai_embedder",
     "OpenAIResponsesClient": "clew.infrastructure.openai_responses_client",
+    "Passage": "clew.domain.memory.facts",
+    "Provenance": "clew.domain.memory.events",
+    "ProviderContext": "clew.domain.context.provider",
+    "Redact": "clew.domain.memory.facts",
+    "RedisHistory": "clew.infrastructure.redis_history",
+    "Reducer": "clew.domain.reducing.reducer",
+    "Reducers": "clew.domain.reducing.composing",
+    "Reducible": "clew.domain.reducing.reducer",
+    "Reduction": "clew.domain.reducing.reducer",
+    "Refuse": "clew.domain.memory.facts",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
+    "SlidingWindow": "clew.domain.reducing.limits",
+    "StoreContext": "clew.domain.stores.store",
+    "StoredMessage": "clew.domain.stores.store",
+    "Summarise": "clew.memory.summarise",
     "Telemetry": "clew.agents.telemetry",
+    "TextRetrieval": "clew.memory.text_retrieval",
+    "ThreadStore": "clew.engine_hosting",
+    "TokenBudget": "clew.domain.reducing.limits",
     "ToolContext": "clew.agents.tools",
+    "TrimToolResults": "clew.domain.reducing.trimming",
+    "UserFacts": "clew.memory.user_facts",
+    "UserPreferences": "clew.memory.user_preferences",
+    "Whiteboard": "clew.memory.whiteboard",
     "tool": "clew.agents.tools",
 }
 

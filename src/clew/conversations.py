@@ -19,9 +19,11 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.runs.ports import OnExisting
 from clew.domain.views.tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
+from clew.memory_scopes import HasMemory
 from clew.service import (
     accounting,
     auditing,
@@ -33,6 +35,7 @@ from clew.service import (
     moving,
     reading,
     searching,
+    serializing,
     writing,
 )
 from clew.service.accounting import By, Usage
@@ -51,7 +54,7 @@ from clew.threads import LocalThread, RemoteThread, thread_class
 T = TypeVar("T")
 
 
-class Conversations:
+class Conversations(HasMemory):
     """All threads of one tenant in one store. Use it from as many threads as you like; close it when done."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
@@ -107,6 +110,25 @@ class Conversations:
         control = run(reading.existing(self._core, thread_id))
         return self._thread(thread_id, control.kind)
 
+    def restore_thread(
+        self,
+        document: JsonObject,
+        *,
+        on_existing: OnExisting = "raise",
+        as_new: bool = False,
+        actor: str | None = None,
+    ) -> LocalThread | RemoteThread:
+        """The thread that a document holds, with its id, its events and its hashes, as ``serialize`` has written it.
+
+        Everything in it is checked before anything is stored, and all of it is stored at once. What the store has
+        already stays as it is; where the thread has gone on since, ThreadAheadError is raised, or with
+        ``on_existing="fork"`` a fork at the document's version is returned. With ``as_new`` a new thread is begun with
+        the messages and the states on the document's path. Raises ThreadDocumentError for what is not as it was
+        written, and ThreadDivergedError for a thread that is there with another past.
+        """
+        restoring = serializing.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
+        return self._thread(*run(restoring))
+
     def find(self, prefix: str) -> str:
         """The id of the one thread that is named so, or else whose id begins so.
 
@@ -161,10 +183,11 @@ class Conversations:
         """
         return run(searching.search(self._core, text, thread=thread, before=before, limit=limit))
 
-    def audit(
+    def audit(  # noqa: PLR0913  # each narrows down what is told
         self,
         *,
         thread: str | None = None,
+        scope: str | None = None,
         actor: str | None = None,
         type: str | None = None,  # noqa: A002  # what it is called in the event
         since: datetime | None = None,
@@ -175,14 +198,15 @@ class Conversations:
     ) -> Iterator[AuditEntry]:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
-        Of a ``thread`` its own events, without those that it inherited; by ``actor``, and by ``type`` of event;
-        ``since`` and before ``until`` are aware times. ``after`` is the ``position`` of the last entry of the page
-        before. Raises InvalidTimeError.
+        Of a ``thread`` its own events, without those that it inherited; of a memory ``scope`` by its name; by
+        ``actor``, and by ``type`` of event; ``since`` and before ``until`` are aware times. ``after`` is the
+        ``position`` of the last entry of the page before. Raises InvalidTimeError.
         """
         return _each(
             auditing.audit(
                 self._core,
                 thread=thread,
+                scope=scope,
                 actor=actor,
                 type=type,
                 since=since,
@@ -248,10 +272,10 @@ class Conversations:
     ) -> Iterator[bytes]:
         """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
 
-        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. With ``definitions`` the
-        instructions and tool schemas of the agents that ran are in it, as far as the store has them; they are an
-        agent's, so by default they are not. Write the lines to a file that is open for bytes; import_events() takes it.
-        Raises UnknownThreadError.
+        Without ids all threads of the tenant, deleted ones too, and its memory scopes. Equal stores give equal bytes.
+        With ``definitions`` the instructions and tool schemas of the agents that ran are in it, as far as the store has
+        them; they are an agent's, so by default they are not. Write the lines to a file that is open for bytes;
+        import_events() takes it. Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         lines = run(moving.export_events(self._core, named, definitions=definitions))

@@ -13,6 +13,8 @@ from typing import BinaryIO, Self, TypeVar
 from clew.agents import default_engine
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.beginning import recorded
+from clew.domain.context.attached import as_providers
+from clew.domain.context.provider import ContextProviders
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Start
 from clew.domain.differences.diff import Diff
@@ -24,6 +26,9 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
 from clew.domain.views.tree import Branch
+from clew.engine_document_stores import HasDocuments
+from clew.engine_memory import HasMemory
+from clew.engine_serializing import RestoresThreads
 from clew.engine_threads import LocalThread, RemoteThread, thread_class
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
@@ -59,7 +64,7 @@ T = TypeVar("T")
 default_engine.supply(lambda: Engine.open("memory:"))
 
 
-class Engine:
+class Engine(HasDocuments, HasMemory, RestoresThreads[LocalThread | RemoteThread]):
     """All threads of one tenant in one store. Use it from the tasks of one event loop; close it when done."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
@@ -99,11 +104,19 @@ class Engine:
         labels: JsonObject | None = None,
         metadata: JsonObject | None = None,
         messages: Sequence[Message] = (),
+        context_providers: ContextProviders | None = None,
         actor: str | None = None,
     ) -> LocalThread:
-        """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
+        """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError.
+
+        ``context_providers`` serve every run on it, whichever agent's: see ``thread.context_providers``.
+        """
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
-        return LocalThread(self._core, self._live, await drive(writing.start(self._core, thread_id, intent, actor)))
+        attached = as_providers(context_providers)
+        thread = LocalThread(self._core, self._live, await drive(writing.start(self._core, thread_id, intent, actor)))
+        thread.context_providers.add(*attached)
+        await thread.tell("on_thread_created", list(messages), actor=actor)
+        return thread
 
     async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
         """The thread of that id, begun if it is not there."""
@@ -180,10 +193,11 @@ class Engine:
         """
         return await drive(searching.search(self._core, text, thread=thread, before=before, limit=limit))
 
-    def audit(
+    def audit(  # noqa: PLR0913  # each narrows down what is told
         self,
         *,
         thread: str | None = None,
+        scope: str | None = None,
         actor: str | None = None,
         type: str | None = None,  # noqa: A002  # what it is called in the event
         since: datetime | None = None,
@@ -194,14 +208,15 @@ class Engine:
     ) -> AsyncIterator[AuditEntry]:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
-        Of a ``thread`` its own events, without those that it inherited; by ``actor``, and by ``type`` of event;
-        ``since`` and before ``until`` are aware times. ``after`` is the ``position`` of the last entry of the page
-        before. Raises InvalidTimeError.
+        Of a ``thread`` its own events, without those that it inherited; of a memory ``scope`` by its name; by
+        ``actor``, and by ``type`` of event; ``since`` and before ``until`` are aware times. ``after`` is the
+        ``position`` of the last entry of the page before. Raises InvalidTimeError.
         """
         return _each(
             auditing.audit(
                 self._core,
                 thread=thread,
+                scope=scope,
                 actor=actor,
                 type=type,
                 since=since,
@@ -270,10 +285,10 @@ class Engine:
     ) -> AsyncIterator[bytes]:
         """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
 
-        Without ids all threads of the tenant, deleted ones too. Equal stores give equal bytes. With ``definitions`` the
-        instructions and tool schemas of the agents that ran are in it, as far as the store has them; they are an
-        agent's, so by default they are not. Write the lines to a file that is open for bytes; import_events() takes it.
-        Raises UnknownThreadError.
+        Without ids all threads of the tenant, deleted ones too, and its memory scopes. Equal stores give equal bytes.
+        With ``definitions`` the instructions and tool schemas of the agents that ran are in it, as far as the store has
+        them; they are an agent's, so by default they are not. Write the lines to a file that is open for bytes;
+        import_events() takes it. Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         lines = await drive(moving.export_events(self._core, named, definitions=definitions))

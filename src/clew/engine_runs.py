@@ -6,20 +6,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
-from clew.agents.agent import Agent, Input
+from clew.agents.agent import Agent
 from clew.agents.approvals import Approval, approvals
+from clew.agents.context.outside import Outside
+from clew.agents.inputs import Input, inputs
 from clew.agents.options import ContinueOptions, RunOptions
 from clew.agents.response import AgentResponse
 from clew.agents.stream import AgentStream
+from clew.domain.context.attached import ThreadProviders
+from clew.domain.context.events import Hook
+from clew.domain.context.provider import Context
+from clew.domain.decisions import Intent
+from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError
+from clew.engine_serializing import SerializedThread
 from clew.service.awaiting import drive
 from clew.service.core import Core
 from clew.service.reading import At
 from clew.service.run_log import Beginning, ThreadRuns, branch_of
+from clew.service.scopes import version_read
 
 
-class AgentThread(ABC):
+class AgentThread(SerializedThread, ABC):
     """The agents' way in: of every thread of an engine."""
 
     kind: ClassVar[ThreadKind]
@@ -28,6 +37,7 @@ class AgentThread(ABC):
     id: str
     _core: Core
     _runs: ThreadRuns | None = None
+    _providers: ThreadProviders | None = None
     agent: Agent[Any, Any] | None = None
     """The agent that ``run`` is of, None when the thread is bound to none."""
 
@@ -74,6 +84,42 @@ class AgentThread(ABC):
             self._runs = ThreadRuns(self._core, self.id)
         return self._runs
 
+    @property
+    def context_providers(self) -> ThreadProviders:
+        """The context providers that serve every run on the thread, whichever agent runs; ``add()`` takes more.
+
+        They are code: they are of this object and of the forks that are made of it, and not on the log.
+        """
+        if self._providers is None:
+            self._providers = ThreadProviders()
+        return self._providers
+
+    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str) -> MemoryPort:
+        """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
+        from clew.engine_memory import MemoryScope
+
+        return MemoryScope.of_thread(self._core, name, thread_id=self.id, run_id=run_id, actor=actor, provider=provider)
+
+    async def reads_at(self, name: str) -> int | None:
+        """The version of a scope or a store of documents that the thread reads, None for the newest: for agents."""
+        return await drive(version_read(self._core, self.id, name))
+
+    async def context(self, input: Input = None, *, actor: str | None = None) -> Context:  # noqa: A002  # as in Agent.run
+        """What the context providers give to an application that calls a model itself, about what is about to be said.
+
+        They are the thread's and, when it is bound to an agent, that agent's. What they give and keep is recorded.
+        Raises ContextProviderError.
+        """
+        return await self._outside(actor).context(inputs("context", input))
+
+    async def tell(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
+        """Tell the context providers what happens to the thread: see the port."""
+        await self._outside(actor).tell(hook, *given, before=before)
+
+    def _outside(self, actor: str | None) -> Outside:
+        own = () if self.agent is None else self.agent.context_providers
+        return Outside(self, own, None if self.agent is None else self.agent.identity, actor)
+
     async def branch(self, at: At = None) -> Self:
         """A fork at a version that begins with the first run on it: for agents."""
         begin = await drive(branch_of(self._core, self.id, at))
@@ -88,6 +134,7 @@ class AgentThread(ABC):
         """The same thread, run by an agent."""
         bound = self.of(self.id)
         bound.agent = agent
+        bound._providers = self.context_providers  # noqa: SLF001  # it is the same thread
         return bound
 
     @abstractmethod

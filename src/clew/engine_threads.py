@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self, TypeVar, overload
 
 from clew.agents.service_threads import delete_at_service, service_threads
+from clew.domain.context.events import Hook
 from clew.domain.control import Control, Status
-from clew.domain.decisions import Delete, End, Resume, Suspend
+from clew.domain.decisions import Checkpoint, Delete, End, Intent, Resume, Suspend
 from clew.domain.differences.diff import Diff
-from clew.domain.events import Event, ServiceDeletion
-from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
+from clew.domain.events import MemoryReading, ServiceDeletion
+from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
-from clew.domain.ports import Verdict
-from clew.domain.runs.asking import Request
 from clew.domain.runs.errors import ServiceDeletionError
 from clew.domain.runs.reconciling import reconciled
-from clew.domain.view import ModelView, model_view
-from clew.domain.views.stepping import Step
+from clew.engine_reading import ReadThread
 from clew.engine_runs import AgentThread
-from clew.service import exporting, reading, remote, requesting, stepping, writing
+from clew.service import remote, writing
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core
-from clew.service.feeds import thread_feed
 from clew.service.operations import Operation
-from clew.service.reading import At, ThreadSummary
+from clew.service.reading import At
 
 T = TypeVar("T")
 
 
-class Thread(AgentThread):
+class Thread(AgentThread, ReadThread):
     """One conversation. The store has all of it; this is a way in.
 
     ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
@@ -59,10 +56,6 @@ class Thread(AgentThread):
     def status(self) -> Status:
         """active, suspended, ended or deleted, as far as this process has seen; ``summary()`` looks."""
         return self._look().status
-
-    async def summary(self) -> ThreadSummary:
-        """What a list says of the thread."""
-        return await self._do(reading.summary(self._core, self.id))
 
     @overload
     async def append(
@@ -117,6 +110,7 @@ class Thread(AgentThread):
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
+        await self.tell("on_checkpoint", name, before=Checkpoint(name), actor=actor)
         return await self._do(writing.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
@@ -128,6 +122,7 @@ class Thread(AgentThread):
         title: str | None = None,
         thread_id: str | None = None,
         kind: None = None,
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> Self: ...
     @overload
@@ -139,6 +134,7 @@ class Thread(AgentThread):
         title: str | None = None,
         thread_id: str | None = None,
         kind: Literal["local"],
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> LocalThread: ...
     @overload
@@ -150,6 +146,7 @@ class Thread(AgentThread):
         title: str | None = None,
         thread_id: str | None = None,
         kind: Literal["remote"],
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> RemoteThread: ...
     async def fork(
@@ -160,19 +157,22 @@ class Thread(AgentThread):
         title: str | None = None,
         thread_id: str | None = None,
         kind: ThreadKind | None = None,
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> Thread:
         """A new thread whose past is this one up to a version, by default the newest. It costs one event.
 
         Without ``title`` it has this one's. It is of this one's kind unless ``kind`` says ``local`` or ``remote``: a
-        record of what a service holds can be gone on with anywhere. Raises ThreadExistsError for a ``thread_id`` that
-        is taken, and ServiceCannotForkError where the service that holds the thread cannot fork it.
+        record of what a service holds can be gone on with anywhere. With ``memory="as-of"`` it reads memory scopes as
+        they were at the cut, with what is learned in it; with ``live`` as they are; without, as this one does. Raises
+        ThreadExistsError for a ``thread_id`` that is taken, and ServiceCannotForkError where the service that holds the
+        thread cannot fork it.
         """
         made = await self._do(
             writing.fork(
                 self._core,
                 self.id,
-                writing.Begun(title, kind),
+                writing.Begun(title, kind, memory=memory),
                 at=at,
                 at_message=at_message,
                 new_id=thread_id,
@@ -210,19 +210,20 @@ class Thread(AgentThread):
 
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Let the thread rest: nothing is appended until it is resumed."""
-        await self._do(writing.change(self._core, self.id, Suspend(reason), actor))
+        await self._turn("on_suspend", Suspend(reason), actor)
 
     async def resume(self, *, actor: str | None = None) -> None:
         """Let the thread go on."""
         await self._do(writing.change(self._core, self.id, Resume(), actor))
+        await self.tell("on_resume", actor=actor)
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Close the conversation. It can still be read, labelled, forked and redacted."""
-        await self._do(writing.change(self._core, self.id, End(reason), actor))
+        await self._turn("on_thread_ended", End(reason), actor)
 
     async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
-        await self._do(writing.change(self._core, self.id, Delete(reason), actor))
+        await self._turn("on_thread_deleted", Delete(reason), actor)
 
     async def redact(
         self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
@@ -234,74 +235,23 @@ class Thread(AgentThread):
         """
         return await self._do(writing.redact(self._core, self.id, message, reason, actor))
 
-    async def history(self, *, at: At = None, at_message: int | None = None) -> History:
-        """The messages on the path at a version, by default the newest."""
-        return await self._do(reading.history(self._core, self.id, at, at_message))
-
-    async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
-        """The messages that a model would be sent: the history, with every call followed by its result."""
-        return model_view(await self.history(at=at, at_message=at_message))
-
-    async def request(self, version: int) -> Request:
-        """What the model was asked at a version, rebuilt from the log, byte for byte, with its digest checked.
-
-        ``version`` is that of a model call. Raises UnknownVersionError for any other, and DefinitionMissingError when
-        the store does not have the instructions or tool schemas.
-        """
-        return await self._do(requesting.request(self._core, self.id, version))
-
-    async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
-        """The thread as Markdown, to read: nothing that was said can break out of its place."""
-        return await self._do(exporting.markdown(self._core, self.id, at, at_message))
-
-    async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
-        """What the thread was at a version: status, labels, checkpoints and messages."""
-        return await self._do(reading.state(self._core, self.id, at, at_message))
-
-    async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
-        """The events of the lineage up to a version, ancestors' included, read a page at a time."""
-        upto = await self._do(reading.upto(self._core, self.id, at, at_message))
-        while page := await self._do(reading.events(self._core, self.id, after, upto)):
-            for each in page:
-                yield each
-            after = page[-1].version
-
-    async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
-        """Each event with the state after it."""
-        await self._do(reading.readable(self._core, self.id, "replay"))
-        states = StateBuilder()
-        async for each in self.events(at=at, at_message=at_message):
-            yield each, states.add(each)
-
-    async def step(self, *, at: At = None, at_message: int | None = None, last: int = stepping.LAST) -> Step:
-        """One step of the replay, by default the newest, with the last messages on the path, so many at the most.
-
-        It is read from near the version and not from the start: for going to and fro in a long thread.
-        """
-        return await self._do(stepping.step(self._core, self.id, at, at_message, last))
-
-    async def forks(self) -> list[ThreadSummary]:
-        """The threads that were forked from this one."""
-        return await self._do(reading.forks(self._core, self.id))
-
-    def subscribe(self, *, after: int = 0) -> Subscription:
-        """The events of the lineage from a version on, and then those that come, as they come."""
-        return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
-
-    async def verify(self) -> Verdict:
-        """Recompute the hash chain of the thread and of its ancestors."""
-        return await self._do(reading.verify(self._core, self.id))
-
     def of(self, thread_id: str) -> Self:
         """A thread of the same kind, store and agent by its id."""
         other = type(self)(self._core, self._live, thread_id)
         other.agent = self.agent
+        other._providers = self.context_providers.copy()  # noqa: SLF001  # a fork goes on with them
         return other
 
     def _of_kind(self, kind: ThreadKind, thread_id: str) -> Thread:
         other = thread_class(kind)(self._core, self._live, thread_id)
         other.agent = self.agent
+        other._providers = self.context_providers.copy()  # noqa: SLF001  # the same
         return other
+
+    async def _turn(self, hook: Hook, intent: Intent, actor: str | None) -> None:
+        """Tell the context providers what is about to happen, and have it happen."""
+        await self.tell(hook, before=intent, actor=actor)
+        await self._do(writing.change(self._core, self.id, intent, actor))
 
     async def _do(self, operation: Operation[T]) -> T:
         try:
@@ -377,7 +327,7 @@ class RemoteThread(Thread):
         if service:
             asked = self._service("delete", client)
             done = await delete_at_service(asked, await self._do(remote.bound_here(self._core, self.id)))
-        await self._do(writing.change(self._core, self.id, Delete(reason, done), actor))
+        await self._turn("on_thread_deleted", Delete(reason, done), actor)
         if failed := {each.id: each.failed for each in done if each.failed is not None}:
             raise ServiceDeletionError(self.id, failed)
 

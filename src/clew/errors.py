@@ -1,10 +1,11 @@
-"""Every error that Clew raises, and the warning that it gives, by name: ``from clew.errors import ConflictError``.
+"""Every error that Clew raises, and the warnings that it gives, by name: ``from clew.errors import ConflictError``.
 
 They form one tree under ClewError. Each message says what was asked, what was found and what to do.
 """
 
 from __future__ import annotations
 
+from clew.domain.context.errors import ProviderContractError
 from clew.domain.errors import (
     AmbiguousThreadError,
     CheckpointExistsError,
@@ -25,8 +26,10 @@ from clew.domain.errors import (
     StoreSchemaError,
     StoreUnavailableError,
     StoreUrlError,
+    ThreadAheadError,
     ThreadDeletedError,
     ThreadDivergedError,
+    ThreadDocumentError,
     ThreadExistsError,
     ThreadStatusError,
     UnknownCheckpointError,
@@ -34,6 +37,16 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
+from clew.domain.memory.errors import (
+    EmbeddingError,
+    EmbeddingMismatchError,
+    FactRefusedError,
+    MemoryServiceError,
+    ScopeError,
+    UnknownDocumentError,
+    UnknownFactError,
+)
+from clew.domain.reducing.errors import ReducerError
 from clew.domain.runs.errors import (
     AgentChangedError,
     AgentChangedWarning,
@@ -41,10 +54,13 @@ from clew.domain.runs.errors import (
     AnswerFormatError,
     ApprovalNotPendingError,
     ApprovalPendingError,
+    ContextProviderError,
     ContextWindowError,
     DefinitionMissingError,
     InvalidToolError,
     MissingExtraError,
+    MissingProviderError,
+    MissingProviderWarning,
     ModelAccessError,
     ModelError,
     ModelOverloadedError,
@@ -52,6 +68,7 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
     NoOpenRunError,
+    RunAbandonedError,
     RunInProgressError,
     RunLimitError,
     RunStoppedError,
@@ -60,6 +77,12 @@ from clew.domain.runs.errors import (
     ServiceDeletionError,
     ToolFailedError,
     UnsupportedThreadError,
+)
+from clew.domain.stores.errors import (
+    CredentialError,
+    HistoryStoreContractError,
+    HistoryStoreError,
+    HistoryStoreSharedError,
 )
 
 __all__ = [
@@ -74,9 +97,17 @@ __all__ = [
     "ClewError",
     "ClosedError",
     "ConflictError",
+    "ContextProviderError",
     "ContextWindowError",
     "CorruptEventError",
+    "CredentialError",
     "DefinitionMissingError",
+    "EmbeddingError",
+    "EmbeddingMismatchError",
+    "FactRefusedError",
+    "HistoryStoreContractError",
+    "HistoryStoreError",
+    "HistoryStoreSharedError",
     "IdempotencyKeyReusedError",
     "ImportFormatError",
     "InvalidContentError",
@@ -85,7 +116,10 @@ __all__ = [
     "InvalidSearchError",
     "InvalidTimeError",
     "InvalidToolError",
+    "MemoryServiceError",
     "MissingExtraError",
+    "MissingProviderError",
+    "MissingProviderWarning",
     "ModelAccessError",
     "ModelError",
     "ModelOverloadedError",
@@ -95,22 +129,30 @@ __all__ = [
     "NoOpenRunError",
     "NotRedactableError",
     "ProjectionBehindError",
+    "ProviderContractError",
+    "ReducerError",
+    "RunAbandonedError",
     "RunInProgressError",
     "RunLimitError",
     "RunStoppedError",
     "RunTakenOverError",
+    "ScopeError",
     "ServiceCannotForkError",
     "ServiceDeletionError",
     "StoreError",
     "StoreSchemaError",
     "StoreUnavailableError",
     "StoreUrlError",
+    "ThreadAheadError",
     "ThreadDeletedError",
     "ThreadDivergedError",
+    "ThreadDocumentError",
     "ThreadExistsError",
     "ThreadStatusError",
     "ToolFailedError",
     "UnknownCheckpointError",
+    "UnknownDocumentError",
+    "UnknownFactError",
     "UnknownProjectionError",
     "UnknownThreadError",
     "UnknownVersionError",

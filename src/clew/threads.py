@@ -8,16 +8,16 @@ from typing import ClassVar, Literal, Self, overload
 
 from clew.domain.control import Status
 from clew.domain.decisions import Delete, End, Resume, Suspend
-from clew.domain.events import Event
+from clew.domain.events import Event, MemoryReading
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
-from clew.domain.json_values import Json
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.runs.asking import Request
 from clew.domain.view import ModelView, model_view
 from clew.domain.views.stepping import Step
-from clew.service import exporting, reading, requesting, stepping, writing
+from clew.service import exporting, reading, requesting, serializing, stepping, writing
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
@@ -119,6 +119,7 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: None = None,
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> Self: ...
     @overload
@@ -130,6 +131,7 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: Literal["local"],
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> LocalThread: ...
     @overload
@@ -141,6 +143,7 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: Literal["remote"],
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> RemoteThread: ...
     def fork(
@@ -151,19 +154,22 @@ class Thread:
         title: str | None = None,
         thread_id: str | None = None,
         kind: ThreadKind | None = None,
+        memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> Thread:
         """A new thread whose past is this one up to a version, by default the newest. It costs one event.
 
         Without ``title`` it has this one's. It is of this one's kind unless ``kind`` says ``local`` or ``remote``: a
-        record of what a service holds can be gone on with anywhere. Raises ThreadExistsError for a ``thread_id`` that
-        is taken, and ServiceCannotForkError where the service that holds the thread cannot fork it.
+        record of what a service holds can be gone on with anywhere. With ``memory="as-of"`` it reads memory scopes as
+        they were at the cut, with what is learned in it; with ``live`` as they are; without, as this one does. Raises
+        ThreadExistsError for a ``thread_id`` that is taken, and ServiceCannotForkError where the service that holds the
+        thread cannot fork it.
         """
         made = run(
             writing.fork(
                 self._core,
                 self.id,
-                writing.Begun(title, kind),
+                writing.Begun(title, kind, memory=memory),
                 at=at,
                 at_message=at_message,
                 new_id=thread_id,
@@ -242,6 +248,15 @@ class Thread:
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""
         return run(exporting.markdown(self._core, self.id, at, at_message))
+
+    def serialize(self) -> JsonObject:
+        """The thread with its whole past as one JSON object, to be kept or sent: ``json.dump`` takes it.
+
+        ``restore_thread`` makes the thread of it again, in any store. It has no instructions and no tool schemas of
+        agents, and no secrets: a state of a component that looks like a credential raises CredentialError. Raises
+        CorruptEventError for a thread that does not verify.
+        """
+        return run(serializing.serialize(self._core, self.id))
 
     def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""

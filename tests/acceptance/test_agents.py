@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.acceptance.programs import in_another_process, printed, requests, said
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.errors import (
@@ -31,35 +29,6 @@ from clew.testing import call
 QUESTIONS = ["Has invoice 33-22-6324 from Fabrikam been paid yet?", "And invoice 33-22-6325?"]
 LATER = 60_000_000
 """Microseconds after which the lease of a process that was killed has run out."""
-
-
-def in_another_process(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of its own in the folder."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def printed(program: str, folder: Path, *arguments: str) -> Any:
-    """What a program of its own prints, as JSON."""
-    done = in_another_process(program, folder, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
-
-
-def said(request: Any) -> list[tuple[str, str | None]]:
-    """Who says what in a request."""
-    return [(message["role"], message["content"]) for message in request.body["messages"]]
-
-
-async def requests(thread: Any) -> list[Any]:
-    """The requests that were sent, rebuilt from the log."""
-    return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]
 
 
 def creditors_agent(engine: Engine | None, *script: str) -> Agent:

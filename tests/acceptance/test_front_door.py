@@ -14,16 +14,54 @@ from clew import ClewError, Conversations, Engine, Message
 def test_says_what_it_offers() -> None:
     assert clew.__all__ == [
         "Agent",
+        "AgentLessons",
+        "Allow",
         "ClewError",
+        "Context",
+        "ContextProvider",
+        "ConversationSummaries",
         "Conversations",
+        "Document",
+        "DocumentStore",
+        "Embedder",
         "Engine",
+        "Fact",
+        "HashingEmbedder",
+        "HistoryStore",
+        "KeepLast",
+        "LocalEmbedder",
+        "Mem0Memory",
+        "MemoryScope",
+        "MemoryTools",
         "Message",
         "Middleware",
         "OpenAIChatClient",
+        "OpenAIEmbedder",
         "OpenAIResponsesClient",
+        "Passage",
+        "Provenance",
+        "ProviderContext",
+        "Redact",
+        "RedisHistory",
+        "Reducer",
+        "Reducers",
+        "Reducible",
+        "Reduction",
+        "Refuse",
         "ScriptedChatClient",
+        "SlidingWindow",
+        "StoreContext",
+        "StoredMessage",
+        "Summarise",
         "Telemetry",
+        "TextRetrieval",
+        "ThreadStore",
+        "TokenBudget",
         "ToolContext",
+        "TrimToolResults",
+        "UserFacts",
+        "UserPreferences",
+        "Whiteboard",
         "tool",
     ]
     assert clew.__all__ == sorted(clew.__all__)
@@ -40,7 +78,8 @@ def test_imports_nothing_heavy_before_it_is_asked_for() -> None:
         "heavy = 'asyncio eventsourcing httpx openai orjson pydantic psycopg rich sqlite3 typer'\n"
         "print(sorted(set(heavy.split()) & set(sys.modules)))\n"
         "from clew import *\n"
-        "print(sorted({'httpx', 'httpx2', 'openai', 'opentelemetry', 'psycopg', 'rich', 'typer'} & set(sys.modules)))\n"
+        "extras = 'httpx httpx2 mem0 openai opentelemetry psycopg rich typer'\n"
+        "print(sorted(set(extras.split()) & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n"
@@ -54,14 +93,23 @@ def test_every_error_has_its_name_in_one_module() -> None:
 
     public = {each.__name__ for each in below(ClewError) if each.__module__.startswith("clew.domain.")}
     assert errors.__all__ == sorted(errors.__all__)
-    assert set(errors.__all__) == public | {"AgentChangedWarning"}
+    assert set(errors.__all__) == public | {"AgentChangedWarning", "MissingProviderWarning"}
     assert all(issubclass(getattr(errors, name), ClewError | UserWarning) for name in errors.__all__)
 
 
 def test_what_scripts_are_made_of_has_a_module() -> None:
     from clew import ScriptedChatClient, testing
 
-    assert testing.__all__ == ["Fault", "ScriptedChatClient", "call", "fault"]
+    assert testing.__all__ == [
+        "Fault",
+        "HistoryStoreContractError",
+        "ProviderContractError",
+        "ScriptedChatClient",
+        "call",
+        "check_context_provider",
+        "check_history_store",
+        "fault",
+    ]
     assert testing.ScriptedChatClient is ScriptedChatClient
 
 

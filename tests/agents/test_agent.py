@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
-from clew.agents.agent import Input
+from clew.agents.inputs import Input
 from clew.agents.middleware import Middleware, ModelCallContext, Proceed, RunContext, ToolCallContext
 from clew.agents.tools import ToolContext, ToolOutcome
 from clew.domain.errors import InvalidContentError, ThreadStatusError, UnknownThreadError, UnknownVersionError

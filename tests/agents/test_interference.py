@@ -25,7 +25,7 @@ from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.agents import arriving
 from clew.agents.response import AgentResponse
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
-from clew.domain.history import HistoryMessage
+from clew.domain.history import History
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Lease
 from clew.domain.runs.errors import NoOpenRunError, RunInProgressError, RunTakenOverError
@@ -104,7 +104,7 @@ async def test_a_call_is_decided_again_when_somebody_appends_right_before_it(
         thread = await engine.start_thread()
         there = await other.thread(thread.id)
 
-        async def history(log: ThreadRuns) -> tuple[int, list[HistoryMessage]]:
+        async def history(log: ThreadRuns) -> History:
             nonlocal reads
             reads += 1
             found = await really(log)

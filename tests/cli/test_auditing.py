@@ -72,6 +72,7 @@ def test_the_audit_trail_in_json_has_its_shape(used: Clew) -> None:
         "run_id": None,
         "cause": None,
         "subject": None,
+        "scope": None,
     }
 
 

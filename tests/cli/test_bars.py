@@ -27,4 +27,4 @@ def test_much_is_taken_in_before_it_is_read_on_a_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with Conversations.open(url) as conversations:
         bars.catch_up(conversations, "search")
-    assert lags(url) == {"directory": 5, "search": left, "audit": 5, "usage": 5}
+    assert lags(url) == {"directory": 5, "search": left, "audit": 5, "usage": 5, "memory": 5}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
+from tests.cli.commands import COMMANDS
 
 from clew import Conversations
 from clew.cli import completion
-from clew.cli.app import app
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -48,15 +48,16 @@ def test_completes_commands_and_options(clew: Clew) -> None:
     assert candidates(clew, "clew", "completion", "f") == ["fish"]
 
 
-@pytest.mark.parametrize("name", [str(command.name) for command in app.registered_commands])
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_completes_threads_wherever_one_is_named(stored: Clew, name: str) -> None:
-    told = stored.text(name, "--help")
+    command = name.split()
+    told = stored.text(*command, "--help")
     if re.search(r"^  \[?THREAD\b", told, re.MULTILINE):
-        assert candidates(stored, "clew", name, "3f") == ["3f2a", "3f9c"]
-        assert len(candidates(stored, "clew", name, "")) == 5
-        assert candidates(stored, "clew", name, "x") == []
+        assert candidates(stored, "clew", *command, "3f") == ["3f2a", "3f9c"]
+        assert len(candidates(stored, "clew", *command, "")) == 5
+        assert candidates(stored, "clew", *command, "x") == []
     if "--thread " in told.split("Examples:")[0]:
-        assert candidates(stored, "clew", name, "--thread", "3f") == ["3f2a", "3f9c"]
+        assert candidates(stored, "clew", *command, "--thread", "3f") == ["3f2a", "3f9c"]
 
 
 def test_completes_checkpoints_of_the_thread_that_is_named(stored: Clew) -> None:

@@ -21,7 +21,7 @@ from clew.service.read_models import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
 OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs"]
-PROJECTIONS = ["projection directory", "projection search", "projection audit", "projection usage"]
+PROJECTIONS = [f"projection {name}" for name in ("directory", "search", "audit", "usage", "memory")]
 
 
 def findings(clew: CalledClew, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:

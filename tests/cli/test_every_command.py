@@ -9,20 +9,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.acceptance.clew_command import ENVIRONMENT, GLAZE
-from typer.main import get_command
+from tests.cli.commands import COMMANDS
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
-from clew.cli.app import app
 from clew.cli.headings import HEADINGS, OTHERS, under_headings
+from clew.domain.memory.events import FactRemembered, MemoryEvent, ScopeOpened, Statement
+from clew.domain.memory.scope import ScopeFold
+from clew.service.memory_streams import commit
+from clew.service.operations import run
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
 
-COMMANDS: dict[str, Any] = dict(getattr(get_command(app), "commands"))  # noqa: B009  # the class of groups is Typer's own
+TOP = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS))
 
 THREAD = "THREAD"
 ARGUMENTS = {
@@ -37,6 +40,9 @@ ARGUMENTS = {
     "run|status": "status",
     "bash|zsh|fish": "bash",
     "VERSION": "2",
+    "SCOPE": "user/42",
+    "FACT": "fact",
+    "WHEN": "1",
 }
 """What is given for an argument of this metavar; a new one needs a line here."""
 
@@ -71,11 +77,11 @@ def called(name: str, thread: str | None = None, *, optional: bool = False) -> l
         elif required or optional:
             given.append(ARGUMENTS[metavar])
     named = ["--thread", thread] if thread is not None and "--thread" in options(name) else []
-    return [name, *given, *OPTIONS.get(name, []), *named]
+    return [*name.split(), *given, *OPTIONS.get(name, []), *named]
 
 
 OF_A_THREAD = sorted(name for name in COMMANDS if THREAD in dict(arguments(name)) or "--thread" in options(name))
-OF_A_VERSION = sorted((name, option) for name in COMMANDS for option in ("--at", "--to") if option in options(name))
+OF_A_VERSION = sorted((name, option) for name in OF_A_THREAD for option in ("--at", "--to") if option in options(name))
 SILENT = {"chat"}
 """Commands that write nothing where nothing is said."""
 
@@ -90,11 +96,14 @@ async def answered(url: str, thread_id: str) -> None:
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two threads whose ids begin alike, one of them with a run."""
+    """Two threads whose ids begin alike, one of them with a run, and a memory scope with a fact."""
     path = tmp_path_factory.mktemp("two") / "clew.db"
     with Conversations.open(f"sqlite:///{path}?synchronous=OFF") as conversations:
         for id_ in ("order-1", "order-2"):
             conversations.start_thread(thread_id=id_, messages=[Message.user(f"Hello {id_} {n}") for n in range(40)])
+        remembered = FactRemembered(fact=ARGUMENTS["FACT"], statement=Statement(text="hello"))
+        first: list[MemoryEvent] = [ScopeOpened(holds="facts"), remembered]
+        run(commit(conversations._core, ARGUMENTS["SCOPE"], ScopeFold, lambda _fold, _now: first))
     asyncio.run(answered(f"sqlite:///{path}?synchronous=OFF", "order-1"))
     return path
 
@@ -127,10 +136,10 @@ def test_there_are_commands_of_each_kind() -> None:
 def test_every_command_stands_under_one_heading_of_the_help(clew: Clew) -> None:
     named = [name for names in HEADINGS.values() for name in names]
     assert len(named) == len(set(named))
-    assert set(COMMANDS) <= set(named)
+    assert {name.split()[0] for name in COMMANDS} <= set(named)
     listed = clew.text("--help")
     shown = re.findall(r"^(\w[\w ]+):$", listed, re.MULTILINE)
-    assert shown == ["Options", *(heading for heading, _ in under_headings(COMMANDS))]
+    assert shown == ["Options", *(heading for heading, _ in under_headings(TOP))]
 
 
 def test_a_command_without_a_heading_stands_last() -> None:
@@ -157,7 +166,7 @@ def test_refuses_an_unknown_option(clew: Clew, name: str) -> None:
 def test_refuses_too_few_and_too_many_arguments(clew: Clew, name: str) -> None:
     needed = [metavar for metavar, required in arguments(name) if required]
     if needed:
-        assert needed[0] in clew.refused(2, name)
+        assert needed[0] in clew.refused(2, *name.split())
     if not any(each.nargs == -1 for each in COMMANDS[name].params):
         assert "unexpected extra argument" in clew.refused(2, *called(name, optional=True), "more", "and more")
     assert list(clew.folder.iterdir()) == []

@@ -16,7 +16,7 @@ from tests.infrastructure.recording import wait_until
 from clew.conversations import Conversations
 from clew.domain.messages import Message
 
-NAMES = ["directory", "search", "audit", "usage"]
+NAMES = ["directory", "search", "audit", "usage", "memory"]
 
 MINE = """
 from clew.projections import Column, Table, Upsert
@@ -49,7 +49,7 @@ def lines(clew: CalledClew, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_says_how_far_projections_are_and_fills_none(filled: CalledClew, tmp_path: Path) -> None:
-    assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * 4
+    assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * 5
     assert not (tmp_path / "clew.db.projections").exists()
     assert filled.text("project", "status", "--name", "search").startswith(
         "search  version 1  waiting   position 0 of "
@@ -83,6 +83,7 @@ def test_fills_only_what_is_named(filled: CalledClew) -> None:
         "waiting",
         "live",
         "live",
+        "waiting",
     ]
 
 
@@ -119,7 +120,7 @@ def test_rebuilds_what_is_named_or_all(filled: CalledClew) -> None:
         "usage",
     ]
     assert [each["name"] for each in lines(filled, "rebuild", "--all", "--json")] == NAMES
-    assert filled.text("rebuild", "audit").startswith("audit  version 1  live ")
+    assert filled.text("rebuild", "audit").startswith("audit  version 2  live ")
 
 
 def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def run_data(texts: st.SearchStrategy[str], objects: st.SearchStrategy[dict[str,
         tools=st.lists(texts, max_size=2).map(tuple),
         run_tools=st.lists(texts, max_size=2).map(tuple),
         response_format=some,
+        providers=st.lists(texts, max_size=2).map(tuple),
+        reducer=some,
     )
     failures = st.builds(Failure, kind=texts, message=some, status=st.none() | counts, code=some)
     kinds = st.sampled_from(["response", "conversation"])
@@ -53,7 +55,14 @@ def run_data(texts: st.SearchStrategy[str], objects: st.SearchStrategy[dict[str,
     usages = st.builds(Usage, input_tokens=counts, output_tokens=counts, cached_tokens=counts, reasoning_tokens=counts)
     services = st.builds(ServiceCall, reference=st.none() | references, sent=counts, answer=counts)
     found: dict[type[Any], Any] = {
-        RunStarted: st.builds(RunStarted, agent=identities, fingerprint=prints),
+        RunStarted: st.builds(
+            RunStarted,
+            agent=identities,
+            fingerprint=prints,
+            providers=st.lists(texts, max_size=2).map(tuple),
+            run_providers=st.lists(texts, max_size=2).map(tuple),
+            missing=st.lists(texts, max_size=2).map(tuple),
+        ),
         RunResumed: st.builds(RunResumed, attempt=versions, agent=identities, fingerprint=prints),
         ModelCalled: st.builds(
             ModelCalled,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from hypothesis import strategies as st
+from tests.domain.memory_strategies import context_data, memory_data
 from tests.domain.run_strategies import run_data
 
 from clew.domain.events import (
     EVENT_TYPES,
     TYPE_NAMES,
+    AnyEvent,
     CheckpointMade,
     Event,
     HistoryRewound,
@@ -19,7 +21,6 @@ from clew.domain.events import (
     Source,
     ThreadDeleted,
     ThreadEnded,
-    ThreadEvent,
     ThreadForked,
     ThreadLabelled,
     ThreadResumed,
@@ -80,7 +81,7 @@ messages = st.builds(
 )
 
 positive = st.integers(min_value=1, max_value=2**53)
-DATA: dict[type[ThreadEvent], st.SearchStrategy[Any]] = {
+DATA: dict[type[AnyEvent], st.SearchStrategy[Any]] = {
     ThreadStarted: st.builds(
         ThreadStarted,
         kind=st.sampled_from(["local", "remote"]),
@@ -96,6 +97,7 @@ DATA: dict[type[ThreadEvent], st.SearchStrategy[Any]] = {
         parent_hash=texts,
         title=optional_texts,
         kind=st.sampled_from(["local", "remote", None]),
+        memory=st.sampled_from(["live", "as-of", None]),
     ),
     ThreadLabelled: st.builds(ThreadLabelled, labels=objects),
     MessageAppended: st.builds(MessageAppended, message=messages),
@@ -111,6 +113,8 @@ DATA: dict[type[ThreadEvent], st.SearchStrategy[Any]] = {
         service=st.lists(st.builds(ServiceDeletion, id=texts, failed=optional_texts), max_size=2).map(tuple),
     ),
     **run_data(texts, objects),
+    **context_data(texts, objects, jsons, messages),
+    **memory_data(texts, objects),
 }
 assert set(DATA) == set(EVENT_TYPES.values())
 assert set(CONTENTS) == set(CONTENT_TYPES)
@@ -133,7 +137,7 @@ def events_of(data: st.SearchStrategy[Any]) -> st.SearchStrategy[Event]:
     )
 
 
-def event(data: ThreadEvent, version: int = 1, *, messages: int = 0, **fields: Any) -> Event:
+def event(data: AnyEvent, version: int = 1, *, messages: int = 0, **fields: Any) -> Event:
     """One event with an envelope that says little."""
     told: dict[str, Any] = {"stream": "default/thread/a", "event_id": f"event-{version}", "recorded_at": version}
     return Event(**{**told, **fields}, version=version, type=TYPE_NAMES[type(data)], messages=messages, data=data)
@@ -153,7 +157,7 @@ def exact(value: Any) -> str:
 
 
 def _event(
-    data: ThreadEvent,
+    data: AnyEvent,
     version: int,
     event_id: str,
     recorded_at: int,

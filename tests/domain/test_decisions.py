@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given as drawn
 from tests.domain.strategies import event, messages, nested
 
+from clew.domain.context.events import ContextStateRecorded
 from clew.domain.control import Control, Status, advance
 from clew.domain.decisions import (
     Advance,
@@ -19,6 +20,7 @@ from clew.domain.decisions import (
     End,
     Intent,
     Label,
+    Note,
     Redact,
     Resume,
     Rewind,
@@ -78,6 +80,7 @@ BRANCH = Branch("parent", 2, "ab", "What if")
 BEGAN = RunStarted(agent=AgentIdentity(id="joker"), fingerprint=Fingerprint(client="scripted", tools=("ab",)))
 AGAIN = RunResumed(attempt=2, agent=BEGAN.agent, fingerprint=BEGAN.fingerprint)
 BOUND = ServiceThreadBound(id="resp_1", kind="response")
+KEPT = ContextStateRecorded(provider="preferences", state={"units": "km"}, seen=2)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ INTENTS: dict[type[Any], tuple[Intent, ThreadEvent]] = {
     Branch: (BRANCH, ThreadForked(parent_id="parent", parent_version=2, parent_hash="ab", title="What if")),
     Say: (Say((BYE,)), MessageAppended(message=BYE)),
     Advance: (Advance("r", 1, (BEGAN,)), BEGAN),
+    Note: (Note((KEPT,)), KEPT),
     Bind: (Bind(BOUND), BOUND),
     Label: (Label({"a": 1}), ThreadLabelled(labels={"a": 1})),
     Checkpoint: (Checkpoint("here", 2), CheckpointMade(name="here", at=2)),
@@ -142,8 +146,8 @@ INTENTS: dict[type[Any], tuple[Intent, ThreadEvent]] = {
     ),
 }
 ALLOWED: dict[Status, set[type[Any]]] = {
-    "active": {Branch, Say, Advance, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete},
-    "suspended": {Branch, Label, Checkpoint, Rewind, Redact, Resume, End, Delete},
+    "active": {Branch, Say, Advance, Note, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete},
+    "suspended": {Branch, Note, Label, Checkpoint, Rewind, Redact, Resume, End, Delete},
     "ended": {Branch, Label, Checkpoint, Redact, Delete},
     "deleted": {Redact},
 }

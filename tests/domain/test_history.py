@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.strategies import event
+from tests.domain.strategies import DATA, event
 
+from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, HistoryReduced
 from clew.domain.control import advance
 from clew.domain.events import (
     MESSAGE_APPENDED,
@@ -21,6 +22,7 @@ from clew.domain.events import (
 )
 from clew.domain.history import HistoryBuilder, ThreadState, as_message, evolve
 from clew.domain.messages import Message
+from clew.domain.runs.events import AgentIdentity, Failure, Fingerprint, RunAbandoned, RunCompleted, RunStarted
 
 
 @dataclass
@@ -31,9 +33,31 @@ class Told:
     counts: list[int] = field(default_factory=lambda: [0])
 
 
+def of_components(draw: st.DrawFn, step: str, version: int) -> ThreadEvent:
+    """What components do: keep something, leave out a part of the history, give or fail; and runs that they serve."""
+    agent, provider = (draw(st.sampled_from(["a", "b"])) for _ in range(2))
+    match step:
+        case "s":
+            return ContextStateRecorded(provider=provider, state=draw(st.none() | st.integers(0, 3)), seen=version - 1)
+        case "h":
+            left_out = draw(st.lists(st.tuples(st.integers(1, version), st.integers(1, version)), max_size=2))
+            return HistoryReduced(agent=agent, reducer="r", upto=version - 1, left_out=tuple(left_out))
+        case "k":
+            return ContextFailed(provider=provider, hook="invoking", error=Failure(kind="E"))
+        case "p":
+            given: ContextProvided = draw(DATA[ContextProvided])
+            return given
+        case "b":
+            made_of = Fingerprint(client="c", providers=(provider,))
+            return RunStarted(agent=AgentIdentity(id=agent), fingerprint=made_of, providers=("c",))
+        case _:
+            ended: list[ThreadEvent] = [RunCompleted(), RunAbandoned(reason="asked")]
+            return draw(st.sampled_from(ended))
+
+
 @st.composite
 def lineages(draw: st.DrawFn) -> Told:
-    """Appends, rewinds to any version (abandoned ones too), forks, redactions and events of unknown types."""
+    """Appends, rewinds to any version (abandoned ones too), forks, redactions, context and events of unknown types."""
     told = Told()
 
     def add(made: Event, count: int) -> None:
@@ -41,7 +65,7 @@ def lineages(draw: st.DrawFn) -> Told:
         told.counts.append(count)
 
     add(event(ThreadStarted(), 1), 0)
-    for step in draw(st.lists(st.sampled_from("mmmmrrfcox"), max_size=40)):
+    for step in draw(st.lists(st.sampled_from("mmmmrrfcoxskhpbe"), max_size=40)):
         version, count = len(told.counts), told.counts[-1]
         match step:
             case "m":
@@ -60,9 +84,12 @@ def lineages(draw: st.DrawFn) -> Told:
                 add(event(CheckpointMade(name=f"c{version}", at=1), version), count)
             case "o":
                 add(Event("default/thread/a", version, "song-sung", "e", version, count, Opaque(b"\x01")), count)
-            case _:
+            case "x":
                 shredded = Event("default/thread/a", version, MESSAGE_APPENDED, "e", version, 0, Shredded("user"))
                 add(shredded, count + 1)
+            case _:
+                begun = version if step == "b" else draw(st.integers(min_value=1, max_value=version))
+                add(event(of_components(draw, step, version), version, run_id=f"run-{begun}"), count)
     return told
 
 
@@ -81,6 +108,7 @@ def test_the_builder_gives_at_every_version_what_evolve_defines(told: Told) -> N
     for version, state in enumerate(states(told.events)):
         found = builder.history(version)
         assert found.messages == state.messages
+        assert found.kept == state.kept
         assert found.version == state.version == version
     assert builder.history() == builder.history(len(told.events))
 

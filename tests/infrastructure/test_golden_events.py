@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 from tests.domain.strategies import CONTENT_TYPES
 
+from clew.domain.context.events import (
+    ContextFailed,
+    ContextProvided,
+    ContextStateRecorded,
+    HistoryReduced,
+)
 from clew.domain.events import (
     EVENT_TYPES,
     MESSAGE_APPENDED,
     TYPE_NAMES,
+    AnyEvent,
     CheckpointMade,
     Event,
     HistoryRewound,
@@ -29,12 +36,23 @@ from clew.domain.events import (
     Source,
     ThreadDeleted,
     ThreadEnded,
-    ThreadEvent,
     ThreadForked,
     ThreadLabelled,
     ThreadResumed,
     ThreadStarted,
     ThreadSuspended,
+)
+from clew.domain.memory.events import (
+    DocumentAdded,
+    DocumentRemoved,
+    FactReference,
+    FactRemembered,
+    FactRetracted,
+    FactSuperseded,
+    Provenance,
+    ScopeOpened,
+    ScopeRead,
+    Statement,
 )
 from clew.domain.messages import (
     ApprovalRequest,
@@ -70,6 +88,7 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
+from clew.domain.stores.events import StateClaimed
 from clew.domain.upcasting import schema_version
 from clew.infrastructure.envelope import SALT, decode, encode, stub
 
@@ -81,6 +100,17 @@ _AGENT = AgentIdentity(id="joker", name="Jöker", type="ReviewAgent")
 _MADE_OF = Fingerprint(
     client="openai-chat", instructions="ab" * 32, tools=("cd" * 32, "ef" * 32), response_format="01" * 32
 )
+_LEARNED = FactReference(scope="user/ü", fact="f1", version=2)
+_STATED = Statement(
+    text="Caoimhe prefers kilometres 🧶",
+    key="units",
+    kind="preference",
+    metadata=_ODD,
+    valid_from=1_760_000_000_000_000,
+    valid_to=1_770_000_000_000_000,
+    learned=Provenance(thread="ü/x", version=4),
+    promoted=_LEARNED,
+)
 _FAILED = Failure(kind="ModelOverloadedError", message="Too many requests", status=429, code="rate_limit")
 
 
@@ -88,7 +118,7 @@ def _said(*contents: Content, **fields: Any) -> MessageAppended:
     return MessageAppended(message=Message(**{"role": "assistant", **fields, "contents": contents}))
 
 
-SAMPLES: dict[str, ThreadEvent | Shredded] = {
+SAMPLES: dict[str, AnyEvent | Shredded] = {
     "started-empty": ThreadStarted(),
     "started": ThreadStarted(
         title="Grüße 🧶", labels={"topic": "refund"}, metadata=_ODD, source=Source(id=["a", 1], fields=_ODD)
@@ -177,6 +207,61 @@ SAMPLES: dict[str, ThreadEvent | Shredded] = {
     "run-abandoned": RunAbandoned(reason="cancelled"),
     "bound-to-a-response": ServiceThreadBound(id="resp_1", kind="response"),
     "bound-to-a-conversation": ServiceThreadBound(id="conv_1", kind="conversation"),
+    "forked-as-of": ThreadForked(parent_id="a", parent_version=3, parent_hash="ab" * 32, memory="as-of"),
+    "run-started-with-providers": RunStarted(
+        agent=_AGENT,
+        fingerprint=Fingerprint(client="scripted", providers=("whiteboard",), reducer="keep-last(2)"),
+        providers=("preferences", "user-facts"),
+        run_providers=("text-retrieval",),
+        missing=("lessons",),
+    ),
+    "context-provided-empty": ContextProvided(provider="preferences"),
+    "context-provided": ContextProvided(
+        provider="user-facts",
+        instructions="Known: Jö",
+        messages=(Message.user("Caoimhe"),),
+        before=5,
+        tools=("ab" * 32,),
+        reads=(ScopeRead(scope="user/ü", version=7),),
+        facts=(_LEARNED,),
+        citations=({"source_name": "Report", "deep": _ODD},),
+    ),
+    "context-failed-empty": ContextFailed(provider="mem0", hook="invoking", error=Failure(kind="TimeoutError")),
+    "context-failed": ContextFailed(provider="mem0", hook="on_thread_ended", error=_FAILED),
+    "context-state-recorded-empty": ContextStateRecorded(provider="preferences"),
+    "context-state-recorded": ContextStateRecorded(provider="preferences", state=_ODD, seen=5),
+    "history-reduced-empty": HistoryReduced(agent="joker", reducer="keep-last(2)", upto=0),
+    "history-reduced": HistoryReduced(
+        agent="joker",
+        reducer="summarise(20)",
+        upto=12,
+        left_out=((2, 5), (8, 8)),
+        summary=Message.system("They joked."),
+        trimmed=((9, 200),),
+        over_budget=True,
+    ),
+    "scope-opened-empty": ScopeOpened(holds="facts"),
+    "scope-opened": ScopeOpened(holds="documents", embedder="text-embedding-3-small", dimensions=1536),
+    "fact-remembered-empty": FactRemembered(fact="f1", statement=Statement(text="")),
+    "fact-remembered": FactRemembered(fact="f1", statement=_STATED),
+    "fact-superseded-empty": FactSuperseded(fact="f1", by="f2", statement=Statement(text="miles")),
+    "fact-superseded": FactSuperseded(fact="f1", by="f2", statement=_STATED),
+    "fact-retracted-empty": FactRetracted(fact="f2"),
+    "fact-retracted": FactRetracted(fact="f2", reason="moved", valid_to=1_765_000_000_000_000),
+    "fact-retracted-in-a-thread": FactRetracted(fact="f2", learned=Provenance(thread="ü/x", version=4)),
+    "document-added-empty": DocumentAdded(document="d1", text="", namespaces=("group/g1",)),
+    "document-added": DocumentAdded(
+        document="d2",
+        text="The results of 2023 🧶",
+        namespaces=("group/g1", "group/ü"),
+        source_name="Report",
+        source_link="https://example.org/2023.pdf",
+        metadata=_ODD,
+        replaces="d1",
+    ),
+    "document-removed-empty": DocumentRemoved(document="d2"),
+    "document-removed": DocumentRemoved(document="d2", reason="outdated"),
+    "state-claimed": StateClaimed(provider="history-store", thread_id="ü/x"),
 }
 
 
@@ -196,7 +281,7 @@ def _reads_as(event: Event) -> dict[str, Any]:
     return {**{name: getattr(event, name) for name in fields}, "data": data}
 
 
-def _written(name: str, data: ThreadEvent | Shredded) -> tuple[str, bytes]:
+def _written(name: str, data: AnyEvent | Shredded) -> tuple[str, bytes]:
     full = not name.endswith("-empty")
     said = data if not isinstance(data, Shredded) else _said(Text(text="gone"), role=data.role)
     event = Event(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew import Conversations
-from clew.infrastructure.sqlite_names import checkpoint_names, thread_ids
+from clew.infrastructure.sqlite_names import checkpoint_names, scope_names, thread_ids
 
 
 @pytest.fixture
@@ -33,6 +33,20 @@ def test_finds_the_threads_of_a_tenant_that_begin_so(path: str) -> None:
     assert thread_ids(path, "default", "ä", 50) == ["ä"]
     assert thread_ids(path, "other", "", 50) == ["abx"]
     assert thread_ids(path, "default", "x", 50) == []
+
+
+def test_finds_the_memory_scopes_of_a_tenant_that_begin_so(path: str) -> None:
+    with Conversations.open(f"sqlite:///{path}") as conversations:
+        conversations.start_thread(thread_id="user/1")
+        for name in ("user/42", "user/7", "group/g1", "user/\x1b[2J"):
+            conversations.memory(name).remember("x")
+    with Conversations.open(f"sqlite:///{path}", tenant="other") as conversations:
+        conversations.memory("user/43").remember("x")
+    assert scope_names(path, "default", "", 50) == ["group/g1", "user/42", "user/7"]
+    assert scope_names(path, "default", "user/4", 50) == ["user/42"]
+    assert scope_names(path, "default", "user/", 2) == ["user/42"]  # the other is not to be typed
+    assert scope_names(path, "other", "", 50) == ["user/43"]
+    assert thread_ids(path, "default", "", 50) == ["user/1"]
 
 
 def test_leaves_out_what_cannot_be_typed_on_one_line(path: str) -> None:

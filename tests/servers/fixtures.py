@@ -1,13 +1,16 @@
-"""The model servers as fixtures: each runs from the first test that asks for it to the end of the session."""
+"""The servers as fixtures: each runs from the first test that asks for it to the end of the session."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from tests.servers.aimock_server import Aimock, aimock_server
 from tests.servers.installation import newer_python, ogx
 from tests.servers.llmock_server import Llmock, llmock_server, refusing_url
+from tests.servers.mem0_server import Mem0Server, mem0_server
+from tests.servers.redis_server import RedisServer
 from tests.servers.stateful_server import StatefulServer, ogx_server, own_stateful_server
 
 
@@ -71,3 +74,32 @@ def stateful(running_stateful: StatefulServer, aimock: Aimock) -> StatefulServer
 def running_own_stateful(running_aimock: Aimock) -> Iterator[StatefulServer]:
     with own_stateful_server(running_aimock) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def _folder_of_mem0(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The package writes a settings file when it is imported: not into the folder of who runs the tests."""
+    os.environ["MEM0_DIR"] = str(tmp_path_factory.mktemp("mem0"))
+    os.environ.pop("MEM0_API_KEY", None)
+
+
+@pytest.fixture
+def mem0(_folder_of_mem0: None) -> Iterator[Mem0Server]:
+    """A server of mem0's platform that remembers nothing yet; it takes the key ``sk-canary``."""
+    with mem0_server("sk-canary") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis(running_redis: RedisServer) -> RedisServer:
+    """A Redis server with nothing in it."""
+    if not running_redis.runs:
+        running_redis.start()
+    running_redis.flush()
+    return running_redis

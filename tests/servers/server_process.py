@@ -28,6 +28,7 @@ class ServerProcess:
     Args:
         command: what to run; it listens on a port that the system chooses, and prints a line that says which.
         ready: what that line contains; its first group is the port.
+        port: of a command that is told its port, and whose line says none.
         environment: variables beside those of `INHERITED`.
         folder: where it runs; as it is here, if None.
     """
@@ -37,11 +38,13 @@ class ServerProcess:
         command: Sequence[str | Path],
         *,
         ready: str,
+        port: int = 0,
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
         self.command = [str(word) for word in command]
         self.port = 0
+        self._given_port = port
         self._ready = re.compile(ready)
         self._environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._environment |= environment or {}
@@ -93,7 +96,7 @@ class ServerProcess:
             line = raw.decode("utf-8", errors="replace").rstrip()
             self._last_lines.append(line)
             if not self._announced.done() and (found := self._ready.search(line)):
-                self._announced.set_result(int(found[1]))
+                self._announced.set_result(self._given_port or int(found[1]))
         if not self._announced.done():
             said = f"{self.command[0]} ended before it served. It said:\n{self.last_lines}"
             self._announced.set_exception(RuntimeError(said))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.conversations import Conversations
-from clew.domain.decisions import Advance
+from clew.domain.decisions import Advance, RunStep
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.models.client import Usage
 from clew.domain.runs.events import (
@@ -35,7 +35,7 @@ OVERLOADED = Failure(kind="ModelOverloadedError", message="Too many requests", s
 
 
 def record(
-    conversations: Conversations, thread_id: str, run_id: str, *steps: RunEvent | Message, attempt: int = 1
+    conversations: Conversations, thread_id: str, run_id: str, *steps: RunStep, attempt: int = 1
 ) -> tuple[int, ...]:
     """Record what happens in a run; returns the versions."""
     intent = Advance(run_id, attempt, steps)

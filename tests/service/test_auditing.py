@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.service.settable_clock import SettableClock
 
-from clew import Conversations, Message
+from clew import Conversations, Message, Provenance
 from clew.domain.errors import InvalidTimeError
 
 
@@ -71,6 +71,33 @@ def test_is_read_a_page_at_a_time_in_either_direction(
     assert list(audited.audit(limit=3)) == everything[:3]
     assert list(audited.audit(limit=2, after=everything[2].position)) == everything[3:5]
     assert list(audited.audit(newest_first=True, after=everything[2].position)) == everything[1::-1]
+
+
+def test_tells_who_remembered_what_in_a_memory_scope_and_nothing_of_its_words(audited: Conversations) -> None:
+    before = list(audited.audit())
+    scope = audited.memory("first")  # as a thread is called, too
+    fact = scope.remember("secret", key="units", source=Provenance(thread="first", version=2), actor="user:2")
+    other = scope.supersede(fact, "secret again", actor="user:1")
+    scope.retract(other, reason="a wish", actor="user:3")
+    entries = list(audited.audit(scope="first"))
+    assert [(each.actor, each.what, each.why, each.scope, each.thread_id, each.version) for each in entries] == [
+        ("user:2", "opened the scope for facts", None, "first", None, 1),
+        (
+            "user:2",
+            f"remembered fact '{fact.id}' (6 characters, key 'units', learned in 'first' at version 2)",
+            None,
+            "first",
+            None,
+            2,
+        ),
+        ("user:1", f"replaced fact '{fact.id}' by '{other.id}' (12 characters, key 'units')", None, "first", None, 3),
+        ("user:3", f"took back fact '{other.id}'", "a wish", "first", None, 4),
+    ]
+    assert list(audited.audit()) == [*before, *entries]
+    assert list(audited.audit(thread="first")) == [each for each in before if each.thread_id == "first"]
+    assert list(audited.audit(actor="user:3")) == [before[-1], entries[-1]]
+    assert list(audited.audit(scope="fork")) == list(audited.audit(scope="first", thread="fork")) == []
+    assert "secret" not in str(entries)
 
 
 def test_refuses_a_time_that_names_no_moment(audited: Conversations) -> None:

@@ -88,6 +88,15 @@ def test_asyncio_exports_the_same(source: Conversations, url: str) -> None:
     assert asyncio.run(move()) == exported(source)
 
 
+def test_the_schemas_of_tools_that_context_providers_gave_are_definitions_too() -> None:
+    given = ("context-provided", state(provider="memory", tools=[TOOL.digest.hex()]))
+    with Conversations.open("memory:") as store, Conversations.open("memory:") as copy:
+        copied(store, file_of(*forged(("thread-started", STARTED), started(), given)))
+        put(store, KIND, TOOL)
+        assert copied(copy, exported(store)).definitions == 2
+        assert there(copy) == [KIND, TOOL]
+
+
 def test_a_copy_with_definitions_gives_equal_bytes(source: Conversations, url: str) -> None:
     lines = exported(source)
     with Conversations.open(url) as copy:

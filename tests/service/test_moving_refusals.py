@@ -75,7 +75,7 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda line: changed(line, stream="default/thread/u"),
         "it follows version 1 of 'default/thread/u', which is neither before it in the file nor in the store",
     ),
-    "no thread": (lambda line: changed(line, stream="default/memory/t"), "is not the name of a thread"),
+    "no thread": (lambda line: changed(line, stream="default/chat/t"), "is not the name of a thread"),
     "a needless escape": (lambda line: changed(line, stream="default/thread/%74"), "is not the name of a thread"),
     "an empty id": (lambda line: changed(line, stream="default/thread/"), "is not the name of a thread"),
     "a name without parts": (lambda line: changed(line, stream="x"), "is not the name of a thread"),

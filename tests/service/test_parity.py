@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from clew import conversations, engine, engine_runs, engine_threads, threads
+from clew import conversations, engine, engine_memory, engine_runs, engine_threads, memory_scopes, threads
 from clew.domain.runs.ports import EnginePort
 from clew.service import awaiting, subscription
 
@@ -14,6 +14,7 @@ PAIRS = [
     (conversations.Conversations, engine.Engine),
     (threads.LocalThread, engine_threads.LocalThread),
     (threads.RemoteThread, engine_threads.RemoteThread),
+    (memory_scopes.MemoryScope, engine_memory.MemoryScope),
     (subscription.Subscription, awaiting.Subscription),
 ]
 AWAITED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
@@ -28,11 +29,16 @@ def public(cls: type) -> set[str]:
 # awaited face only, and nothing else is.
 FOR_AGENTS = public(engine_runs.AgentThread) - {"id", "kind"}
 AWAITED_ONLY: dict[type, set[str]] = {
-    engine.Engine: public(EnginePort) - {"start_thread", "thread"},
+    engine.Engine: (public(EnginePort) - {"start_thread", "thread", "restore_thread"}) | {"documents"},
+    engine_memory.MemoryScope: {"of_thread", "reads", "tools"},
     engine_threads.LocalThread: FOR_AGENTS,
     engine_threads.RemoteThread: FOR_AGENTS | {"service_history", "reconcile"},
 }
-AWAITED_PARAMETERS: dict[tuple[type, str], set[str]] = {(engine_threads.RemoteThread, "delete"): {"service", "client"}}
+AWAITED_PARAMETERS: dict[tuple[type, str], set[str]] = {
+    (engine.Engine, "start_thread"): {"context_providers"},
+    (engine.Engine, "memory"): {"embedder"},
+    (engine_threads.RemoteThread, "delete"): {"service", "client"},
+}
 
 
 def said(cls: type) -> dict[str, object]:
@@ -86,3 +92,4 @@ def test_both_modules_offer_the_same_classes() -> None:
 
     assert classes(conversations) - {"Conversations"} == classes(engine) - {"Agent", "Engine"}
     assert classes(threads) == classes(engine_threads)
+    assert classes(memory_scopes) == classes(engine_memory)

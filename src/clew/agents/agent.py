@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeAlias, Unpack, cast, overload
+from dataclasses import replace
+from typing import Any, Literal, Unpack, cast, overload
 
-from clew.agents import default_engine, own_loop
+from clew.agents import own_loop
+from clew.agents.agent_threads import AgentThreads
 from clew.agents.answer_format import response_format_of
 from clew.agents.approvals import pending
 from clew.agents.beginning import begin_run, resume_run
+from clew.agents.context.supplied import (
+    Missed,
+    OnMissingProvider,
+    Providers,
+    ReadFrom,
+    Stores,
+    check_history,
+    check_reports,
+)
+from clew.agents.inputs import Input, inputs
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.options import ContinueOptions, RunOptions, ToolFunction, check_names
 from clew.agents.recording import Emit
@@ -17,29 +29,27 @@ from clew.agents.response import AgentResponse
 from clew.agents.run import Run
 from clew.agents.setup import Setup, check_parts, checked_limits, rules_of
 from clew.agents.stream import AgentStream, Stop
-from clew.agents.taking_up import OnChangedAgent, as_it_was, compare, take_up
+from clew.agents.taking_up import OnChangedAgent, as_it_was, compare
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
+from clew.domain.context.attached import as_providers
+from clew.domain.context.provider import ContextProviders
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import check_text
-from clew.domain.messages import Message, check_message
-from clew.domain.models.client import ModelClient, ThreadKind
+from clew.domain.messages import Message
+from clew.domain.models.client import ModelClient
 from clew.domain.models.requests import checked_options
 from clew.domain.names import check_id
+from clew.domain.reducing.reducer import Reducer
 from clew.domain.runs.definitions import Definitions
-from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
+from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState
-
-Input: TypeAlias = str | Message | Sequence[Message] | None
-"""What a run is given: words of the user, a message, several, or nothing, to answer what was said on the thread."""
-
-_COMPARED = 1_024
-"""Threads of which an agent remembers that it was compared with what it was there."""
+from clew.domain.stores.store import StoreFactory
 
 
-class Agent(Generic[LocalT_co, RemoteT_co]):
+class Agent(AgentThreads[LocalT_co, RemoteT_co]):
     """What ``clew.Agent`` is, whatever an engine's threads are: the front door says that, and what it is made with."""
 
     def __init__(  # noqa: PLR0913  # each says something of its own, by name
@@ -52,6 +62,10 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         description: str | None = None,
         instructions: str | None = None,
         tools: Sequence[ToolFunction] = (),
+        context_providers: ContextProviders | None = None,
+        reducer: Reducer | None = None,
+        history_store: StoreFactory | None = None,
+        read_history_from: ReadFrom = "log",
         model: str | None = None,
         options: Mapping[str, Any] | None = None,
         middleware: Sequence[Middleware] = (),
@@ -60,64 +74,41 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         max_seconds: float | None = None,
         retries: int = 2,
         on_changed_agent: OnChangedAgent = "warn",
+        on_missing_provider: OnMissingProvider = "warn",
     ) -> None:
         self.id = id or name or "agent"
         check_id(self.id, "agent id")
         for text, where in ((name, "name"), (description, "description"), (instructions, "instructions")):
             if text is not None:
                 check_text(text, where)
-        if on_changed_agent not in {"warn", "raise"}:
-            raise AgentConfigurationError(f"on_changed_agent={on_changed_agent!r} is neither 'warn' nor 'raise'.")
+        super().__init__(engine, on_changed_agent)
+        check_reports(on_changed_agent=on_changed_agent, on_missing_provider=on_missing_provider)
         check_parts(client, model, tuple(middleware))
         self.client = client
         self.name = name
         self.description = description
         self.instructions = instructions
         self.tools = as_tools(tools)
+        self.context_providers = as_providers(context_providers)
+        check_history(reducer, history_store, read_history_from)
+        self.reducer = reducer
+        self._stores = None if history_store is None else Stores(history_store)
+        self._read_from = read_history_from
         self.model = model
         self._options = checked_options(options)
         self._middleware = tuple(middleware)
         self._telemetry = Telemetry() if telemetry is None else telemetry
         self._limits = checked_limits(max_rounds, max_seconds, retries)
-        self._on_changed = on_changed_agent
-        self._engine = engine
-        self._compared: dict[str, None] = {}
+        self._on_missing = on_missing_provider
+        self._missed = Missed()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
     @property
-    def engine(self) -> EnginePort[LocalT_co, RemoteT_co]:
-        """Where the threads live that the agent starts."""
-        if self._engine is None:
-            self._engine = default_engine.make()
-        return self._engine
-
-    # Threads
-
-    async def get_local_thread(self, messages: Sequence[Message] | None = None) -> LocalT_co:
-        """A new thread whose history Clew holds, with its first messages if there are any.
-
-        Raises UnsupportedThreadError where the client cannot run on one.
-        """
-        self._check_kind("local")
-        return (await self.engine.start_thread(messages=messages or ())).bound_to(self)
-
-    async def get_remote_thread(self, service_thread_id: str | None = None) -> RemoteT_co:
-        """A new thread whose history the client's service holds, or one that goes on from there.
-
-        ``service_thread_id`` is the id of a response or a conversation of the service's. Raises UnsupportedThreadError
-        where the client cannot run on one.
-        """
-        self._check_kind("remote")
-        return (await self.engine.start_remote_thread(service_thread_id)).bound_to(self)
-
-    async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
-        """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
-        thread = await self.engine.thread(thread_id)
-        self._compared.pop(thread_id, None)
-        await self._take_up(thread)
-        return thread.bound_to(self)
+    def identity(self) -> AgentIdentity:
+        """Who it is, to the log."""
+        return AgentIdentity(id=self.id, name=self.name, type=type(self).__name__)
 
     # Running
 
@@ -155,7 +146,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         ModelError, ToolFailedError or RunLimitError when all until then is recorded, and what went wrong.
         """
         check_names("run", options, RunOptions)
-        messages = _inputs(input)
+        messages = inputs("run", input)
         setup = self._setup(options)
 
         async def work(
@@ -164,11 +155,12 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             where = await self._where(messages, options)
             run_id = uuid.uuid4().hex[:16]
             context = self._context(where, run_id, setup.actor, messages)
+            serving = self._attached(setup, where, options)
 
             async def innermost() -> AgentResponse[LocalT_co | RemoteT_co]:
                 await self._take_up(where)
                 run, ran_on = await begin_run(
-                    setup,
+                    serving,
                     where,
                     run_id,
                     messages,
@@ -206,6 +198,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             "actor": options.get("actor"),
             "deps": options.get("deps"),
             "tools": options.get("tools", ()),
+            "context_providers": options.get("context_providers"),
             "response_format": options.get("response_format"),
         }
         setup = self._setup(given)
@@ -243,6 +236,9 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         """The same as ``await agent.run(…)``, for scripts that have no event loop."""
         return own_loop.run(self.run(input, **options))
 
+    def _made_of(self) -> Setup:
+        return self._setup({})
+
     def _setup(self, options: RunOptions) -> Setup:
         actor = options.get("actor")
         if actor is not None:
@@ -252,7 +248,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         limits = self._limits
         rounds, seconds = options.get("max_rounds"), options.get("max_seconds")
         return Setup(
-            identity=AgentIdentity(id=self.id, name=self.name, type=type(self).__name__),
+            identity=self.identity,
             client=self.client,
             model=options.get("model") or self.model or self.client.model,
             definitions=Definitions(
@@ -274,6 +270,12 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             deps=options.get("deps"),
             response_format=format_,
             rules=rules_of(tools),
+            providers=Providers(self.context_providers, (), as_providers(options.get("context_providers"))),
+            on_missing=self._on_missing,
+            missed=self._missed,
+            reducer=self.reducer,
+            stores=self._stores,
+            read_from=self._read_from,
         )
 
     async def _where(self, messages: Sequence[Message], options: RunOptions) -> LocalT_co | RemoteT_co:
@@ -288,17 +290,12 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         found = cast("LocalT_co | RemoteT_co", thread)  # what it runs on are the threads of such an engine
         return await found.branch(at) if fork or at is not None else found
 
-    def _check_thread(self, thread: ThreadPort) -> None:
-        if not hasattr(thread, "runs"):
-            kind = type(thread).__name__
-            raise AgentConfigurationError(
-                f"run: {kind} is no thread of an Engine. Give one of engine.start_thread(), engine.thread(id)."
-            )
-        self._check_kind(thread.kind)
-
-    def _check_kind(self, kind: ThreadKind) -> None:
-        if kind not in self.client.thread_kinds:
-            raise UnsupportedThreadError(type(self.client).__name__, kind, self.client.thread_kinds)
+    def _attached(self, setup: Setup, thread: ThreadPort, options: RunOptions) -> Setup:
+        """Providers that are given to a run which starts its thread are the thread's from then on."""
+        if options.get("thread") is not None or not setup.providers.run:
+            return setup
+        thread.context_providers.add(*setup.providers.run)
+        return replace(setup, providers=setup.providers._replace(run=()))
 
     def _context(self, thread: ThreadPort, run_id: str, actor: str | None, messages: Sequence[Message]) -> RunContext:
         return RunContext(
@@ -338,34 +335,6 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             approvals=pending(thread.runs, state),
             response_format=setup.response_format,
         )
-
-    async def _take_up(self, thread: ThreadPort) -> None:
-        """Compare with what the agent was made of before, once for each of the threads that it last ran on."""
-        if thread.id in self._compared:
-            return
-        await take_up(thread.runs, self._setup({}), self._on_changed)
-        self._compared[thread.id] = None
-        if len(self._compared) > _COMPARED:
-            del self._compared[next(iter(self._compared))]
-
-
-def _inputs(given: Input) -> tuple[Message, ...]:
-    if given is None:
-        return ()
-    if isinstance(given, str):
-        messages: tuple[Message, ...] = (Message.user(given),)
-    elif isinstance(given, Message):
-        messages = (given,)
-    elif (
-        isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, Message) for each in given)
-    ):
-        messages = tuple(given)
-    else:
-        kind = type(given).__name__
-        raise InvalidContentError(f"run: {kind} is no input. Give a string, a Message or a list of Messages.")
-    for message in messages:
-        check_message(message)
-    return messages
 
 
 def _stops(stopper: Callable[[Stop], None] | None) -> Callable[[Run], None]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from clew.agents.context.run_context import RunContext
 from clew.agents.recording import Emit, Recording
 from clew.agents.response import AgentUpdate
 from clew.agents.setup import Setup
-from clew.domain.errors import ClewError
-from clew.domain.models.answer_parts import joined
-from clew.domain.runs.errors import ModelError
-from clew.domain.runs.events import Failure
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.state import RunState
 
@@ -24,6 +21,7 @@ class Attempt:
     thread: ThreadPort
     recording: Recording
     emit: Emit | None
+    context: RunContext
     told: int = 0
     """How many of the messages that the run added were told."""
 
@@ -60,15 +58,3 @@ class Attempt:
             "run_id": self.state.run_id,
             "actor": self.setup.actor,
         }
-
-
-def failure(error: BaseException) -> Failure:
-    """What an error is recorded as: of a model service what it said, of any but Clew's own only what it is."""
-    kind = type(error).__name__
-    if not isinstance(error, ClewError):
-        return Failure(kind=kind)
-    message = joined([str(error)])  # services may say what nothing can store
-    if not isinstance(error, ModelError):
-        return Failure(kind=kind, message=message)
-    code = None if error.code is None else joined([error.code])
-    return Failure(kind=kind, message=message, status=error.status, code=code)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
+from clew.agents.context.served import left_by_providers, run_started
 from clew.agents.recording import Emit
 from clew.agents.run import Run
 from clew.agents.setup import Setup
@@ -22,7 +23,7 @@ from clew.domain.runs.errors import (
     RunInProgressError,
     RunTakenOverError,
 )
-from clew.domain.runs.events import AnswerInterrupted, RunAbandoned, RunResumed, RunStarted
+from clew.domain.runs.events import AnswerInterrupted, RunAbandoned, RunResumed
 from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState, fold
@@ -58,9 +59,10 @@ async def begin_run(
     """
     fresh = False
     while True:
-        thread = await _free(thread, on_conflict, abandon=abandon, fresh=fresh)
-        run = Run(setup, thread, RunState(run_id), emit)
-        run.recording.add(RunStarted(agent=setup.identity, fingerprint=setup.fingerprint), *inputs)
+        thread = await _free(setup, thread, on_conflict, abandon=abandon, fresh=fresh)
+        serving = setup.serving(thread)
+        run = Run(serving, thread, RunState(run_id), emit)
+        run.recording.add(await run_started(serving, run.recording), *inputs)
         try:
             await _carry_out(run, started)
         except ConflictError:
@@ -91,11 +93,11 @@ async def resume_run(
             continue
         state = fold(control.run.id, await log.events(control.run.began - 1))
         _check_decided(log, state)
-        if _lost_calls(control.run, state):
-            await _abandon(log, control.run, asked=False)
-            continue
         setup = await prepare(state)
-        run = Run(setup, thread, state, emit, control.run.attempt + 1)
+        if _lost_calls(control.run, state):
+            await _abandon(setup, thread, control.run, asked=False)
+            continue
+        run = Run(setup.serving(thread), thread, state, emit, control.run.attempt + 1)
         cut_off = await _cut_off(log, control.run)
         before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
         run.recording.add(
@@ -121,7 +123,7 @@ async def _carry_out(run: Run, started: Callable[[Run], None], before: Sequence[
         raise
 
 
-async def _free(thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadT:
+async def _free(setup: Setup, thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fresh: bool) -> ThreadT:
     """The thread, or a fork of it, when nobody runs on it; a run that crashed there is closed."""
     log = thread.runs
     if not fresh and (await log.control()).run is None:
@@ -141,7 +143,7 @@ async def _free(thread: ThreadT, on_conflict: OnConflict, *, abandon: bool, fres
             # One that began since the control was read has a lease that was not there to be seen.
             now = (await log.control(fresh=True)).run
             if now is not None and (now.id, now.attempt) == (run.id, run.attempt):
-                await _abandon(log, now, asked=abandon)
+                await _abandon(setup, thread, now, asked=abandon)
 
 
 async def _held(log: RunLog, control: Control, lease: Lease, on_conflict: OnConflict) -> None:
@@ -182,14 +184,19 @@ async def recorded(mine: Callable[[RunLog], bool]) -> None:
             await run.over.wait()
 
 
-async def _abandon(log: RunLog, run: OpenRun, *, asked: bool) -> None:
-    """Close a run that nobody carries out any more. Raises ApprovalPendingError for one that waits for somebody."""
+async def _abandon(setup: Setup, thread: ThreadPort, run: OpenRun, *, asked: bool) -> None:
+    """Close a run that nobody carries out any more, and tell the context providers that served it.
+
+    Raises ApprovalPendingError for one that waits for somebody.
+    """
+    log = thread.runs
     state = fold(run.id, await log.events(run.began - 1))
     waits = any(call.status in {"asked", "approved", "rejected"} for call in state.calls)
     if waits and not asked:
         raise ApprovalPendingError(log.thread_id, _undecided(state))
     reason = "superseded" if waits else "redacted" if _lost_calls(run, state) else "crashed"
-    steps = (*await _cut_off(log, run), RunAbandoned(reason=reason))
+    left = await left_by_providers(setup.serving(thread), thread, state, reason)
+    steps = (*await _cut_off(log, run), *left, RunAbandoned(reason=reason))
     try:
         holding = Holding(holder_of(run), 0)
         await log.record([Advance(run.id, run.attempt, steps)], holding=holding, drop_draft=run.id)

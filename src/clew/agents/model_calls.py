@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from clew.agents.attempt import Attempt, failure
+from clew.agents.attempt import Attempt
+from clew.agents.failing import failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
 from clew.agents.setup import MOST_WAIT
@@ -138,7 +139,8 @@ class ModelCalls:
             streamed=self._attempt.streamed,
             attempt=self._attempt.state.tries + 1,
         )
-        question = question_of(call, setup.definitions, history)
+        context = self._attempt.context
+        question = question_of(call, setup.definitions, history, context.given(), context.reduction)
         body = request_body(call.wire, question)
         return call.model_copy(update={"digest": body_digest(body)}), Asked(question, body)
 
@@ -231,11 +233,8 @@ class ModelCalls:
 
         Raises InvalidContentError for one that cannot be: what has arrived of it is kept then.
         """
-        message = answer.message
+        message = self._signed(answer.message)
         check_message(message)
-        name = self._setup.identity.name
-        if name is not None and message.author is None:
-            message = message.model_copy(update={"author": name})
         place = self._recording.add(message)
         self._recording.add(
             ModelAnswered(
@@ -250,6 +249,16 @@ class ModelCalls:
             )
         )
         return message, place
+
+    def _signed(self, message: Message) -> Message:
+        """The answer with its author and, when it calls nothing more, with what it rests on."""
+        changes: dict[str, object] = {}
+        name, citations = self._setup.identity.name, self._attempt.context.citations
+        if name is not None and message.author is None:
+            changes["author"] = name
+        if citations and not message.calls:
+            changes["metadata"] = {**message.metadata, "citations": citations}
+        return message.model_copy(update=changes) if changes else message
 
     def interrupt(self, reason: Reason, error: Exception | None) -> None:
         """Say of the call that is not answered that it will not be, with what has come of the answer."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from clew.agents.beginning import OnConflict
 from clew.agents.tools import Tool
+from clew.domain.context.provider import ContextProviders
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.ports import ThreadPort
 
@@ -20,14 +21,15 @@ class ContinueOptions(TypedDict, total=False):
     """What going on with a run may be given.
 
     ``actor`` is who has it gone on with. ``deps`` is what tools get in their ToolContext. ``tools`` that were given to
-    the run beside the agent's are to be given again, as is ``response_format`` if ``response.value`` is wanted; the
-    model and its options are those on the log. ``on_conflict`` says what to do when somebody else goes on with the run:
-    raise RunInProgressError, or wait.
+    the run beside the agent's are to be given again, as are its ``context_providers``, and ``response_format`` if
+    ``response.value`` is wanted; the model and its options are those on the log. ``on_conflict`` says what to do when
+    somebody else goes on with the run: raise RunInProgressError, or wait.
     """
 
     actor: str | None
     deps: Any
     tools: Sequence[ToolFunction]
+    context_providers: ContextProviders | None
     response_format: type[BaseModel] | None
     on_conflict: Literal["raise", "wait"]
 
@@ -38,7 +40,8 @@ class RunOptions(TypedDict, total=False):
     ``thread`` is the one to run on; without it one is started. ``actor`` is who says what is said. ``fork`` runs on a
     new fork of the thread, ``at`` on one from a version, a checkpoint or a time. ``tools`` (beside the agent's),
     ``model``, ``options`` of the model service's own (beside the agent's) and ``response_format``, a pydantic model,
-    hold for this run only. ``deps`` is what tools get in their ToolContext.
+    hold for this run only. So do ``context_providers``, unless the run starts its thread: then they are attached to
+    it. ``deps`` is what tools get in their ToolContext.
 
     When another run is under way on the thread, ``on_conflict`` says whether to raise RunInProgressError (``raise``),
     to ``wait`` for it, or to run on a ``fork`` from before it; what a run does itself, such as its tools, cannot wait
@@ -52,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     fork: bool
     at: Any
     tools: Sequence[ToolFunction]
+    context_providers: ContextProviders | None
     model: str | None
     options: Mapping[str, Any] | None
     response_format: type[BaseModel] | None

@@ -8,7 +8,8 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 from clew.agents.arriving import Arriving
-from clew.domain.decisions import Advance, Intent
+from clew.domain.context.kept import KEEPS, NOTHING_KEPT, Kept, kept_after
+from clew.domain.decisions import Advance, Intent, RunStep
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage, as_message
@@ -22,7 +23,6 @@ from clew.domain.runs.events import (
     ModelCalled,
     ModelFailed,
     RunCompleted,
-    RunEvent,
     RunResumed,
     RunStarted,
     ToolStarted,
@@ -33,7 +33,7 @@ from clew.domain.runs.state import RunState, after
 
 T = TypeVar("T")
 
-Step = RunEvent | Message
+Step = RunStep
 
 _AHEAD = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalRequested | RunCompleted
 """What says that something comes next, or that nothing does: it is not true of a run that could not write it."""
@@ -67,7 +67,8 @@ class Recording:
     """The steps of one attempt of a run: those that wait, and the state that those written have led to.
 
     ``version`` is that of the thread as far as the run has seen it, and ``history`` its path, None when somebody else
-    wrote meanwhile and it is to be read again.
+    wrote meanwhile and it is to be read again. ``kept`` is what was kept for components when it was read, and ``blobs``
+    are those that the steps name.
     """
 
     def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int) -> None:
@@ -75,6 +76,8 @@ class Recording:
         self.state = state
         self.attempt = attempt
         self.steps: list[Step] = []
+        self.blobs: list[Blob] = []
+        self.kept: Kept = NOTHING_KEPT
         self.version = 0
         self._over = False
         self._drop_draft = False
@@ -107,7 +110,8 @@ class Recording:
     async def history(self) -> list[HistoryMessage]:
         """The path of the thread with the messages that wait."""
         if self._history is None:
-            self.version, self._history = await self.log.history()
+            found = await self.log.history()
+            self.version, self._history, self.kept = found.version, list(found.messages), found.kept
         waiting = [step for step in self.steps if isinstance(step, Message)]
         ahead = (
             HistoryMessage(self.version + number, message.role, message, "", 0)
@@ -146,6 +150,7 @@ class Recording:
         not any more.
         """
         steps, self.steps = tuple(self.steps), []
+        named, self.blobs = (*blobs, *self.blobs), []
         if final:
             self.let_go()  # a renewal that came after it would hold the lease for nobody
         over = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in steps)
@@ -158,7 +163,7 @@ class Recording:
                     intents,
                     actor=self._actor,
                     expected_version=expected_version,
-                    blobs=blobs,
+                    blobs=named,
                     holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
                     drop_draft=run_id if self._drop_draft else None,
                 )
@@ -204,6 +209,8 @@ class Recording:
             if event.run_id == self.state.run_id:
                 self.state = after(self.state, event)
             self.version = event.version
+            if event.type in KEEPS:
+                self.kept = kept_after(self.kept, event)
             said = as_message(event)
             if said is not None and self._history is not None:
                 self._history.append(said)

@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from clew.agents.attempt import Attempt, failure
+from clew.agents.attempt import Attempt
+from clew.agents.context.run_context import RunContext
+from clew.agents.failing import failure
 from clew.agents.model_calls import ModelCalls, Reason
 from clew.agents.recording import Emit, Recording, seen_through
 from clew.agents.setup import Setup
 from clew.agents.tool_calls import ToolCalls
 from clew.domain.decisions import Intent
 from clew.domain.errors import ThreadStatusError
+from clew.domain.messages import Message
 from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import RunLimitError, RunTakenOverError
 from clew.domain.runs.events import (
@@ -51,7 +54,8 @@ class Run:
         self.over = asyncio.Event()
         self._cancelled_before = 0
         self._setup = setup
-        self._attempt = Attempt(setup, thread, self.recording, emit)
+        self._context = RunContext(setup, thread, self.recording)
+        self._attempt = Attempt(setup, thread, self.recording, emit, self._context)
         self._models = ModelCalls(self._attempt)
         self._tools = ToolCalls(self._attempt)
 
@@ -78,7 +82,8 @@ class Run:
     async def go(self, taking_up: Sequence[Intent] | None = None) -> None:
         """Carry out the run to its end, or until it waits for somebody.
 
-        ``taking_up`` is what is to be recorded before a run that is gone on with; None for one that begins.
+        ``taking_up`` is what is to be recorded before a run that is gone on with; None for one that begins, and whose
+        beginning waits to be written.
         """
         self.task = asyncio.current_task()
         self._cancelled_before = 0 if self.task is None else self.task.cancelling()
@@ -86,7 +91,7 @@ class Run:
         outside = _inside.set((*_inside.get(), self.recording.holder))
         try:
             async with asyncio.timeout(limit) as scope:
-                await self._rounds(() if taking_up is None else await self._take_up(taking_up))
+                await self._rounds(await (self._begin() if taking_up is None else self._take_up(taking_up)))
         except TimeoutError as error:
             if not scope.expired():
                 await self._fail(error)
@@ -111,20 +116,28 @@ class Run:
             self.over.set()
             _inside.reset(outside)
 
+    async def _begin(self) -> list[CallState]:
+        await self._context.begin([step for step in self.recording.steps if isinstance(step, Message)])
+        return []
+
     async def _take_up(self, before: Sequence[Intent]) -> list[CallState]:
         """Record that the run is gone on with; returns the calls of its newest answer that were left undone."""
         await self.recording.take_up(before, blobs(self._setup.definitions))
+        await self._context.resume()
         return [call for call in self.state.calls if call.status != "done"]
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
-        rules = self._setup.rules
+        rules = self._context.rules
         if calls and await self._tools.settle(plan_calls(calls, rules, orphaned=True), calls):
+            await self._context.rest()
             return
         if self.state.answered:
             await self._complete(self.state.finish_reason)
             return
         if self._attempt.thread.kind == "remote":
             await self._models.open_service_thread()
+        if self.state.asked is not None:
+            await self._context.before_call()
         while True:
             answer = await self._models.ask(await self._models.call())
             message, place = self._models.record(answer)
@@ -132,10 +145,13 @@ class Run:
             if not asked:
                 await self._complete(answer.finish_reason)
                 return
-            if await self._tools.settle(plan_calls(asked, rules), asked, place):
+            if await self._tools.settle(plan_calls(asked, self._context.rules), asked, place):
+                await self._context.rest()
                 return
+            await self._context.before_call()
 
     async def _complete(self, finish_reason: str | None) -> None:
+        await self._context.finish()
         self.recording.add(RunCompleted(finish_reason=finish_reason))
         await self.recording.write(final=True)
         await self._attempt.tell_added()
@@ -159,9 +175,11 @@ class Run:
         told = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in self.recording.steps)
         if self.state.called and not told:
             self._models.interrupt(reason, error)
+        await self._context.close(error or asyncio.CancelledError())
         self.recording.add(last)
         try:
             await self.recording.write(final=True)
         except ThreadStatusError:
             await self.recording.withdraw()
             raise
+        await self._context.rest()

@@ -9,14 +9,18 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from clew.agents.context.supplied import Missed, OnMissingProvider, Providers, ReadFrom, Stores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import Tool
+from clew.domain.context.kept import HISTORY_STORE
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
+from clew.domain.reducing.reducer import Reducer
 from clew.domain.runs.definitions import Definitions, fingerprint
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint
+from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.state import Rule
 
 MOST_WAIT = 60.0
@@ -72,20 +76,43 @@ class Setup:
     deps: Any = None
     response_format: type[BaseModel] | None = None
     rules: dict[str, Rule] = field(default_factory=dict)
+    providers: Providers = field(default_factory=Providers)
+    on_missing: OnMissingProvider = "warn"
+    missed: Missed = field(default_factory=Missed)
+    reducer: Reducer | None = None
+    stores: Stores | None = None
+    read_from: ReadFrom = "log"
+    not_missed: frozenset[str] = frozenset()
 
     @property
     def fingerprint(self) -> Fingerprint:
         """What the agent is made of, by digest."""
-        return fingerprint(self.definitions, self.client.kind)
+        made = fingerprint(self.definitions, self.client.kind)
+        own = tuple(provider.id for provider in self.providers.own)
+        if not own and self.made_of_history is None:
+            return made
+        return made.model_copy(update={"providers": own, "reducer": self.made_of_history})
+
+    @property
+    def made_of_history(self) -> str | None:
+        """What says which part of the history the requests are made of; None when it is all of it."""
+        if self.reducer is not None:
+            return self.reducer.name
+        return HISTORY_STORE if self.stores is not None and self.read_from == "store" else None
+
+    def serving(self, thread: ThreadPort) -> Setup:
+        """The same on a thread, with the context providers that are attached to it."""
+        attached = thread.context_providers
+        setup = self if thread.kind == "local" or self.stores is None else replace(self, stores=None)
+        if not attached and not attached.dropped:
+            return setup
+        providers = self.providers._replace(thread=tuple(attached))
+        return replace(setup, providers=providers, not_missed=frozenset(attached.dropped))
 
     def made_of(self, definitions: Definitions, model: str | None = None, options: JsonObject | None = None) -> Setup:
         """The same with other definitions and, where they are given, another model and other options."""
         asked = self.options if options is None else options
         return replace(self, definitions=definitions, model=model or self.model, options=asked)
-
-    def tool(self, name: str) -> Tool | None:
-        """The tool that the model calls so."""
-        return next((tool for tool in self.tools if tool.name == name), None)
 
 
 def rules_of(tools: Sequence[Tool]) -> dict[str, Rule]:

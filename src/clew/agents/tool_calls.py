@@ -38,13 +38,14 @@ class ToolCalls:
         recording = self._recording
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
-        known = {tool.name for tool in self._setup.tools}
+        tools = self._attempt.context.tools
+        known = {tool.name for tool in tools}
         begins = [call for call in plan.start if call.call.name in known]
         for call in plan.start:
             if call.call.name in known:
                 recording.add(ToolStarted(message=self._message(call), index=call.place.content))
             else:
-                outcome = unknown_tool(call.call.name, self._setup.tools)
+                outcome = unknown_tool(call.call.name, tools)
                 self._refuse(call, str(outcome.result), "unknown-tool", outcome.error)
         for call, why in plan.ask:
             recording.add(ApprovalRequested(message=self._message(call), index=call.place.content, reason=why))
@@ -84,14 +85,14 @@ class ToolCalls:
         self._round = None
 
     def _raises(self, carried: Carried) -> bool:
-        tool = self._setup.tool(carried.call.call.name)
+        tool = self._attempt.context.tool(carried.call.call.name)
         return tool is not None and tool.errors == "raise" and carried.outcome.raised is not None
 
     async def _carry(self, call: CallState) -> ToolOutcome:
         """Call a tool, through what is put around tool calls."""
         setup = self._setup
         name, call_id, arguments = call.call.name, call.call.call_id, call.call.arguments
-        tool = next(tool for tool in setup.tools if tool.name == name)
+        tool = next(tool for tool in self._attempt.context.tools if tool.name == name)
         run_id = self._attempt.state.run_id
         given = ToolContext(
             deps=setup.deps,

@@ -28,6 +28,7 @@ from clew.cli import (
     maintaining,
     projecting,
     reading,
+    remembering,
     requesting,
     searching,
     stepping,
@@ -175,9 +176,12 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
 )
 """The commands, each with examples; headings.py says where the help lists them."""
 
-for _name, _command, _examples in _COMMANDS:
-    # \b keeps the lines that follow as they are.
-    app.command(_name, epilog="\n".join(("\b", "Examples:", *(f"  {example}" for example in _examples))))(_command)
+for _group, _members in ((app, _COMMANDS), (remembering.commands, remembering.COMMANDS)):
+    for _name, _command, _examples in _members:
+        # \b keeps the lines that follow as they are.
+        _epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in _examples)))
+        _group.command(_name, epilog=_epilog)(_command)
+app.add_typer(remembering.commands)
 
 
 def _version(asked: bool) -> None:

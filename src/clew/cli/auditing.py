@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from clew.cli.bars import catch_up
-from clew.cli.completion import thread_ids
+from clew.cli.completion import scope_names, thread_ids
 from clew.cli.failures import WrongUsage
 from clew.cli.listing import SHOWN
 from clew.cli.options import AllOption, AsJson, LimitOption
@@ -45,6 +45,12 @@ def audit(
         str | None,
         typer.Option("--thread", metavar="THREAD", help="Only what is recorded in it.", autocompletion=thread_ids),
     ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            "--scope", metavar="SCOPE", help="Only what is recorded in this memory scope.", autocompletion=scope_names
+        ),
+    ] = None,
     actor: Annotated[str | None, typer.Option("--actor", metavar="A", help="Only what this actor did.")] = None,
     type_: Annotated[
         str | None, typer.Option("--type", metavar="TYPE", help="Only events of this type, such as message-redacted.")
@@ -67,6 +73,7 @@ def audit(
         def entries(number: int | None) -> Iterator[AuditEntry]:
             found = conversations.audit(
                 thread=id_,
+                scope=scope,
                 actor=actor,
                 type=type_,
                 since=begin,
@@ -153,7 +160,7 @@ def _entry(entry: AuditEntry, console: Console) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    id_ = one_line(entry.thread_id)
+    id_ = one_line(entry.thread_id or entry.scope or "")
     line = Table.grid(padding=(0, 2, 0, 0), expand=True)
     line.add_column(no_wrap=True)
     line.add_column(width=LONGEST_WHO if console.width >= WIDE else LONGEST_WHO * 2 // 3, overflow="fold")

@@ -64,6 +64,13 @@ def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     return _found(context, lambda path, tenant: sqlite_names.checkpoint_names(path, tenant, thread, incomplete, MOST))
 
 
+def scope_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of memory scopes that begin so."""
+    from clew.infrastructure import sqlite_names
+
+    return _found(context, lambda path, tenant: sqlite_names.scope_names(path, tenant, incomplete, MOST))
+
+
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     """The versions of the model calls of the thread that is named before, the newest first."""
     from clew.infrastructure import sqlite_names

@@ -50,6 +50,17 @@ WORDS = {
     "run-completed": "The run was completed",
     "run-failed": "The run failed",
     "run-abandoned": "The run was given up",
+    "context-provided": "A context provider gave to the run",
+    "context-failed": "The run went on without a component",
+    "context-state-recorded": "A component keeps something of the thread",
+    "history-reduced": "A part of the history was left out of what the model is sent",
+    "scope-opened": "A memory scope was opened",
+    "fact-remembered": "A fact was remembered",
+    "fact-superseded": "A fact was replaced",
+    "fact-retracted": "A fact was taken back",
+    "document-added": "A document was added",
+    "document-removed": "A document was removed",
+    "state-claimed": "The state of a component was found to be of a thread",
 }
 """What each type of event does."""
 

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Begin": ("demo", "chat", "import", "completion"),
-    "Read": ("threads", "show", "log", "tree", "search", "diff", "replay", "request"),
+    "Read": ("threads", "show", "log", "tree", "search", "diff", "replay", "request", "memory"),
     "Branch and go back": ("checkpoint", "fork", "rewind", "edit"),
     "Change": ("label", "end", "delete", "redact"),
     "Audit and take away": ("audit", "stats", "verify", "export"),

@@ -11,11 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.context_rendering import context_words, memory_words
 from clew.cli.run_rendering import Lookup, nowhere, partial_answer, run_lines, run_words, type_of
 from clew.cli.text import one_line, safe, shortened, shown_time
 from clew.domain import events as happened
 from clew.domain import messages as said_as
+from clew.domain.context.events import ContextEvent
+from clew.domain.memory.events import MemoryEvent
 from clew.domain.runs.events import RunEvent, RunStarted
+from clew.domain.stores.events import StateClaimed
 
 if TYPE_CHECKING:
     from clew.domain.control import Status
@@ -224,7 +228,7 @@ def event_line(event: Event, look: Lookup = nowhere, *, of_store: bool) -> Text:
         (f"{shown_time(event.time)} ", "dim"),
         (f"{one_line(event.thread_id)} " if of_store else "", "bold"),
         f"{event.version:>5} ",
-        (f"{type_of(event).plain:<20} ", "cyan"),
+        (f"{type_of(event).plain:<24} ", "cyan"),
         shortened(f"{what_happened(event, look)}{by}", BEGINNING),
     )
 
@@ -240,17 +244,22 @@ def what_happened(event: Event, look: Lookup = nowhere) -> str:
             return f"{message.role}: {beginning(message)}"
         case data if isinstance(data, RunEvent):
             return one_line(run_words(event, data, look))
+        case data if isinstance(data, ContextEvent):
+            return one_line(context_words(event, data, look))
+        case data if isinstance(data, MemoryEvent):
+            return one_line(memory_words(data))
         case data:
             return one_line(_of_the_thread(data))
 
 
-def _of_the_thread(data: happened.ThreadEvent) -> str:
+def _of_the_thread(data: happened.ThreadEvent | StateClaimed) -> str:
     match data:
         case happened.ThreadStarted(title=title, source=source, kind=kind):
             origin = None if source is None else "imported" if source.id is None else f"imported: {source.id}"
             return ", ".join(part for part in (title, origin, kind if kind != "local" else None) if part)
         case happened.ThreadForked(parent_id=parent, parent_version=version, title=title):
             as_ = "" if data.kind is None else f", {data.kind}"
+            as_ += "" if data.memory is None else f", memory {data.memory}"
             return f"from {parent} at version {version}{as_}" + ("" if title is None else f": {title}")
         case happened.HistoryRewound(to=to):
             return f"to version {to}"
@@ -260,6 +269,8 @@ def _of_the_thread(data: happened.ThreadEvent) -> str:
             return f"version {version}" + ("" if reason is None else f": {reason}")
         case happened.ThreadLabelled(labels=labels):
             return ", ".join(f"{key}={_json(value)}" for key, value in labels.items())
+        case StateClaimed(provider=provider, thread_id=thread_id):
+            return f"{provider}: {thread_id}"
         case happened.ThreadDeleted(reason=reason, service=service):
             there = (f"{each.id} {'deleted' if each.failed is None else 'remains'} at the service" for each in service)
             return ", ".join(part for part in (reason, *there) if part)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rich.text import Text
 
+from clew.cli.context_rendering import context_lines
 from clew.cli.text import one_line
+from clew.cli.words import counted, failure, joined
 from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
 from clew.domain.messages import FunctionCall
 from clew.domain.runs import events as ran
@@ -30,6 +32,8 @@ OUTCOMES: Mapping[RunOutcome, tuple[str, str]] = {
 }
 
 EVENT_STYLES: Mapping[str, str] = {
+    "context-failed": "yellow",
+    "history-reduced": "yellow",
     "model-failed": "red",
     "answer-interrupted": "yellow",
     "tool-failed": "red",
@@ -68,14 +72,21 @@ def type_of(event: Event) -> Text:
 def run_words(event: Event, data: ran.RunEvent, look: Lookup) -> str:
     """What an event of a run says beside its type; the names of tools are looked up."""
     match data:
-        case ran.RunStarted(agent=agent, fingerprint=made_of):
-            return _joined(agent_name(agent), made_of.client, _count(len(made_of.tools), "tool"))
+        case ran.RunStarted(agent=agent, fingerprint=made_of, missing=missing):
+            providers = (*made_of.providers, *data.providers, *data.run_providers)
+            return joined(
+                agent_name(agent),
+                made_of.client,
+                counted(len(made_of.tools), "tool"),
+                f"with {', '.join(providers)}" if providers else "",
+                f"without {', '.join(missing)}" if missing else "",
+            )
         case ran.RunResumed(agent=agent, attempt=attempt):
-            return _joined(agent_name(agent), f"attempt {attempt}")
+            return joined(agent_name(agent), f"attempt {attempt}")
         case ran.RunCompleted(finish_reason=reason):
             return reason or ""
         case ran.RunFailed(error=error):
-            return _failure(error)
+            return failure(error)
         case ran.RunAbandoned(reason=reason):
             return reason
         case ran.ServiceThreadBound(id=id_, kind=kind):
@@ -89,17 +100,17 @@ def run_words(event: Event, data: ran.RunEvent, look: Lookup) -> str:
 def _of_a_model(data: ran.ModelCalled | ran.ModelAnswered | ran.ModelFailed | ran.AnswerInterrupted) -> str:
     match data:
         case ran.ModelCalled(model=model, attempt=attempt, streamed=streamed):
-            return _joined(f"{model} #{attempt}", "streamed" if streamed else "")
+            return joined(f"{model} #{attempt}", "streamed" if streamed else "")
         case ran.ModelAnswered(finish_reason=reason, usage=usage, ms=ms, first_ms=first):
             tokens = "" if usage is None else _tokens(usage.input_tokens, usage.output_tokens)
-            return _joined(took(ms), tokens, reason or "", "" if first is None else f"first after {took(first)}")
+            return joined(took(ms), tokens, reason or "", "" if first is None else f"first after {took(first)}")
         case ran.ModelFailed(error=error, retry_in=again, ms=ms):
             waits = "" if again is None else f"again in {again:,.3g} s"
             said = "" if error.message is None else f": {error.message}"
-            return _joined(took(ms), _failure(error, said=False), waits) + said
+            return joined(took(ms), failure(error, said=False), waits) + said
         case ran.AnswerInterrupted(message=message, reason=reason, error=error):
             kept = "nothing had come" if message is None else f"version {message} is partial"
-            return _joined(reason, kept, "" if error is None else _failure(error))
+            return joined(reason, kept, "" if error is None else failure(error))
 
 
 def _of_a_tool(
@@ -119,11 +130,11 @@ def _of_a_tool(
         case ran.ToolStarted():
             return name
         case ran.ToolFinished(ms=ms):
-            return _joined(name, took(ms))
+            return joined(name, took(ms))
         case ran.ToolFailed(reason=reason, kind=kind, ms=ms):
-            return _joined(name, reason if kind is None else f"{reason} {kind}", took(ms) if ms else "")
+            return joined(name, reason if kind is None else f"{reason} {kind}", took(ms) if ms else "")
         case ran.ApprovalRequested(reason=reason):
-            return _joined(name, "outcome unknown" if reason == "outcome-unknown" else "")
+            return joined(name, "outcome unknown" if reason == "outcome-unknown" else "")
 
 
 def _tool(
@@ -141,14 +152,17 @@ def _tool(
 
 
 def run_lines(run: RunSummary, messages: Mapping[int, HistoryMessage]) -> Iterator[Text]:
-    """A run on a line: whose it is, what came of it, and what it took. Below it, what went wrong or is waited for."""
+    """A run on a line: whose it is, what came of it, and what it took.
+
+    Below it, what the model was told beside the history, what went wrong, and what is waited for.
+    """
     word, style = OUTCOMES[run.outcome]
     if run.outcome == "abandoned" and run.reason is not None:
         word += f" ({one_line(run.reason)})"
     figures = (
         f"attempt {run.attempts}" if run.attempts > 1 else "",
-        _count(run.model_calls, "model call"),
-        _count(run.tool_calls, "tool call"),
+        counted(run.model_calls, "model call"),
+        counted(run.tool_calls, "tool call"),
         f"{run.failed_calls:,} failed" if run.failed_calls else "",
         _tokens(run.input_tokens, run.output_tokens) if run.input_tokens or run.output_tokens else "",
         took(run.model_ms + run.tool_ms) if run.model_ms or run.tool_ms else "",
@@ -160,8 +174,9 @@ def run_lines(run: RunSummary, messages: Mapping[int, HistoryMessage]) -> Iterat
         (word, style),
         ("".join(f" · {figure}" for figure in figures if figure), "dim"),
     )
+    yield from context_lines(run, messages)
     if run.error is not None:
-        yield Text(f"  {one_line(_failure(run.error))}", style="red")
+        yield Text(f"  {one_line(failure(run.error))}", style="red")
     for asked in run.approvals:
         told = " was begun, and nobody knows whether it was done" if asked.reason == "outcome-unknown" else ""
         name = one_line(_called(messages.get(asked.message), asked.index))
@@ -196,19 +211,5 @@ def took(milliseconds: int) -> str:
     return f"{minutes:,} min {rest} s"
 
 
-def _failure(error: ran.Failure, *, said: bool = True) -> str:
-    """What went wrong, on one line: the class, what a service said of it, and, if it is to be ``said``, the words."""
-    told = " ".join(str(each) for each in (error.kind, error.status, error.code) if each is not None)
-    return f"{told}: {error.message}" if said and error.message is not None else told
-
-
 def _tokens(input_: int, output: int) -> str:
     return f"{input_:,}→{output:,} tokens"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}" if number else ""
-
-
-def _joined(*parts: str) -> str:
-    return " · ".join(part for part in parts if part)

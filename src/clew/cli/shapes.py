@@ -6,8 +6,10 @@ from base64 import b64encode
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from clew.cli.text import json_time
-from clew.domain.events import Event, Opaque, Shredded
+from clew.domain.events import TYPE_NAMES, Event, Opaque, Shredded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History, HistoryMessage
     from clew.domain.ports import Verdict
     from clew.domain.runs.asking import Request
-    from clew.domain.runs.summaries import RunSummary
+    from clew.domain.runs.summaries import Contribution, RunSummary
     from clew.domain.views.stepping import Step
     from clew.domain.views.tree import Branch
     from clew.infrastructure.sqlite_migrations import Schemas
@@ -110,7 +112,23 @@ def _run(run: RunSummary) -> dict[str, Any]:
     told["error"] = None if run.error is None else {name: getattr(run.error, name) for name in _FAILURE}
     told["approvals"] = [asdict(each) for each in run.approvals]
     told["interrupted"] = [each._asdict() for each in run.interrupted]
+    told["context"] = [_contribution(each) for each in run.context]
     return told
+
+
+def _contribution(found: Contribution) -> dict[str, Any]:
+    """What a model was told beside the history, or what of that it was not told; a stable shape for each type."""
+    said = found.said
+    told: dict[str, Any] = {"version": found.version, "type": TYPE_NAMES[type(said)]}
+    for name in type(said).model_fields:
+        told[name] = _plain(getattr(said, name))
+    return told
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.model_dump() if isinstance(value, BaseModel) else value
 
 
 def event(found: Event) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Control(NamedTuple):
     path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
     conversation that was imported as this thread; ``run`` is the run that has begun and not ended;
     ``agents`` maps the ids of agents to the version where each last began, or went on with, a run;
-    ``service_thread_id`` is what the service that holds the thread calls it. Nothing in it is changed in place.
+    ``service_thread_id`` is what the service that holds the thread calls it; ``as_of`` is the cut, by thread and
+    version, as of which it reads memory scopes, None when it reads them as they are. Nothing in it is changed in place.
     """
 
     version: int = 0
@@ -64,6 +65,7 @@ class Control(NamedTuple):
     run: OpenRun | None = None
     agents: dict[str, int] = {}  # noqa: RUF012  # the same
     service_thread_id: str | None = None
+    as_of: tuple[str, int] | None = None
 
 
 def detached(control: Control) -> Control:
@@ -109,6 +111,7 @@ def advance(control: Control, event: Event) -> Control:
                 parent_id=data.parent_id,
                 forked_at=data.parent_version,
                 created_at=event.recorded_at,
+                as_of=_as_of(control, data),
             )
         case ThreadLabelled():
             merged = {**control.labels, **data.labels}
@@ -129,3 +132,10 @@ def advance(control: Control, event: Event) -> Control:
         case _:
             run = run_after(control.run, event.version, event.run_id, data)
             return then if run is control.run else then._replace(run=run)
+
+
+def _as_of(control: Control, forked: ThreadForked) -> tuple[str, int] | None:
+    """As of which cut a fork reads memory scopes: unless it says so itself, as its parent does."""
+    if forked.memory is None:
+        return control.as_of
+    return (forked.parent_id, forked.parent_version) if forked.memory == "as-of" else None

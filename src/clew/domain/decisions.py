@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, assert_never
 
+from clew.domain.context.events import ContextEvent
 from clew.domain.control import Control, Status
 from clew.domain.errors import (
     CheckpointExistsError,
@@ -19,6 +20,7 @@ from clew.domain.events import (
     TYPE_NAMES,
     CheckpointMade,
     HistoryRewound,
+    MemoryReading,
     MessageAppended,
     MessageRedacted,
     ServiceDeletion,
@@ -40,6 +42,9 @@ from clew.domain.runs.errors import RunTakenOverError
 from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
 from clew.domain.runs.open_run import check_step, run_after
 from clew.domain.values import Value
+
+RunStep: TypeAlias = RunEvent | ContextEvent | Message
+"""What an attempt of a run records: its events, what components did in it, and messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Branch:
     title: str | None = None
     messages: tuple[Message, ...] = ()
     kind: ThreadKind | None = None
+    memory: MemoryReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,14 @@ class Advance:
 
     run_id: str
     attempt: int
-    steps: tuple[RunEvent | Message, ...]
+    steps: tuple[RunStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Record what components did outside a run."""
+
+    steps: tuple[ContextEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +169,9 @@ class Delete:
     service: tuple[ServiceDeletion, ...] = ()
 
 
-_Change: TypeAlias = Say | Advance | Bind | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+_Change: TypeAlias = (
+    Say | Advance | Note | Bind | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
+)
 
 Intent: TypeAlias = Start | Branch | _Change
 
@@ -170,14 +185,14 @@ class Decided(NamedTuple):
 
 
 _ALLOWED: dict[Status, tuple[type, ...]] = {
-    "active": (Say, Advance, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
-    # What happened in a run that was under way is recorded all the same: see _check_allowed().
-    "suspended": (Advance, Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
+    "active": (Say, Advance, Note, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
+    # What happened in a run that was under way is recorded all the same: see check_allowed().
+    "suspended": (Advance, Note, Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
     "ended": (Label, Checkpoint, Redact, Delete),
     "deleted": (Redact,),
 }
 
-_ASKED: dict[type, str] = {Say: "append", Advance: "a run"}
+_ASKED: dict[type, str] = {Say: "append", Advance: "a run", Note: "to note what components did"}
 
 _ADVICE: dict[Status, str] = {
     "suspended": "Resume it first.",
@@ -203,7 +218,7 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
             begun = Decided(_branch(intent), control.messages)
             return [begun, *_said(intent.messages, control.messages)]
         case _:
-            _check_allowed(thread_id, control, intent)
+            check_allowed(thread_id, control, intent)
             return _decide(thread_id, control, intent)
 
 
@@ -224,6 +239,8 @@ def _decide(
             return _said(messages, count)
         case Advance():
             return _advanced(thread_id, control, intent)
+        case Note(steps=steps):
+            return _noted(control, steps)
         case Bind(bound=bound):
             return [Decided(bound, count)]
         case Label(labels=labels):
@@ -256,7 +273,8 @@ def _turned(intent: Suspend | Resume | End | Delete) -> ThreadEvent:
             return ThreadDeleted(reason=reason, service=service)
 
 
-def _check_allowed(thread_id: str, control: Control, intent: Intent) -> None:
+def check_allowed(thread_id: str, control: Control, intent: Intent) -> None:
+    """Raise what ``decide`` does for a thread that is not there, or whose status does not allow the intent."""
     if not control.version:
         raise UnknownThreadError(thread_id)
     begins = isinstance(intent, Advance) and any(isinstance(step, RunStarted | RunResumed) for step in intent.steps)
@@ -293,6 +311,7 @@ def _branch(intent: Branch) -> ThreadForked:
         parent_hash=intent.parent_hash,
         title=intent.title,
         kind=intent.kind,
+        memory=intent.memory,
     )
 
 
@@ -317,14 +336,29 @@ def _advanced(thread_id: str, control: Control, intent: Advance) -> list[Decided
     return decided
 
 
+def _noted(control: Control, steps: tuple[ContextEvent, ...]) -> list[Decided]:
+    for step in steps:
+        _check_fields(step, TYPE_NAMES[type(step)])
+    return [Decided(step, control.messages) for step in steps]
+
+
 def _check_fields(value: Value, where: str) -> None:
     for name, part in value.__dict__.items():
         if part is None or (type(part) is str and part.isascii()):
             continue
-        if isinstance(part, Value):
-            _check_fields(part, f"{where}.{name}")
-        else:
-            check_json(list(part) if isinstance(part, tuple) else part, f"{where}.{name}")
+        _check_part(part, f"{where}.{name}")
+
+
+def _check_part(part: object, where: str) -> None:
+    if isinstance(part, Message):
+        check_message(part)
+    elif isinstance(part, Value):
+        _check_fields(part, where)
+    elif isinstance(part, tuple):
+        for number, each in enumerate(part):
+            _check_part(each, f"{where}[{number}]")
+    else:
+        check_json(part, where)
 
 
 def _said(messages: tuple[Message, ...], count: int) -> list[Decided]:

@@ -9,6 +9,7 @@ ClewError
 ├── UnknownVersionError        the thread has no such version, message or moment
 ├── UnknownCheckpointError     the thread has no checkpoint of that name
 ├── ThreadExistsError          an id that is taken
+│   └── ThreadAheadError       … by the same thread, which has gone on since the document was written
 ├── CheckpointExistsError      a checkpoint name that is taken along the lineage
 ├── ThreadStatusError          the thread's status does not allow it
 │   └── ThreadDeletedError     … because the thread is deleted
@@ -17,6 +18,7 @@ ClewError
 ├── IdempotencyKeyReusedError  a key that stands for other content
 ├── InvalidSearchError         a search that asks for nothing
 ├── ImportFormatError          a file or a conversation that cannot be imported
+├── ThreadDocumentError        a document of a thread that is none, or not as it was written
 ├── ThreadDivergedError        a thread that is to be imported is there with another past
 ├── InvalidProjectionError     a projection whose declaration cannot be carried out
 ├── UnknownProjectionError     no projection of that name
@@ -85,9 +87,19 @@ class UnknownCheckpointError(ClewError):
 class ThreadExistsError(ClewError):
     """A thread of that id is in the store already."""
 
-    def __init__(self, thread_id: str) -> None:
-        super().__init__(f"There is already a thread {thread_id!r}. Choose another id, or open the one that is there.")
+    def __init__(self, thread_id: str, found: str = "", advice: str = "Choose another id, or") -> None:
+        super().__init__(f"There is already a thread {thread_id!r}{found}. {advice} open the one that is there.")
         self.thread_id = thread_id
+
+
+class ThreadAheadError(ThreadExistsError):
+    """The thread of a document is in the store, and has gone on since. ``there`` and ``given`` are the versions."""
+
+    def __init__(self, thread_id: str, there: int, given: int) -> None:
+        found = f", at version {there}, and the document is of version {given} of it"
+        super().__init__(thread_id, found, 'Give on_existing="fork" to go on from the document, or')
+        self.there = there
+        self.given = given
 
 
 class CheckpointExistsError(ClewError):
@@ -159,18 +171,29 @@ class ImportFormatError(ClewError):
     """A file, a line or a conversation that is not in the format it should have."""
 
 
+class ThreadDocumentError(ClewError):
+    """A document of a thread that is none, is of a newer version, or is not as it was written: says where."""
+
+
 class ThreadDivergedError(ClewError):
-    """A thread of a file is in the store already, with another event at the same version.
+    """A thread of a file or a document is in the store already, with another event at the same version.
 
     Attributes: ``thread_id``, ``version``, and the hashes of that version in hex, ``there`` (None where the thread that
     is there has no such event of its own) and as ``given``.
     """
 
-    def __init__(self, thread_id: str, version: int, there: str | None, given: str) -> None:
+    def __init__(
+        self,
+        thread_id: str,
+        version: int,
+        there: str | None,
+        given: str,
+        advice: str = "Import the file into another database to have both.",
+    ) -> None:
         found = "is not an event of its own" if there is None else f"has the hash {there}"
         super().__init__(
-            f"Thread {thread_id!r} is there with another past: version {version} {found}, and in the file the hash "
-            f"{given}. The thread was left as it is. Import the file into another database to have both."
+            f"Thread {thread_id!r} is there with another past: version {version} {found}, and what was given has the "
+            f"hash {given}. The thread was left as it is. {advice}"
         )
         self.thread_id = thread_id
         self.version = version

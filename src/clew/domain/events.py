@@ -6,11 +6,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import not_
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
+from clew.domain.context.events import (
+    ContextEvent,
+    ContextFailed,
+    ContextProvided,
+    ContextStateRecorded,
+    HistoryReduced,
+)
 from clew.domain.json_values import Json, JsonObject
+from clew.domain.memory.events import (
+    DocumentAdded,
+    DocumentRemoved,
+    FactRemembered,
+    FactRetracted,
+    FactSuperseded,
+    MemoryEvent,
+    ScopeOpened,
+)
 from clew.domain.messages import Message, Role
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
@@ -32,10 +48,14 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
+from clew.domain.stores.events import StateClaimed
 from clew.domain.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MemoryReading: TypeAlias = Literal["live", "as-of"]
+"""How a thread reads shared memory scopes: as they are, or as they were at a cut, with what was learned from there."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -71,6 +91,8 @@ class ThreadForked(Value):
     title: str | None = None
     kind: ThreadKind | None = Field(default=None, exclude_if=lambda kind: kind is None)
     """None when it is of the parent's kind; a thread that a service holds can be forked into a local one."""
+    memory: MemoryReading | None = Field(default=None, exclude_if=lambda memory: memory is None)
+    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None as its parent does."""
 
 
 class ThreadLabelled(Value):
@@ -172,9 +194,12 @@ ThreadEvent: TypeAlias = (
     | ThreadEnded
     | ThreadDeleted
     | RunEvent
+    | ContextEvent
 )
 
-EVENT_TYPES: Mapping[str, type[ThreadEvent]] = MappingProxyType(
+AnyEvent: TypeAlias = ThreadEvent | MemoryEvent | StateClaimed
+
+EVENT_TYPES: Mapping[str, type[AnyEvent]] = MappingProxyType(
     {
         "thread-started": ThreadStarted,
         "thread-forked": ThreadForked,
@@ -202,11 +227,22 @@ EVENT_TYPES: Mapping[str, type[ThreadEvent]] = MappingProxyType(
         "run-completed": RunCompleted,
         "run-failed": RunFailed,
         "run-abandoned": RunAbandoned,
+        "context-provided": ContextProvided,
+        "context-failed": ContextFailed,
+        "context-state-recorded": ContextStateRecorded,
+        "history-reduced": HistoryReduced,
+        "scope-opened": ScopeOpened,
+        "fact-remembered": FactRemembered,
+        "fact-superseded": FactSuperseded,
+        "fact-retracted": FactRetracted,
+        "document-added": DocumentAdded,
+        "document-removed": DocumentRemoved,
+        "state-claimed": StateClaimed,
     }
 )
 """The closed registry. A stored row names its type by one of these strings and can never name code."""
 
-TYPE_NAMES: Mapping[type[ThreadEvent], str] = MappingProxyType({cls: name for name, cls in EVENT_TYPES.items()})
+TYPE_NAMES: Mapping[type[AnyEvent], str] = MappingProxyType({cls: name for name, cls in EVENT_TYPES.items()})
 
 MESSAGE_APPENDED = "message-appended"
 
@@ -229,7 +265,7 @@ class Event(NamedTuple):
     event_id: str
     recorded_at: int
     messages: int
-    data: ThreadEvent | Opaque | Shredded
+    data: AnyEvent | Opaque | Shredded
     actor: str | None = None
     run_id: str | None = None
     cause: str | None = None

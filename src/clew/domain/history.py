@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from clew.domain.context.kept import KEEPS, NOTHING_KEPT, Kept, KeptBuilder, kept_after
 from clew.domain.control import Control, Status, advance, detached
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
-from clew.domain.json_values import JsonObject
+from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
 from clew.domain.path import spans
 
@@ -77,6 +78,8 @@ class History:
     thread_id: str
     version: int
     messages: tuple[HistoryMessage, ...]
+    kept: Kept = field(default=NOTHING_KEPT, repr=False, compare=False)
+    """What is kept for components."""
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -89,12 +92,14 @@ class History:
 class ThreadState:
     """What a thread is at a version: its control and its messages.
 
-    ``past`` holds the messages after each earlier version, which a rewind goes back to; only ``evolve`` needs it.
+    ``kept`` is what is kept for components. ``past`` holds the messages and that after each earlier version, which a
+    rewind goes back to; only ``evolve`` needs it.
     """
 
     control: Control = field(default_factory=Control)
     messages: tuple[HistoryMessage, ...] = ()
-    past: tuple[tuple[HistoryMessage, ...], ...] = field(default=(), repr=False, compare=False)
+    kept: Kept = field(default=NOTHING_KEPT, repr=False)
+    past: tuple[tuple[tuple[HistoryMessage, ...], Kept], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def version(self) -> int:
@@ -131,16 +136,23 @@ class ThreadState:
         """Names and the versions that they stand for."""
         return self.control.checkpoints
 
+    @property
+    def states(self) -> dict[str, Json]:
+        """What components keep of the thread, by the ids of context providers."""
+        return {provider: deepcopy(kept.state) for provider, kept in self.kept.states.items()}
+
 
 def evolve(state: ThreadState, event: Event) -> ThreadState:
     """The state after one more event of the lineage. This is the definition; HistoryBuilder is its fast form."""
-    messages = state.messages
+    messages, kept = state.messages, kept_after(state.kept, event) if event.type in KEEPS else state.kept
+    past = (*state.past, (state.messages, state.kept))
     if isinstance(event.data, HistoryRewound):
         target = min(event.data.to, state.version)  # a stored target that lies ahead, which no append makes, ends too
-        messages = (*state.past, state.messages)[target]
+        messages, then = past[target]
+        kept = kept._replace(states=then.states, reductions=then.reductions, served=then.served)
     elif (said := as_message(event)) is not None:
         messages = (*messages, said)
-    return ThreadState(advance(state.control, event), messages, (*state.past, state.messages))
+    return ThreadState(advance(state.control, event), messages, kept, past)
 
 
 def as_message(event: Event) -> HistoryMessage | None:
@@ -184,6 +196,7 @@ class HistoryBuilder:
         self._messages: list[HistoryMessage] = []
         self._versions: list[int] = []
         self._rewinds: dict[int, int] = {}
+        self._kept = KeptBuilder()
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -198,6 +211,8 @@ class HistoryBuilder:
                 if said is not None:
                     self._messages.append(said)
                     self._versions.append(version)
+            elif event.type in KEEPS:
+                self._kept.take(event)
             elif isinstance(event.data, HistoryRewound):
                 self._rewinds[version] = event.data.to
         self.version = version
@@ -206,9 +221,10 @@ class HistoryBuilder:
         """The messages on the path at version ``at``, by default the newest."""
         version = self.version if at is None else at
         found: list[HistoryMessage] = []
-        for first, last in spans(self._rewinds, version):
+        path = spans(self._rewinds, version)
+        for first, last in path:
             found += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
-        return History(self.thread_id, version, tuple(found))
+        return History(self.thread_id, version, tuple(found), self._kept.kept(path))
 
 
 class StateBuilder:
@@ -222,4 +238,5 @@ class StateBuilder:
         """Take in the next event; returns the state after it."""
         self._control = advance(self._control, event)
         self._builder.add((event,))
-        return ThreadState(detached(self._control), self._builder.history().messages)
+        found = self._builder.history()
+        return ThreadState(detached(self._control), found.messages, found.kept)

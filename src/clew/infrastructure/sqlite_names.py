@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
-from clew.domain.names import parse_stream_name, stream_prefix
+from clew.domain.names import Kind, parse_stream_name, stream_prefix
 
 _TIMEOUT = 0.2
 """Seconds to wait for a lock: somebody has pressed a key and waits for the answer."""
@@ -31,7 +31,12 @@ _LAST = "\x7f"
 
 def thread_ids(path: str, tenant: str, prefix: str, limit: int) -> list[str]:
     """Ids of threads that begin so, those that can be typed. Raises what SQLite raises."""
-    return _printable((id_ for _, id_ in _threads(path, tenant, prefix, limit)), limit)
+    return _printable((id_ for _, id_ in _streams(path, tenant, "thread", prefix, limit)), limit)
+
+
+def scope_names(path: str, tenant: str, prefix: str, limit: int) -> list[str]:
+    """Names of memory scopes that begin so, those that can be typed."""
+    return _printable((id_ for _, id_ in _streams(path, tenant, "memory", prefix, limit)), limit)
 
 
 def checkpoint_names(path: str, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
@@ -53,14 +58,14 @@ def model_calls(path: str, tenant: str, thread: str, prefix: str, limit: int) ->
 
 def _events(path: str, tenant: str, thread: str, type_: str) -> list[tuple[Any, ...]]:
     """Version, type and state of the events of a type in the lineage of the one thread whose id begins so."""
-    found = _threads(path, tenant, thread, 2)
+    found = _streams(path, tenant, "thread", thread, 2)
     keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
     return _rows(path, _OF_A_THREAD, (_HIGHEST, keys[0], type_)) if len(keys) == 1 else []
 
 
-def _threads(path: str, tenant: str, prefix: str, limit: int) -> list[tuple[int, str]]:
-    """Keys and ids of threads by the beginning of their ids, in the order of their names."""
-    begun = stream_prefix(tenant, "thread", prefix)
+def _streams(path: str, tenant: str, kind: Kind, prefix: str, limit: int) -> list[tuple[int, str]]:
+    """Keys and ids of the streams of a kind by the beginning of their ids, in the order of their names."""
+    begun = stream_prefix(tenant, kind, prefix)
     sql = "SELECT id, name FROM stream WHERE name >= ? AND name < ? ORDER BY name LIMIT ?"
     names = ((key, parse_stream_name(name)) for key, name in _rows(path, sql, (begun, begun + _LAST, limit)))
     return [(key, name.id) for key, name in names if name is not None]

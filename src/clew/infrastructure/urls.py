@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from clew.domain.errors import StoreUrlError
 
 if TYPE_CHECKING:
+    from clew.domain.memory.ports import VectorIndex
     from clew.domain.projection_store import ProjectionStore
     from clew.infrastructure.application import ConversationLog
     from clew.infrastructure.sqlite_migrations import Schemas
@@ -81,6 +82,20 @@ def open_projections(url: str) -> ProjectionStore:
     from clew.infrastructure.sqlite_projections import SQLiteProjections
 
     return SQLiteProjections(None if url == "memory:" else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
+
+
+def open_vectors(url: str) -> VectorIndex:
+    """The index of vectors beside the log that a URL names: a file with ``.vectors`` after its name.
+
+    Nothing is made until something is written. Raises StoreUrlError.
+    """
+    if url == "memory:":
+        from clew.infrastructure.memory_vectors import MemoryVectors
+
+        return MemoryVectors()
+    from clew.infrastructure.sqlite_vectors import SQLiteVectors
+
+    return SQLiteVectors(_sqlite(url, create=True)["SQLITE_DBNAME"] + ".vectors")
 
 
 def _open(env: dict[str, str]) -> ConversationLog:

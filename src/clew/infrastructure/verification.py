@@ -27,18 +27,18 @@ LOWEST = -(2**63)
 
 def verify_store(recorder: Recorder) -> Verdict:
     """Verify every stream of the store, of whatever kind and tenant."""
-    streams = events = 0
+    threads = events = 0
     after = LOWEST
     while page := recorder.streams(after=after, limit=PAGE):
         for stream in page:
             count, fault = _verify_stream(recorder, stream)
-            streams, events = streams + 1, events + count
+            threads, events = threads + _is_thread(stream.name), events + count
             if fault is not None:
-                return Verdict(streams, events, fault)
+                return Verdict(threads, events, fault)
         after = page[-1].key
     for key, version in recorder.orphans(1):
-        return Verdict(streams, events, Fault(_owner(recorder, key), version, "no append has put it there"))
-    return Verdict(streams, events, _check_blobs(recorder))
+        return Verdict(threads, events, Fault(_owner(recorder, key), version, "no append has put it there"))
+    return Verdict(threads, events, _check_blobs(recorder))
 
 
 def verify_lineage(recorder: Recorder, name: str) -> Verdict:
@@ -76,8 +76,7 @@ def _owner(recorder: Recorder, key: int) -> str:
     """The thread of a stream's key, or the key where there is no such stream."""
     for stream in recorder.streams(after=key - 1, limit=1):
         if stream.key == key:
-            name = parse_stream_name(stream.name)
-            return _shown(stream.name if name is None else name.id)
+            return _called(stream.name)
     return f"#{key}"
 
 
@@ -92,9 +91,8 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
 
 def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
     """How many rows there are, and the first that is not as it was written."""
-    name = parse_stream_name(stream.name)
-    is_thread = name is not None and name.kind == "thread"
-    thread_id = _shown(stream.name if name is None else name.id)
+    is_thread = _is_thread(stream.name)
+    thread_id = _called(stream.name)
     rows = _rows(recorder, stream.name)
     first = next(rows, None)
     expected = _first_version(stream)
@@ -123,6 +121,11 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | N
         previous = row.hash
         expected += 1
     return expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
+
+
+def _is_thread(name: str) -> bool:
+    parsed = parse_stream_name(name)
+    return parsed is not None and parsed.kind == "thread"
 
 
 def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | None:
@@ -200,6 +203,14 @@ class _Shreds(NamedTuple):
 def _row(recorder: Recorder, name: str, version: int) -> Row | None:
     rows = recorder.own_rows(name, after=version - 1, limit=1)
     return rows[0] if rows and rows[0].version == version else None
+
+
+def _called(stream: str) -> str:
+    """What a fault calls a stream: the id of a thread, the name of a memory scope after ``memory/``, else its name."""
+    name = parse_stream_name(stream)
+    if name is None:
+        return _shown(stream)
+    return _shown(f"memory/{name.id}" if name.kind == "memory" else name.id)
 
 
 def _shown(name: str) -> str:

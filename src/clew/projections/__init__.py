@@ -20,10 +20,11 @@ from clew.domain.projection import (
 )
 from clew.projections.audit import Audit
 from clew.projections.directory import Directory
+from clew.projections.memory import Memory
 from clew.projections.search import Search
 from clew.projections.usage import Usage
 
-SHIPPED = (Directory(), Search(), Audit(), Usage())
+SHIPPED = (Directory(), Search(), Audit(), Usage(), Memory())
 """The projections that every service has unless it is told otherwise."""
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Directory",
     "ForgetText",
     "IndexText",
+    "Memory",
     "Projection",
     "Query",
     "Recorded",

@@ -8,16 +8,21 @@ from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
 
 
 class Audit:
-    """A row an event, to be found by thread, actor, type and time; ``recorded_at`` is microseconds since 1970."""
+    """A row an event, to be found by thread or memory scope, actor, type and time.
+
+    ``thread_id`` is the id of a thread or, where ``memory`` is 1 and not 0, the name of a scope. ``recorded_at`` is
+    microseconds since 1970.
+    """
 
     name = "audit"
-    version = 1
+    version = 2
     tables = (
         Table(
             "entry",
             (
                 Column("position", "integer"),
                 Column("tenant"),
+                Column("memory", "integer"),
                 Column("thread_id"),
                 Column("actor"),
                 Column("type"),
@@ -36,14 +41,15 @@ class Audit:
     types = None
 
     def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
-        """Every event is an entry."""
+        """Every event of a thread or of a scope is an entry."""
         del rows
-        if event.kind == "thread":
+        if event.kind in {"thread", "memory"}:
             yield Upsert(
                 "entry",
                 {
                     "position": event.position,
                     "tenant": event.tenant,
+                    "memory": int(event.kind == "memory"),
                     "thread_id": event.thread_id,
                     "actor": event.actor,
                     "type": event.type,

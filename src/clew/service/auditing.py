@@ -20,10 +20,10 @@ AUDIT = "audit"
 
 
 class AuditEntry(NamedTuple):
-    """One event as the audit trail tells it.
+    """One event as the audit trail tells it: of a thread, or with ``scope`` of the memory scope of that name.
 
-    ``what`` is a sentence that holds nothing of what messages say; ``why`` is the reason that was given. ``cause``,
-    ``run_id`` and ``subject`` are those of the event. ``actor`` is None where nobody was named.
+    ``what`` is a sentence that holds nothing of what messages and facts say; ``why`` is the reason that was given.
+    ``cause``, ``run_id`` and ``subject`` are those of the event. ``actor`` is None where nobody was named.
     """
 
     position: int
@@ -32,19 +32,21 @@ class AuditEntry(NamedTuple):
     type: str
     what: str
     why: str | None
-    thread_id: str
+    thread_id: str | None
     version: int
     run_id: str | None
     cause: str | None
     subject: str | None
     event_id: str
     hash: str
+    scope: str | None = None
 
 
 def audit(  # noqa: PLR0913 - what the faces take, and the core
     core: Core,
     *,
     thread: str | None = None,
+    scope: str | None = None,
     actor: str | None = None,
     type: str | None = None,  # noqa: A002 - what it is called in the event
     since: datetime | None = None,
@@ -55,7 +57,10 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
 ) -> Pages[AuditEntry]:
     """The entries that are asked for, a page at a time. Raises InvalidTimeError for a time without an offset."""
     where = [Where("tenant", "=", core.tenant)]
-    for column, value in (("thread_id", thread), ("actor", actor), ("type", type)):
+    for memory, id_ in enumerate((thread, scope)):
+        if id_ is not None:
+            where += [Where("thread_id", "=", id_), Where("memory", "=", memory)]
+    for column, value in (("actor", actor), ("type", type)):
         if value is not None:
             where.append(Where(column, "=", value))
     if since is not None:
@@ -95,10 +100,10 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
     told: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
     if isinstance(event, Recorded):
         told = {name: getattr(event, name) for name in told}
-        actor, thread_id = event.actor, event.thread_id
+        actor, id_ = event.actor, event.thread_id
     else:
         name = parse_stream_name(event.stream)
-        actor, thread_id = row["actor"], event.stream if name is None else name.id
+        actor, id_ = row["actor"], event.stream if name is None else name.id
     return AuditEntry(
         position=event.position,
         time=to_time(row["recorded_at"]),
@@ -106,8 +111,9 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
         type=event.type,
         what=what(event),
         why=why(event),
-        thread_id=thread_id,
+        thread_id=None if row["memory"] else id_,
         version=event.version,
         hash=event.hash.hex(),
+        scope=id_ if row["memory"] else None,
         **told,
     )

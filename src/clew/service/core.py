@@ -13,12 +13,13 @@ from clew.domain.decisions import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.history import unshared
+from clew.domain.memory.ports import VectorIndex
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import clock
-from clew.infrastructure.urls import open_log, open_projections
+from clew.infrastructure.urls import open_log, open_projections, open_vectors
 from clew.projections import SHIPPED
 from clew.service.operations import Operation, read, wait
 from clew.service.read_models import ReadModels
@@ -38,6 +39,7 @@ class Core:
     event_id: Callable[[], str]
     thread_id: Callable[[], str]
     models: ReadModels
+    vectors: VectorIndex
     actor: str | None = None
     known: Remembered = field(default_factory=Remembered)
 
@@ -54,6 +56,7 @@ class Core:
             self.log.close()
         finally:
             self.models.close()
+            self.vectors.close()
 
     def stream(self, thread_id: str) -> str:
         """The name of a thread's stream. Raises InvalidNameError."""
@@ -83,7 +86,7 @@ def open_core(
     check_projections(shown)
     log = open_log(url, create=create)
     models = ReadModels(log, open_projections(url), shown, embedded=embedded)
-    return Core(log, tenant, now, clock.event_id, clock.thread_id, models)
+    return Core(log, tenant, now, clock.event_id, clock.thread_id, models, open_vectors(url))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,28 +10,27 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from clew.domain.control import SNAPSHOT_EVERY, Control
-from clew.domain.errors import ConflictError, CorruptEventError, ImportFormatError, UnknownThreadError
+from clew.domain.errors import ConflictError, CorruptEventError, ImportFormatError
 from clew.domain.events import Event
-from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
+from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line
 from clew.domain.formats.moving import (
     AGAIN,
-    NAMES_BLOBS,
+    MOVED,
     Batch,
     EventsReport,
     RefusedLine,
     check_stream,
+    is_thread,
     named_blobs,
     with_batch,
 )
-from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
+from clew.domain.ports import Blob, EventLog, Restore, Row, Write
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.core import ATTEMPTS, Core
+from clew.service.event_lines import PAGE, all_rows, lines, own_rows, with_ancestors
 from clew.service.operations import Operation, read, wait
 from clew.service.writing import forget
-
-PAGE = 100
-"""Rows that are read at once: any of them may be as large as an event can be."""
 
 ROWS_IN_HAND = 5_000
 """Rows that an export of several streams holds of all of them together."""
@@ -47,20 +46,19 @@ MOST_HELD = 32 << 20
 def export_events(
     core: Core, thread_ids: Iterable[str] | None, *, definitions: bool = False
 ) -> Operation[Iterator[bytes]]:
-    """The lines of threads with all their ancestors, or of the whole tenant, in position order.
+    """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
 
     With ``definitions`` those of the agents that ran on them are there, each before the first event that names it, as
     far as the store has them. The lines read the log as they are asked for: see next_lines(). Raises
     UnknownThreadError.
     """
-    rows = _all_rows(core)
-    if thread_ids is not None:
-        streams = yield from read(lambda: _with_ancestors(core, thread_ids))
+    if thread_ids is None:
+        rows = heapq.merge(*(all_rows(core, each) for each in MOVED), key=attrgetter("position"))
+    else:
+        streams = yield from read(lambda: with_ancestors(core, thread_ids))
         page = max(ROWS_IN_HAND // max(len(streams), 1), 1)
-        rows = heapq.merge(
-            *(_own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position")
-        )
-    return _lines(core.log, rows, definitions=definitions)
+        rows = heapq.merge(*(own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position"))
+    return lines(core.log, rows, definitions=definitions)
 
 
 def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
@@ -182,7 +180,7 @@ class _Reader:
     def written(self, batch: Batch) -> Batch:
         """The batch, once it is written."""
         self._refused.update(batch.diverged)
-        self._due = [(row.stream, row.version) for row in batch.rows if row.version % SNAPSHOT_EVERY == 0]
+        self._due = [(row.stream, row.version) for row in batch.rows if _is_due(row)]
         if self._held:
             self.line = self._held[-1].line
         return batch
@@ -245,7 +243,7 @@ class _Reader:
         batch.add(line, entry)
         self._held.append(_Read(line, entry, blobs))
         self._events += 1
-        self._threads += entry.begins
+        self._threads += entry.begins and is_thread(entry.row.stream)
 
     def _wait(self, blob: Blob) -> None:
         """Hold a blob until the event that names it, which is the next."""
@@ -311,6 +309,10 @@ class _There:
         return found[0] if found else None
 
 
+def _is_due(row: Row) -> bool:
+    return row.version % SNAPSHOT_EVERY == 0 and is_thread(row.stream)
+
+
 def _decoded(row: Row) -> Event:
     return decode(row.stream, row.version, row.type, row.state)
 
@@ -331,67 +333,3 @@ def _has(log: EventLog, blob: Blob) -> bool:
         return log.blob(blob.digest) is not None
     except CorruptEventError:  # what is there stays as it is
         return True
-
-
-def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
-    """The streams of threads and of all that they were forked from, each once."""
-    found: dict[str, None] = {}
-    for thread_id in thread_ids:
-        stream = core.log.stream(core.stream(thread_id))
-        if stream is None:
-            raise UnknownThreadError(thread_id)
-        while stream is not None and stream.name not in found:
-            found[stream.name] = None
-            stream = None if stream.parent is None else core.log.stream(stream.parent)
-    return list(found)
-
-
-def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
-    threads = events = 0
-    written: set[bytes] = set()
-    yield write_line(Header())
-    for row in rows:
-        if definitions and row.type in NAMES_BLOBS:
-            for blob in _not_yet(log, row, written):
-                yield write_line(blob)
-        entry = Entry(row, _forked_from(log, row))
-        threads += entry.begins
-        events += 1
-        yield write_line(entry)
-    yield write_line(End(threads, events, len(written)))
-
-
-def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
-    """The blobs that an event names, those that are there and were not written before."""
-    try:
-        named = named_blobs(_decoded(row))
-    except CorruptEventError:  # it is moved as it is
-        return
-    for name in named:
-        blob = None if name in written else log.blob(name)
-        if blob is not None:
-            written.add(name)
-            yield blob
-
-
-def _forked_from(log: EventLog, row: Row) -> Fork | None:
-    """What a fork's first event is a fork of: the store knows it also where the event cannot be read."""
-    stream = log.stream(row.stream) if row.type == "thread-forked" else None
-    if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
-        return None
-    return Fork(stream.parent, stream.cut)
-
-
-def _all_rows(core: Core) -> Iterator[Row]:
-    """Every row of the tenant's threads, up to an empty page: so the event that redacted what is shredded is there."""
-    position = 0
-    while page := core.log.rows_after(position, PAGE, core.prefix()):
-        yield from page
-        position = page[-1].position
-
-
-def _own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
-    after = -1
-    while page := log.own_rows(stream, after=after, limit=limit):
-        yield from page
-        after = page[-1].version

@@ -11,12 +11,15 @@ from clew.infrastructure import forking
 if TYPE_CHECKING:
     from clew.domain.control import Control
     from clew.domain.history import HistoryBuilder
+    from clew.service.memory_streams import Kept
 
 T = TypeVar("T")
 
 CACHED_THREADS = 1_024
 CACHED_HISTORIES = 256
 CACHED_MESSAGES = 100_000
+CACHED_SCOPES = 1_024
+CACHED_FACTS = 250_000
 
 
 class Recent(Generic[T]):
@@ -69,7 +72,7 @@ class Remembered:
 
     ``tips`` are controls that appends are decided on: they count on what was submitted being written. ``controls`` and
     ``histories`` hold what the log had: they are never ahead of it. ``blobs`` are digests of some that the log has.
-    ``lock`` is held while something is decided.
+    ``scopes`` are what is known of memory scopes. ``lock`` is held while something is decided.
     """
 
     def __init__(self) -> None:
@@ -82,6 +85,7 @@ class Remembered:
         self.controls: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
         self.blobs: set[bytes] = set()
         self.histories: Recent[Reading] = Recent(CACHED_HISTORIES, CACHED_MESSAGES)
+        self.scopes: Recent[Kept] = Recent(CACHED_SCOPES, CACHED_FACTS)
 
     def before_fork(self) -> None:
         """Nothing is to be brought to rest: the child takes none of it."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from clew.domain.context.contributions import Contributions, provided_to
+from clew.domain.context.events import ContextProvided
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.history import History
 from clew.domain.runs.asking import Request, rebuilt
-from clew.domain.runs.definitions import Definitions, read_definitions
+from clew.domain.runs.definitions import read_definitions, read_tools
 from clew.domain.runs.errors import DefinitionMissingError
-from clew.domain.runs.events import Fingerprint, ModelCalled, RunResumed, RunStarted
+from clew.domain.runs.events import ModelCalled, RunResumed, RunStarted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import event, existing, history, readable
+from clew.service.reading import PAGE, event, existing, history, readable
 
 
 def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
@@ -29,8 +32,22 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
             f"Version {version} of thread {thread_id!r} is {found.type}, no model call. Those are in `clew log`."
         )
     said: History = yield from history(core, thread_id, version)
-    definitions = yield from _definitions(core, thread_id, version, found.data)
-    return rebuilt(version, found.data, definitions, said)
+    made: Event = yield from event(core, thread_id, found.data.definitions)
+    if not isinstance(made.data, RunStarted | RunResumed):
+        raise DefinitionMissingError(thread_id, version, [])
+    given: tuple[ContextProvided, ...] = yield from _provided(core, thread_id, found)
+    fingerprint = made.data.fingerprint
+    tools = tuple(digest for each in given for digest in each.tools)
+    blobs = yield from _blobs(core, thread_id, version, (*fingerprint.digests, *tools))
+    reduction = None if fingerprint.reducer is None else said.kept.reductions.get(made.data.agent.id)
+    return rebuilt(
+        version,
+        found.data,
+        read_definitions(fingerprint, blobs),
+        said,
+        Contributions(given, read_tools(tools, blobs)),
+        None if reduction is None else reduction[1],
+    )
 
 
 def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | None]:
@@ -50,17 +67,27 @@ def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | N
     return None if blob is None else blob.data.decode()
 
 
-def _definitions(core: Core, thread_id: str, version: int, call: ModelCalled) -> Operation[Definitions]:
-    named: Event = yield from event(core, thread_id, call.definitions)
-    if not isinstance(named.data, RunStarted | RunResumed):
-        raise DefinitionMissingError(thread_id, version, [])
-    fingerprint: Fingerprint = named.data.fingerprint
+def _provided(core: Core, thread_id: str, call: Event) -> Operation[tuple[ContextProvided, ...]]:
+    """What context providers had given to the run of a model call by then, some of it to an earlier call."""
+    stream = core.stream(thread_id)
+    upto = call.version
+    found: list[Event] = []
+    while upto > 0:
+        page = yield from read(partial(core.log.lineage, stream, after=max(upto - PAGE, 0), upto=upto))
+        found = [*page, *found]
+        if any(isinstance(each.data, RunStarted) and each.run_id == call.run_id for each in page):
+            break
+        upto -= PAGE
+    return provided_to(call.run_id or "", found)
+
+
+def _blobs(core: Core, thread_id: str, version: int, digests: Sequence[str]) -> Operation[dict[str, bytes]]:
     data: dict[str, bytes] = {}
-    for digest in fingerprint.digests:
+    for digest in digests:
         blob = yield from read(partial(core.log.blob, bytes.fromhex(digest)))
         if blob is not None:
             data[digest] = blob.data
-    missing = [digest for digest in fingerprint.digests if digest not in data]
+    missing = [digest for digest in digests if digest not in data]
     if missing:
         raise DefinitionMissingError(thread_id, version, missing)
-    return read_definitions(fingerprint, data)
+    return data

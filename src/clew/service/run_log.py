@@ -11,12 +11,15 @@ from typing import NamedTuple
 from clew.domain.control import Control
 from clew.domain.decisions import Branch, Intent, Start, check_readable
 from clew.domain.events import Event
-from clew.domain.history import HistoryMessage
+from clew.domain.history import History
+from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
 from clew.domain.runs.service_side import ServiceSide
+from clew.domain.stores.events import claim_stream
 from clew.service import reading
 from clew.service.awaiting import drive, settled, waker
+from clew.service.claiming import claim_state
 from clew.service.core import Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.remote import check_fork, read_side
@@ -40,6 +43,7 @@ class ThreadRuns:
         self._core = core
         self._beginning = beginning
         self._stream = core.stream(thread_id)
+        self._claimed = ""
         self.thread_id = thread_id
 
     def is_in(self, core: Core) -> bool:
@@ -56,16 +60,29 @@ class ThreadRuns:
         check_readable(self.thread_id, known, "a run")
         return known
 
-    async def history(self) -> tuple[int, list[HistoryMessage]]:
-        """The messages on the path, and the version that they were read at."""
+    @property
+    def tenant(self) -> str:
+        """Whose thread it is."""
+        return self._core.tenant
+
+    @property
+    def actor(self) -> str | None:
+        """Who acts where nobody else is named."""
+        return self._core.actor
+
+    @property
+    def begins(self) -> bool:
+        """Whether the thread is not there yet, and begins, other than as a fork, with what is recorded first."""
+        return self._beginning is not None and self._beginning.parent is None
+
+    async def history(self) -> History:
+        """The messages on the path, what is kept for components, and the version that they were read at."""
         begin = self._beginning
         if begin is None:
-            found = await drive(reading.newest(self._core, self.thread_id))
-            return found.version, list(found.messages)
+            return await drive(reading.newest(self._core, self.thread_id))
         if begin.parent is None:
-            return 0, []
-        found = await drive(reading.history(self._core, begin.parent, begin.control.version))
-        return found.version, list(found.messages)
+            return History(self.thread_id, 0, ())
+        return await drive(reading.history(self._core, begin.parent, begin.control.version))
 
     async def service_side(self) -> ServiceSide:
         """What the service has been sent of the thread, and what it calls it."""
@@ -87,6 +104,13 @@ class ThreadRuns:
         """The bytes of that digest, None when they are not there."""
         found = await drive(read(partial(self._core.log.blob, bytes.fromhex(digest))))
         return None if found is None else found.data
+
+    async def claim_state(self, provider: str, state: Json) -> None:
+        """Say that what a component keeps is this thread's, and no other's."""
+        stream = claim_stream(self._core.tenant, provider, state)
+        if stream != self._claimed:
+            await drive(claim_state(self._core, self.thread_id, provider, state))
+            self._claimed = stream
 
     async def supply(self, blobs: Sequence[Blob]) -> None:
         """Store blobs that are not there yet."""

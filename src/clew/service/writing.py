@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 from clew.domain.control import Control
 from clew.domain.decisions import (
@@ -33,7 +33,7 @@ from clew.domain.errors import (
     ThreadExistsError,
     UnknownVersionError,
 )
-from clew.domain.events import MESSAGE_APPENDED, Event, MessageAppended, Shredded
+from clew.domain.events import MESSAGE_APPENDED, Event, MemoryReading, MessageAppended, Shredded
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
@@ -155,11 +155,15 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
 
 
 class Begun(NamedTuple):
-    """How a fork begins: by default with its parent's title, of its parent's kind, and with nothing more said."""
+    """How a fork begins: by default with its parent's title, of its parent's kind, and with nothing more said.
+
+    ``memory`` is how it reads memory scopes: None as its parent does.
+    """
 
     title: str | None = None
     kind: ThreadKind | None = None
     messages: tuple[Message, ...] = ()
+    memory: MemoryReading | None = None
 
 
 def fork(
@@ -177,6 +181,8 @@ def fork(
     A version that was inherited lies in an ancestor, and the fork is the ancestor's. Raises ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
+    if begun.memory not in (None, *get_args(MemoryReading)):
+        raise InvalidContentError(f"fork: memory={begun.memory!r} is none. Give 'live', 'as-of', or nothing.")
     kind = kind_of_fork(begun.kind, control)
     version = yield from resolve(core, thread_id, control, at, at_message)
     yield from check_fork(core, thread_id, version, kind)
@@ -187,7 +193,7 @@ def fork(
         base = yield from read(lambda: core.log.control(stream, version))
     chosen = core.thread_id() if new_id is None else new_id
     differs = None if kind == base.kind else kind
-    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), begun.title, begun.messages, differs)
+    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), begun.title, begun.messages, differs, begun.memory)
     terms = Terms(actor=actor, base=base, fork=Fork(cut.stream, version))
     try:
         yield from commit(core, chosen, intent, terms)

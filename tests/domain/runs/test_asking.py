@@ -97,7 +97,7 @@ def sent(*messages: Message | None, upto: int, answer: int) -> list[str]:
     service = ServiceCall(reference=ServiceReference(kind="response", id="r"), sent=upto, answer=answer)
     return [
         str(message.results[0].result) if message.results else message.text
-        for message in unsent(model_view(path(*messages)), service)
+        for _, message in unsent(model_view(path(*messages)), service)
     ]
 
 

@@ -28,6 +28,37 @@ FAILED = "recorded that the model failed ('E' 429 'c'), to be asked again"
 BOUND = "bound the thread to 'response' 'r1' of the service"
 TOOL_CALL = "the tool call of version 5, content 0"
 NOTHING = f"recorded that nothing came of {TOOL_CALL}"
+WITHOUT = "started a run of agent 'a', without 'x', 'y', which nobody supplied"
+GAVE = "recorded what 'p' gave to the run"
+PROVIDED = {
+    "messages": [{}],
+    "tools": ["secret", "secret"],
+    "facts": [{}],
+    "citations": [{}],
+    "reads": [{"scope": "user/42", "version": 3}],
+}
+EVERYTHING = "(6 characters of instructions, 1 message, 2 tools, 1 fact, 1 citation; read 'user/42' at version 3)"
+FELL = "recorded that 'p' failed in 'invoking' ('E')"
+KEEPS = "recorded that 'p' keeps something of the thread"
+REDUCED = {
+    "agent": "a",
+    "reducer": "r",
+    "left_out": [[2, 5], [8, 8]],
+    "summary": {"text": "secret"},
+    "trimmed": [[9, 10]],
+    "over_budget": True,
+}
+REST = "(a summary in their place, 1 message trimmed, over budget)"
+STATEMENT = {
+    "text": "secret",
+    "key": "units",
+    "learned": {"thread": "t", "version": 4},
+    "promoted": {"scope": "user/42", "fact": "e", "version": 2},
+}
+STATED = "(6 characters, key 'units', learned in 't' at version 4, promoted from 'e' of 'user/42')"
+LEARNED = "in 't' at version 4"
+ADDED = "added document 'd' to 'n', 'm'"
+REPLACED = f"{ADDED} (6 characters, in place of 'c')"
 TEXT = {"type": "text", "text": "secret"}
 CALL = {"type": "function-call", "call_id": "1", "name": "secret", "arguments": "secret"}
 RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
@@ -83,6 +114,26 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("run-completed", {}, "completed the run"),
         ("run-failed", {"error": {"kind": "E", "message": "secret"}}, "ended the run with an error ('E')"),
         ("run-abandoned", {"reason": "asked"}, "gave up the run"),
+        ("run-started", {"agent": {"id": "a"}, "missing": ["x", "y"]}, WITHOUT),
+        ("context-provided", {"provider": "p"}, f"{GAVE} (nothing)"),
+        ("context-provided", {"provider": "p", "instructions": "secret", **PROVIDED}, f"{GAVE} {EVERYTHING}"),
+        ("context-failed", {"provider": "p", "hook": "invoking", "error": {"kind": "E", "message": "secret"}}, FELL),
+        ("context-state-recorded", {"provider": "p"}, "recorded that 'p' keeps nothing of the thread"),
+        ("context-state-recorded", {"provider": "p", "state": "secret"}, KEEPS),
+        ("history-reduced", {"agent": "a", "reducer": "r", "upto": 9}, "recorded that 'r' looked at what 'a' is sent"),
+        ("history-reduced", REDUCED, f"recorded that 'r' left versions 2 to 5, 8 out of {REST} what 'a' is sent"),
+        ("scope-opened", {"holds": "facts"}, "opened the scope for facts"),
+        ("scope-opened", {"holds": "documents", "embedder": "e"}, "opened the scope for documents, searched by 'e'"),
+        ("fact-remembered", {"fact": "f", "statement": {"text": "secret"}}, "remembered fact 'f' (6 characters)"),
+        ("fact-remembered", {"fact": "f", "statement": STATEMENT}, f"remembered fact 'f' {STATED}"),
+        ("fact-superseded", {"fact": "f", "by": "g", "statement": STATEMENT}, f"replaced fact 'f' by 'g' {STATED}"),
+        ("fact-retracted", {"fact": "f", "reason": "moved"}, "took back fact 'f'"),
+        ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"]}, f"{ADDED} (6 characters)"),
+        ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"], "replaces": "c"}, REPLACED),
+        ("document-removed", {"document": "d"}, "removed document 'd'"),
+        ("fact-retracted", {"fact": "f", "learned": {"thread": "t", "version": 4}}, f"took back fact 'f' {LEARNED}"),
+        ("state-claimed", {"provider": "p", "thread_id": "t"}, "recorded that a state of 'p' is of 't'"),
+        ("document-added", {"document": "d", "text": 5, "namespaces": []}, f"recorded 'document-added', {UNREADABLE}"),
         ("model-called", {}, f"recorded 'model-called', {UNREADABLE}"),
         ("run-failed", {"error": 5}, f"recorded 'run-failed', {UNREADABLE}"),
         ("os:system", None, "recorded 'os:system', which this Clew does not know"),
@@ -126,6 +177,8 @@ JSON = st.recursive(
 
 FIELDS = [
     *("labels", "title", "message", "name", "at", "to", "version", "reason", "kind", "id", "service", "agent"),
+    *("provider", "hook", "instructions", "messages", "reads", "state", "reducer", "left_out", "trimmed", "holds"),
+    *("embedder", "fact", "by", "statement", "document", "text", "namespaces", "replaces", "missing", "facts"),
     *("attempt", "error", "model", "usage", "index", "result", "request", "approved", "parent_id", "parent_version"),
 ]
 

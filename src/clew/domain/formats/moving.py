@@ -8,20 +8,24 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 from clew.domain.chain import ROOT, digest, link
+from clew.domain.context.events import ContextProvided
 from clew.domain.errors import ClewError, CorruptEventError, ImportFormatError, InvalidNameError, ThreadDivergedError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.formats.clew_jsonl import Entry
-from clew.domain.names import check_id, parse_stream_name, stream_name
+from clew.domain.names import Kind, check_id, parse_stream_name, stream_name
 from clew.domain.ports import Fork, Row, Shred
 from clew.domain.runs.events import RunResumed, RunStarted
 
 Address: TypeAlias = tuple[str, int]
 """A row's stream and version."""
 
-NAMES_BLOBS = frozenset({"run-started", "run-resumed"})
+NAMES_BLOBS = frozenset({"run-started", "run-resumed", "context-provided"})
 """Types of events that name blobs."""
 
 _DIGEST = re.compile("[0-9a-f]{64}")
+
+MOVED: tuple[Kind, ...] = ("thread", "memory")
+"""Kinds of streams that are moved."""
 
 AGAIN = "Export it again, or take another copy of the file; what is imported until then stays, and is skipped."
 
@@ -64,22 +68,28 @@ class There(Protocol):
 
 
 def named_blobs(event: Event) -> list[bytes]:
-    """The digests of the blobs that an event names: what the agent is made of that runs."""
-    if not isinstance(event.data, RunStarted | RunResumed):
-        return []
-    return [bytes.fromhex(name) for name in event.data.fingerprint.digests if _DIGEST.fullmatch(name)]
+    """The digests of the blobs that an event names: what the agent is made of that runs, and what it was given."""
+    match event.data:
+        case RunStarted(fingerprint=fingerprint) | RunResumed(fingerprint=fingerprint):
+            names: tuple[str, ...] = fingerprint.digests
+        case ContextProvided(tools=tools):
+            names = tools
+        case _:
+            names = ()
+    return [bytes.fromhex(name) for name in names if _DIGEST.fullmatch(name)]
 
 
 def check_stream(entry: Entry, tenant: str) -> None:
-    """Raise ImportFormatError unless an event is of a thread of the tenant's, and so is its parent.
+    """Raise ImportFormatError unless an event is of a thread or a memory scope of the tenant's, and so is a parent.
 
     Names are in the hashes, so they stay what they are: an event of another tenant would be hidden.
     """
+    kinds = MOVED if entry.fork is None else ("thread",)
     names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
     for name in names:
         parts = parse_stream_name(name)
         try:
-            if parts is None or parts.kind != "thread" or name != stream_name(parts.tenant, "thread", parts.id):
+            if parts is None or parts.kind not in kinds or name != stream_name(*parts):
                 raise ImportFormatError(f"{name[:300]!r} is not the name of a thread. {AGAIN}")
             check_id(parts.id, "thread id")
         except InvalidNameError as error:
@@ -244,10 +254,16 @@ class Batch:
         return event
 
 
+def is_thread(stream: str) -> bool:
+    """Whether a stream is that of a thread."""
+    name = parse_stream_name(stream)
+    return name is not None and name.kind == "thread"
+
+
 def with_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> EventsReport:
     """The report after one more batch; ``since`` is the store's last position when the import began."""
     return report._replace(
-        threads=report.threads + sum(position <= since for position in batch.extended.values()),
+        threads=report.threads + sum(position <= since for name, position in batch.extended.items() if is_thread(name)),
         messages=report.messages + sum(row.type == MESSAGE_APPENDED for row in batch.rows),
         events=report.events + len(batch.rows),
         skipped=report.skipped + batch.skipped,

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clew.domain.chain import digest
+from clew.domain.context.contributions import NO_CONTRIBUTIONS, Contributions
+from clew.domain.context.events import HistoryReduced
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import Question, Wire
 from clew.domain.models.requests import request_body, request_bytes, streamed
+from clew.domain.reducing.apply import reduced
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
 from clew.domain.view import ModelView, model_view
@@ -36,13 +39,25 @@ class Request:
     redacted: tuple[int, ...] = ()
 
 
-def question_of(call: ModelCalled, definitions: Definitions, history: Iterable[HistoryMessage]) -> Question:
-    """What a model is asked, in no provider's words; ``history`` is the path at the call."""
+def question_of(
+    call: ModelCalled,
+    definitions: Definitions,
+    history: Iterable[HistoryMessage],
+    given: Contributions = NO_CONTRIBUTIONS,
+    reduction: HistoryReduced | None = None,
+) -> Question:
+    """What a model is asked, in no provider's words.
+
+    ``history`` is the path at the call, ``given`` what context providers gave to the run, ``reduction`` what is left of
+    the history for its agent, None for all of it.
+    """
+    remote = call.service is not None
+    said = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)
     return Question(
         model=call.model,
-        messages=unsent(model_view(history), call.service),
-        instructions=definitions.instructions,
-        tools=definitions.tools,
+        messages=tuple(message for _, message in said) if remote else given.messages(said),
+        instructions=given.instructions(definitions.instructions, with_messages=remote),
+        tools=(*definitions.tools, *given.tools),
         response_format=definitions.response_format,
         options=call.options,
         service=None if call.service is None else call.service.reference,
@@ -54,10 +69,17 @@ def body_digest(body: JsonObject) -> str:
     return digest(request_bytes(body)).hex()
 
 
-def rebuilt(version: int, call: ModelCalled, definitions: Definitions, history: Iterable[HistoryMessage]) -> Request:
+def rebuilt(
+    version: int,
+    call: ModelCalled,
+    definitions: Definitions,
+    history: Iterable[HistoryMessage],
+    given: Contributions = NO_CONTRIBUTIONS,
+    reduction: HistoryReduced | None = None,
+) -> Request:
     """The request of the model call at a version."""
     said = list(history)
-    body = request_body(call.wire, question_of(call, definitions, said))
+    body = request_body(call.wire, question_of(call, definitions, said, given, reduction))
     found = body_digest(body)
     sent = streamed(call.wire, body) if call.streamed else body
     return Request(
@@ -73,19 +95,20 @@ def rebuilt(version: int, call: ModelCalled, definitions: Definitions, history: 
     )
 
 
-def unsent(view: ModelView, service: ServiceCall | None) -> tuple[Message, ...]:
-    """What of a view goes into a request: all of it, or what the service that holds the thread has not had.
+def unsent(view: ModelView, service: ServiceCall | None) -> list[tuple[int, Message]]:
+    """What of a view goes into a request, with its versions: all, or what the service that holds it has not had.
 
     It has had what was there when it was called, and it has its answer; but not what came of the calls in that, nor
     that nothing did.
     """
+    said = list(zip(view.versions, view.messages, strict=True))
     if service is None:
-        return view.messages
-    return tuple(
-        message
-        for version, message in zip(view.versions, view.messages, strict=True)
+        return said
+    return [
+        (version, message)
+        for version, message in said
         if version > service.sent and (version != service.answer or message.role == "tool")
-    )
+    ]
 
 
 def _is_sent(version: int, service: ServiceCall | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clew.domain.chain import digest
@@ -50,16 +50,28 @@ def read_definitions(named: Fingerprint, data: Mapping[str, bytes]) -> Definitio
     """The definitions that a fingerprint names; ``data`` holds the bytes of each digest."""
     return Definitions(
         None if named.instructions is None else data[named.instructions].decode(),
-        tuple(ToolSchema.model_validate_json(data[tool]) for tool in (*named.tools, *named.run_tools)),
+        read_tools((*named.tools, *named.run_tools), data),
         None if named.response_format is None else ResponseFormat.model_validate_json(data[named.response_format]),
         len(named.tools),
     )
 
 
+def read_tools(digests: Sequence[str], data: Mapping[str, bytes]) -> tuple[ToolSchema, ...]:
+    """The schemas of tools by their digests."""
+    return tuple(ToolSchema.model_validate_json(data[digest]) for digest in digests)
+
+
+_COMPARED = {
+    "client": "the kind of client",
+    "instructions": "the instructions",
+    "tools": "the tools",
+    "reducer": "the reducer",
+}
+
+
 def changed(before: Fingerprint, now: Fingerprint) -> list[str]:
     """What differs between two fingerprints, in words."""
-    names = {"client": "the kind of client", "instructions": "the instructions", "tools": "the tools"}
-    return [words for name, words in names.items() if getattr(before, name) != getattr(now, name)]
+    return [words for name, words in _COMPARED.items() if getattr(before, name) != getattr(now, name)]
 
 
 def _json(value: ToolSchema | ResponseFormat) -> bytes:

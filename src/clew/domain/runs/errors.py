@@ -22,6 +22,9 @@ ClewError
 ├── ApprovalNotPendingError        what was to be approved does not wait for it
 ├── NoOpenRunError                 there is no run to go on with
 ├── AgentChangedError              the agent is another than the one that began the run
+├── ContextProviderError           a context provider failed, and must not
+├── MissingProviderError           a context provider that served the thread, and that nobody supplied
+├── RunAbandonedError              a run was given up: what its context providers are told
 ├── DefinitionMissingError         instructions or tool schemas that are not in the store
 └── ConflictError
     ├── RunInProgressError         somebody else runs on the thread
@@ -118,8 +121,9 @@ class InvalidToolError(AgentConfigurationError):
 class MissingExtraError(AgentConfigurationError):
     """An optional package is not installed."""
 
-    def __init__(self, asked: str, package: str, extra: str) -> None:
-        super().__init__(f"{asked} needs the package {package!r}, which is not installed: pip install 'clew[{extra}]'.")
+    def __init__(self, asked: str, package: str, extra: str, then: str = "") -> None:
+        install = f"pip install 'clew[{extra}]'" + (f" and {then}" if then else "")
+        super().__init__(f"{asked} needs the package {package!r}, which is not installed: {install}.")
         self.package = package
         self.extra = extra
 
@@ -300,3 +304,46 @@ class RunTakenOverError(ConflictError):
     def __reduce__(self) -> tuple[type, tuple[str, str]]:  # type: ignore[override]  # other arguments
         """Survive pickling, as exceptions that cross processes must."""
         return type(self), (self.stream, self.run_id)
+
+
+class ContextProviderError(ClewError):
+    """A context provider failed, or took too long, and its policy is to fail. The cause is what it raised."""
+
+    def __init__(self, provider: str, hook: str, why: str) -> None:
+        super().__init__(
+            f"Context provider {provider!r} failed in {hook}: {why} What was recorded until then stands. "
+            "To go on without it, give it on_failure='continue'."
+        )
+        self.provider = provider
+        self.hook = hook
+
+
+class MissingProviderError(ClewError):
+    """Context providers served the thread before, and nobody supplied them. What they keep there stays."""
+
+    def __init__(self, thread_id: str, providers: Sequence[str]) -> None:
+        super().__init__(missing_words(thread_id, providers))
+        self.thread_id = thread_id
+        self.providers = list(providers)
+
+
+class MissingProviderWarning(UserWarning):
+    """The same, where it goes on without them."""
+
+
+def missing_words(thread_id: str, providers: Sequence[str]) -> str:
+    """What is said of providers that nobody supplied."""
+    named = ", ".join(map(repr, providers))
+    return (
+        f"Thread {thread_id!r} was served by {named}, which nobody supplied; what is kept of it stays. Give the agent "
+        "context_providers=…, or the thread: thread.context_providers.add(…)."
+    )
+
+
+class RunAbandonedError(ClewError):
+    """A run was given up by somebody else: what its context providers are told."""
+
+    def __init__(self, thread_id: str, run_id: str, reason: str) -> None:
+        super().__init__(f"Run {run_id!r} of thread {thread_id!r} was given up: {reason}.")
+        self.run_id = run_id
+        self.reason = reason

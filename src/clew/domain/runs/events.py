@@ -5,7 +5,7 @@ They name messages, calls and requests by version, and repeat nothing of their c
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -38,6 +38,10 @@ class Fingerprint(Value):
     run_tools: tuple[str, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """Of the tools that were given to this run only."""
     response_format: str | None = Field(default=None, exclude_if=_is_none)
+    providers: tuple[str, ...] = Field(default=(), exclude_if=lambda providers: not providers)
+    """The ids of the agent's own context providers."""
+    reducer: str | None = Field(default=None, exclude_if=_is_none)
+    """The name of the reducer, with its limits."""
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -59,10 +63,18 @@ class Failure(Value):
 
 
 class RunStarted(Value):
-    """An agent began a run. The messages that it was given come next, in the same commit."""
+    """An agent began a run. The messages that it was given come next, in the same commit.
+
+    ``providers`` are the ids of the context providers that serve it as the thread's, ``run_providers`` of those that
+    were given to it alone, both beside the agent's own. ``missing`` are those that served the thread before, and that
+    nobody supplied.
+    """
 
     agent: AgentIdentity
     fingerprint: Fingerprint
+    providers: tuple[str, ...] = Field(default=(), exclude_if=lambda providers: not providers)
+    run_providers: tuple[str, ...] = Field(default=(), exclude_if=lambda providers: not providers)
+    missing: tuple[str, ...] = Field(default=(), exclude_if=lambda missing: not missing)
 
 
 class RunResumed(Value):
@@ -235,10 +247,12 @@ RunEvent: TypeAlias = (
     | ServiceThreadBound
 )
 
-_REFERENCES = ("definitions", "call", "message", "result", "request")
+_REFERENCES = ("definitions", "call", "message", "result", "request", "before")
+
+ValueT = TypeVar("ValueT", bound=Value)
 
 
-def placed(event: RunEvent, version: int) -> RunEvent:
+def placed(event: ValueT, version: int) -> ValueT:
     """The event as it is at a version: a reference below 0 counts back from there.
 
     So a decision can name what is to be recorded with it before it is known where that will lie.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clew.domain.events import Opaque, Shredded, ThreadEvent
+from clew.domain.events import AnyEvent, Opaque, Shredded, ThreadEvent
 from clew.domain.runs.errors import ApprovalNotPendingError, RunTakenOverError
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -52,7 +52,7 @@ def holder_of(run: OpenRun) -> str:
 
 
 def run_after(
-    run: OpenRun | None, version: int, run_id: str | None, data: ThreadEvent | Opaque | Shredded
+    run: OpenRun | None, version: int, run_id: str | None, data: AnyEvent | Opaque | Shredded
 ) -> OpenRun | None:
     """The open run after an event of its thread, recorded at ``version`` under ``run_id``."""
     match data:
@@ -63,7 +63,7 @@ def run_after(
     return None if run is None else _going_on(run, version, data)
 
 
-def _going_on(run: OpenRun, version: int, data: ThreadEvent | Opaque | Shredded) -> OpenRun:
+def _going_on(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) -> OpenRun:
     match data:
         case RunResumed(attempt=attempt):
             return run._replace(attempt=attempt)

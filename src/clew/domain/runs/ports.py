@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
+from clew.domain.context.attached import ThreadProviders
+from clew.domain.context.events import Hook
 from clew.domain.control import Control
 from clew.domain.decisions import Intent
 from clew.domain.events import Event
-from clew.domain.history import HistoryMessage
+from clew.domain.history import History
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Blob, Draft, Lease
@@ -40,8 +44,23 @@ class RunLog(Protocol):
         """
         ...
 
-    async def history(self) -> tuple[int, list[HistoryMessage]]:
-        """The messages on the path, and the version up to which they were read."""
+    @property
+    def tenant(self) -> str:
+        """Whose thread it is."""
+        ...
+
+    @property
+    def actor(self) -> str | None:
+        """Who acts where nobody else is named."""
+        ...
+
+    @property
+    def begins(self) -> bool:
+        """Whether the thread is not there yet, and begins, other than as a fork, with what is recorded first."""
+        ...
+
+    async def history(self) -> History:
+        """The messages on the path, what is kept for components, and the version up to which they were read."""
         ...
 
     async def service_side(self) -> ServiceSide:
@@ -58,6 +77,10 @@ class RunLog(Protocol):
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes of that digest, in hex; None when they are not there."""
+        ...
+
+    async def claim_state(self, provider: str, state: Json) -> None:
+        """Say that what a component keeps is this thread's, and no other's. Raises HistoryStoreSharedError."""
         ...
 
     async def supply(self, blobs: Sequence[Blob]) -> None:
@@ -121,6 +144,26 @@ class ThreadPort(Protocol):
         """What a run reads and writes of it."""
         ...
 
+    @property
+    def context_providers(self) -> ThreadProviders:
+        """The context providers that are attached to the thread, in this process."""
+        ...
+
+    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str) -> MemoryPort:
+        """A memory scope as the thread reads it, for one of its providers. Raises ScopeError."""
+        ...
+
+    async def reads_at(self, name: str) -> int | None:
+        """The version of a scope or a store of documents that the thread reads, None for the newest."""
+        ...
+
+    async def tell(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
+        """Tell the thread's context providers what happens to it; ``before`` is what is to be decided next.
+
+        Raises ContextProviderError, and what a decision on ``before`` would.
+        """
+        ...
+
     async def branch(self, at: Any = None) -> Self:
         """A fork that begins with the first run on it."""
         ...
@@ -129,6 +172,9 @@ class ThreadPort(Protocol):
         """The same thread, with ``run()`` being that of the agent."""
         ...
 
+
+OnExisting: TypeAlias = Literal["raise", "fork"]
+"""What is done with a document of a thread that the store has, and that has gone on there since."""
 
 ThreadT = TypeVar("ThreadT", bound=ThreadPort)
 LocalT_co = TypeVar("LocalT_co", bound=ThreadPort, covariant=True)
@@ -152,4 +198,10 @@ class EnginePort(Protocol[LocalT_co, RemoteT_co]):
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
         """The thread of that id. Raises UnknownThreadError."""
+        ...
+
+    async def restore_thread(
+        self, document: JsonObject, *, on_existing: OnExisting = "raise", as_new: bool = False
+    ) -> LocalT_co | RemoteT_co:
+        """The thread that a document holds. Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError."""
         ...

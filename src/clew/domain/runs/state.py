@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from clew.domain.context.contributions import with_newest
+from clew.domain.context.events import ContextProvided
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import FunctionCall, Message
@@ -52,7 +54,8 @@ class RunState:
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
     answer, 0 if there is none, and ``tries`` how often it was asked. ``added`` are the messages that the run added,
     without its inputs. ``asked`` is what the model was asked last. ``answered`` is true when the newest answer calls no
-    function, and ``lost`` when it called some, and nobody knows which, since it was redacted.
+    function, and ``lost`` when it called some, and nobody knows which, since it was redacted. ``provided`` is what
+    context providers gave to it.
     """
 
     run_id: str
@@ -70,6 +73,7 @@ class RunState:
     answered: bool = False
     asked: ModelCalled | None = None
     lost: bool = False
+    provided: tuple[ContextProvided, ...] = ()
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
@@ -100,6 +104,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, called=0)
         case ModelAnswered():
             return _answered(state, data)
+        case ContextProvided():
+            return replace(state, provided=with_newest(state.provided, data))
         case ToolStarted() | ToolFinished() | ToolFailed() | ApprovalRequested() | ApprovalGiven():
             return replace(state, calls=_moved(state.calls, event.version, data), lost=not state.calls)
         case _:

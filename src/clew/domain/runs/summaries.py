@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
+from clew.domain.context.events import ContextFailed, ContextProvided, HistoryReduced
 from clew.domain.events import Event, HistoryRewound, ThreadDeleted, ThreadEnded, ThreadForked, to_time
 from clew.domain.path import spans
 from clew.domain.runs.events import (
@@ -54,6 +55,13 @@ class Interruption(NamedTuple):
     reason: Literal["fault", "cancelled", "stopped", "crashed"]
 
 
+class Contribution(NamedTuple):
+    """What the model was told beside the history, or what of that it was not told: an event's version, and it."""
+
+    version: int
+    said: ContextProvided | ContextFailed | HistoryReduced
+
+
 class RunSummary(NamedTuple):
     """A run: what it did, and what came of it.
 
@@ -61,7 +69,8 @@ class RunSummary(NamedTuple):
     since 1970, ``ended_at`` None while it is open. ``reason`` is why it was abandoned, else why the model finished;
     ``error`` is why it failed. ``attempts`` counts how often it was begun or taken up. ``tool_calls`` counts the calls
     that were begun, and ``failed_calls`` those of models and tools that failed, were refused or were interrupted.
-    ``model_ms`` and ``tool_ms`` are what the calls took, those that went on at once added up.
+    ``model_ms`` and ``tool_ms`` are what the calls took, those that went on at once added up. ``context`` is what
+    context providers and reducers did, in its order; ``missing`` are the providers that nobody supplied.
     """
 
     run_id: str
@@ -84,6 +93,8 @@ class RunSummary(NamedTuple):
     tool_ms: int = 0
     approvals: tuple[AskedApproval, ...] = ()
     interrupted: tuple[Interruption, ...] = ()
+    context: tuple[Contribution, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def started(self) -> datetime:
@@ -108,7 +119,8 @@ def run_summaries(events: Iterable[Event], at: int | None = None) -> list[RunSum
         id_ = event.run_id or ""
         if isinstance(event.data, RunStarted):
             going_on = id_
-            runs[id_] = RunSummary(id_, event.data.agent, event.version, event.version, event.recorded_at)
+            begun = RunSummary(id_, event.data.agent, event.version, event.version, event.recorded_at)
+            runs[id_] = begun._replace(missing=event.data.missing)
         elif (cut := _cut(event)) is not None:
             if going_on is not None:
                 runs[going_on] = _ended(runs[going_on], event, "abandoned", cut)
@@ -164,6 +176,8 @@ def _after(run: RunSummary, event: Event) -> RunSummary:
             return _asked(run, event.data)
         case ToolStarted() | ToolFinished() | ToolFailed():
             return _carried_out(run, event.data)
+        case ContextProvided() | ContextFailed() | HistoryReduced():
+            return run._replace(context=(*run.context, Contribution(event.version, event.data)))
         case ApprovalRequested(message=message, index=index, reason=reason):
             return _waiting(run, (*run.approvals, AskedApproval(event.version, message, index, reason)))
         case ApprovalGiven(request=request):

@@ -66,13 +66,90 @@ def _done(type_: str, data: Mapping[str, Any]) -> str:
         case "checkpoint-made":
             return f"made checkpoint {_named(data['name'])} at version {data['at']:d}"
         case _:
-            return _PLAIN.get(type_) or _of_a_run(type_, data)
+            return _PLAIN.get(type_) or _of_context(type_, data) or _of_memory(type_, data) or _of_a_run(type_, data)
+
+
+def _of_context(type_: str, data: Mapping[str, Any]) -> str | None:
+    """What components did in a thread; None for other events."""
+    match type_:
+        case "context-provided":
+            return f"recorded what {_named(data['provider'])} gave to the run ({_given(data)})"
+        case "context-failed":
+            failed = f"{_named(data['provider'])} failed in {_named(data['hook'])}"
+            return f"recorded that {failed} ({_failure(data['error'])})"
+        case "context-state-recorded":
+            kept = "nothing" if data.get("state") is None else "something"
+            return f"recorded that {_named(data['provider'])} keeps {kept} of the thread"
+        case "history-reduced":
+            return f"recorded that {_named(data['reducer'])} {_reduced(data)} what {_named(data['agent'])} is sent"
+        case _:
+            return None
+
+
+def _of_memory(type_: str, data: Mapping[str, Any]) -> str | None:
+    """What happened in a scope, without the words of facts and documents; None for other events."""
+    match type_:
+        case "scope-opened":
+            searched = f", searched by {_named(data['embedder'])}" if data.get("embedder") is not None else ""
+            return f"opened the scope for {_short(data['holds'])}{searched}"
+        case "fact-remembered":
+            return f"remembered fact {_named(data['fact'])} ({_stated(data['statement'])})"
+        case "fact-superseded":
+            return f"replaced fact {_named(data['fact'])} by {_named(data['by'])} ({_stated(data['statement'])})"
+        case "fact-retracted":
+            return f"took back fact {_named(data['fact'])}{_learned(data)}"
+        case "document-added":
+            where = ", ".join(_named(each) for each in data["namespaces"])
+            instead = "" if data.get("replaces") is None else f", in place of {_named(data['replaces'])}"
+            long = _count(len(data["text"]), "character")
+            return f"added document {_named(data['document'])} to {where} ({long}{instead})"
+        case "document-removed":
+            return f"removed document {_named(data['document'])}"
+        case "state-claimed":
+            return f"recorded that a state of {_named(data['provider'])} is of {_named(data['thread_id'])}"
+        case _:
+            return None
+
+
+def _given(data: Mapping[str, Any]) -> str:
+    instructions = data.get("instructions") or ""
+    held = [f"{_count(len(instructions), 'character')} of instructions"] if instructions else []
+    parts = ("message", "tool", "fact", "citation")
+    held += [_count(number, each) for each in parts if (number := len(data.get(f"{each}s", ())))]
+    reads = ", ".join(f"{_named(each['scope'])} at version {each['version']:d}" for each in data.get("reads", ()))
+    return ", ".join(held or ["nothing"]) + (f"; read {reads}" if reads else "")
+
+
+def _reduced(data: Mapping[str, Any]) -> str:
+    spans = [f"{first:d}" if first == last else f"{first:d} to {last:d}" for first, last in data.get("left_out", ())]
+    left = f"left versions {', '.join(spans)} out of" if spans else "looked at"
+    told = ["a summary in their place"] if data.get("summary") is not None else []
+    told += [f"{_count(len(data['trimmed']), 'message')} trimmed"] if data.get("trimmed") else []
+    told += ["over budget"] if data.get("over_budget") else []
+    return f"{left} ({', '.join(told)})" if told else left
+
+
+def _learned(data: Mapping[str, Any]) -> str:
+    learned = data.get("learned")
+    return "" if learned is None else f" in {_named(learned['thread'])} at version {learned['version']:d}"
+
+
+def _stated(statement: Mapping[str, Any]) -> str:
+    """How much a fact says, what it is about, and where it comes from."""
+    said = [_count(len(statement["text"]), "character")]
+    said += [f"key {_named(statement['key'])}"] if statement.get("key") is not None else []
+    said += [f"learned{_learned(statement)}"] if statement.get("learned") is not None else []
+    if (promoted := statement.get("promoted")) is not None:
+        said.append(f"promoted from {_named(promoted['fact'])} of {_named(promoted['scope'])}")
+    return ", ".join(said)
 
 
 def _of_a_run(type_: str, data: Mapping[str, Any]) -> str:
     match type_:
         case "run-started":
-            return f"started a run of agent {_agent(data['agent'])}"
+            missing = ", ".join(_named(each) for each in data.get("missing", ()))
+            without = f", without {missing}, which nobody supplied" if missing else ""
+            return f"started a run of agent {_agent(data['agent'])}{without}"
         case "run-resumed":
             return f"took up the run of agent {_agent(data['agent'])} again (attempt {data['attempt']:d})"
         case "run-failed":

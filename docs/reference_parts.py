@@ -1,0 +1,292 @@
+"""What docs/reference.md tells of, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import clew
+from clew import (
+    Agent,
+    Conversations,
+    Middleware,
+    OpenAIChatClient,
+    OpenAIResponsesClient,
+    ScriptedChatClient,
+    Telemetry,
+    ToolContext,
+    engine_memory,
+    memory_scopes,
+    testing,
+    tool,
+)
+from clew.agents import middleware, options, response, stream, tools
+from clew.agents.agent_threads import AgentThreads
+from clew.agents.approvals import Approval
+from clew.domain import errors, events, history, messages, ports, projection, view
+from clew.domain.context import attached
+from clew.domain.context import errors as context_errors
+from clew.domain.differences import content_diff, diff
+from clew.domain.formats import importing, moving
+from clew.domain.memory import errors as memory_errors
+from clew.domain.memory import events as memory_events
+from clew.domain.memory import facts
+from clew.domain.memory import ports as memory_ports
+from clew.domain.models import client as model_client
+from clew.domain.reducing import errors as reducing_errors
+from clew.domain.reducing.groups import Group, Groups
+from clew.domain.runs import asking
+from clew.domain.runs import errors as run_errors
+from clew.domain.runs import events as run_events
+from clew.domain.stores import errors as store_errors
+from clew.domain.views import searching, stepping, tree
+from clew.engine_document_stores import HasDocuments
+from clew.engine_reading import ReadThread
+from clew.engine_runs import AgentThread
+from clew.engine_serializing import RestoresThreads, SerializedThread
+from clew.engine_threads import RemoteThread
+from clew.service import accounting, auditing, read_models, reading, subscription
+from clew.service.recalling import ScopeSummary
+from clew.service.searching import Hit
+from clew.threads import Thread
+
+SHIPPED = (
+    clew.UserFacts,
+    clew.UserPreferences,
+    clew.ConversationSummaries,
+    clew.Whiteboard,
+    clew.AgentLessons,
+    clew.TextRetrieval,
+    clew.Mem0Memory,
+)
+"""The context providers that Clew has."""
+
+EMBEDDERS = (clew.OpenAIEmbedder, clew.LocalEmbedder, clew.HashingEmbedder)
+CONSTRUCTED = (
+    Agent,
+    Telemetry,
+    OpenAIChatClient,
+    OpenAIResponsesClient,
+    ScriptedChatClient,
+    *SHIPPED,
+    *EMBEDDERS,
+    clew.Document,
+    clew.Reducers,
+    clew.RedisHistory,
+    clew.ThreadStore,
+)
+"""The classes that people make by calling them, and that are no values."""
+
+BEHIND = {
+    "Engine.beginning",
+    "Engine.start_remote_thread",
+    "AgentThread.begun_by_run",
+    "AgentThread.bound_to",
+    "AgentThread.branch",
+    "AgentThread.of",
+    "AgentThread.runs",
+    "AgentThread.scope",
+    "AgentThread.tell",
+    "MemoryScope.of_thread",
+    "MemoryScope.reads",
+    "ThreadProviders.copy",
+    "Thread.of",
+    "Telemetry.model_call",
+    "Telemetry.run",
+    "Telemetry.tool_call",
+}
+"""What agents, threads and engines call of each other."""
+
+MIXINS = (
+    AgentThreads,
+    HasDocuments,
+    ReadThread,
+    RestoresThreads,
+    SerializedThread,
+    engine_memory.HasMemory,
+    memory_scopes.HasMemory,
+)
+"""What is told of as a part of the classes that have it."""
+
+PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
+    ("Threads", (Conversations, Thread, subscription.Subscription)),
+    (
+        "Agents",
+        (
+            Agent,
+            options.RunOptions,
+            options.ContinueOptions,
+            response.AgentResponse,
+            response.AgentUpdate,
+            stream.AgentStream,
+            Approval,
+            AgentThread,
+            RemoteThread,
+            clew.ThreadStore,
+            asking.Request,
+            tool,
+            tools.Tool,
+            ToolContext,
+            Middleware,
+            middleware.RunContext,
+            middleware.ModelCallContext,
+            middleware.ToolCallContext,
+            tools.ToolOutcome,
+            Telemetry,
+        ),
+    ),
+    (
+        "Model clients",
+        (
+            OpenAIChatClient,
+            OpenAIResponsesClient,
+            ScriptedChatClient,
+            testing.call,
+            testing.fault,
+            model_client.ModelClient,
+            model_client.ServiceThreads,
+            model_client.Question,
+            model_client.ToolSchema,
+            model_client.Answer,
+            model_client.Usage,
+            model_client.TextDelta,
+            model_client.ReasoningDelta,
+            model_client.CallDelta,
+            model_client.ServiceBound,
+            model_client.ServiceReference,
+        ),
+    ),
+    (
+        "Memory",
+        (
+            clew.MemoryScope,
+            clew.Fact,
+            facts.Found,
+            facts.Why,
+            facts.Use,
+            ScopeSummary,
+            clew.Allow,
+            clew.Redact,
+            clew.Refuse,
+            clew.DocumentStore,
+            clew.Document,
+            clew.Passage,
+            clew.Embedder,
+            *EMBEDDERS,
+            memory_ports.VectorIndex,
+        ),
+    ),
+    (
+        "Context providers",
+        (
+            clew.ContextProvider,
+            clew.Context,
+            clew.ProviderContext,
+            attached.ThreadProviders,
+            *SHIPPED,
+            testing.check_context_provider,
+        ),
+    ),
+    (
+        "Reducers and history stores",
+        (
+            clew.KeepLast,
+            clew.SlidingWindow,
+            clew.TokenBudget,
+            clew.TrimToolResults,
+            clew.Summarise,
+            clew.Reducers,
+            clew.Reducer,
+            clew.Reducible,
+            clew.Reduction,
+            Groups,
+            Group,
+            clew.HistoryStore,
+            clew.StoreContext,
+            clew.StoredMessage,
+            clew.RedisHistory,
+            testing.check_history_store,
+        ),
+    ),
+    (
+        "Messages",
+        (
+            messages.Message,
+            messages.Text,
+            messages.Reasoning,
+            messages.Media,
+            messages.FunctionCall,
+            messages.FunctionResult,
+            messages.ApprovalRequest,
+            messages.ApprovalResponse,
+            messages.Raw,
+        ),
+    ),
+    (
+        "What is read",
+        (
+            history.History,
+            history.HistoryMessage,
+            history.ThreadState,
+            stepping.Step,
+            view.ModelView,
+            view.Repair,
+            reading.ThreadSummary,
+            tree.Branch,
+            tree.Mark,
+            Hit,
+            searching.Part,
+            auditing.AuditEntry,
+            accounting.Usage,
+            diff.Diff,
+            diff.Row,
+            diff.Counts,
+            diff.ContentDiff,
+            content_diff.FieldDiff,
+            ports.Verdict,
+            ports.Fault,
+            importing.ImportReport,
+            importing.Failure,
+            moving.EventsReport,
+        ),
+    ),
+    (
+        "Events",
+        (
+            events.Event,
+            *events.EVENT_TYPES.values(),
+            run_events.AgentIdentity,
+            run_events.Fingerprint,
+            run_events.ServiceCall,
+            run_events.Failure,
+            memory_events.Statement,
+            memory_events.Provenance,
+            memory_events.FactReference,
+            memory_events.ScopeRead,
+            events.Shredded,
+            events.Opaque,
+        ),
+    ),
+    (
+        "Projections",
+        (
+            projection.Projection,
+            projection.Recorded,
+            projection.Table,
+            projection.Column,
+            projection.Upsert,
+            projection.Delete,
+            projection.Recount,
+            projection.IndexText,
+            projection.ForgetText,
+            projection.Rows,
+            projection.Query,
+            projection.Where,
+            read_models.ProjectionStatus,
+            projection.Parked,
+        ),
+    ),
+)
+
+ERRORS = (errors, run_errors, context_errors, memory_errors, reducing_errors, store_errors)
+"""Where the errors are."""

@@ -1,0 +1,153 @@
+"""A chat backend that keeps nothing between two requests: each may be handled by a process that has just begun.
+
+    pip install fastapi uvicorn
+    CLEW_DB=sqlite:///chat.db uvicorn --app-dir examples hosted_threads:app
+
+Every request opens the engine, makes the agent, gets the thread by the host's id and puts it to rest in the end. It is
+offline, with a script in the place of a model; with OPENAI_API_KEY it asks a real one. docs/how-to/hosting.md goes
+through it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from clew import Agent, ClewError, Engine, OpenAIChatClient, ScriptedChatClient, ThreadStore, errors, tool
+from clew.agents.response import AgentResponse
+from clew.engine_hosting import HostedThread
+from clew.testing import call
+
+STATUS_CODES: dict[type[ClewError], int] = {
+    errors.ApprovalPendingError: 409,
+    errors.NoOpenRunError: 409,
+    errors.ThreadAheadError: 409,
+    errors.ThreadDivergedError: 409,
+    errors.ThreadDeletedError: 410,
+    errors.ThreadDocumentError: 422,
+    ClewError: 500,
+}
+
+
+class Said(BaseModel):
+    """What somebody says in a chat; ``chat`` is whatever the host calls it."""
+
+    chat: str
+    text: str
+
+
+class Decided(BaseModel):
+    """What somebody decided about the call that a chat waits for."""
+
+    chat: str
+    approved: bool
+
+
+class Answer(BaseModel):
+    """The answer, or the calls that wait for somebody."""
+
+    text: str
+    waits_for: list[str]
+
+
+@tool(approval="always")
+def book(seat: str) -> str:
+    """Book a seat."""
+    return f"Seat {seat} is booked."
+
+
+def script(body: dict[str, Any]) -> Any:
+    """What a model might answer."""
+    last = body["messages"][-1]
+    if last["role"] == "tool":
+        return f"Done. {last['content']}"
+    heard = sum(message["role"] == "user" for message in body["messages"])
+    return call("book", seat="7A") if "book" in last["content"] else f"That was message {heard}."
+
+
+def agent_in(engine: Engine) -> Agent:
+    """The agent: it knows nothing of any chat."""
+    online = bool(os.environ.get("OPENAI_API_KEY"))
+    return Agent(
+        OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script),
+        engine=engine,
+        name="Host",
+        instructions="You book seats.",
+        tools=[book],
+    )
+
+
+async def opened() -> AsyncIterator[tuple[Agent, ThreadStore]]:
+    """Everything that a request needs, made for it and closed after it."""
+    async with Engine.open(os.environ.get("CLEW_DB", "sqlite:///clew.db")) as engine:
+        agent = agent_in(engine)
+        yield agent, ThreadStore(engine, agent)
+
+
+Opened = Annotated[tuple[Agent, ThreadStore], Depends(opened)]
+
+app = FastAPI(title="Hosted chats")
+
+
+@app.exception_handler(ClewError)
+async def refuse(_request: Request, error: ClewError) -> JSONResponse:
+    """Every error of Clew's, with the status code of the nearest class that has one."""
+    code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
+    return JSONResponse({"error": {"type": type(error).__name__, "message": str(error)}}, code)
+
+
+@app.post("/messages")
+async def say(opened: Opened, said: Said) -> Answer:
+    """Say something in a chat, which begins with the first message."""
+    _, store = opened
+    while True:
+        thread = await store.get(said.chat)
+        try:
+            return answer(await thread.run(said.text, on_conflict="wait"))
+        except errors.ThreadStatusError as error:
+            if error.status != "suspended":  # by a request that ended between the two lines: it is got again
+                raise
+        finally:
+            await store.save(thread)
+
+
+@app.post("/decisions")
+async def decide(opened: Opened, decided: Decided) -> Answer:
+    """Approve the call that a chat waits for, or reject it, and go on."""
+    _, store = opened
+    thread = await store.get(decided.chat)
+    try:
+        for approval in await thread.approvals():
+            await (approval.approve() if decided.approved else approval.reject())
+        return answer(await thread.continue_run(on_conflict="wait"))
+    finally:
+        await store.save(thread)
+
+
+@app.get("/document")
+async def document(opened: Opened, chat: Annotated[str, Query()]) -> dict[str, Any]:
+    """A chat with its whole past, to be kept elsewhere."""
+    _, store = opened
+    thread = await store.get(chat)
+    try:
+        return await thread.serialize()
+    finally:
+        await store.save(thread)
+
+
+@app.put("/document")
+async def restore(opened: Opened, document: dict[str, Any]) -> dict[str, str]:
+    """The chat of a document, here; one that was changed is refused, and nothing is stored of it."""
+    agent, _ = opened
+    return {"thread_id": (await agent.deserialize_thread(document)).id}
+
+
+def answer(response: AgentResponse[HostedThread]) -> Answer:
+    """What is said to the host."""
+    calls = (approval.call for approval in response.approvals)
+    return Answer(text=response.text, waits_for=[f"{each.name}({each.arguments})" for each in calls])

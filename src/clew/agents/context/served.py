@@ -1,0 +1,55 @@
+"""Who serves a run and who is missed there, and what those leave who served one that was given up."""
+
+from __future__ import annotations
+
+import warnings
+
+from clew.agents.context.serving import Serving
+from clew.agents.recording import Recording
+from clew.agents.setup import Setup
+from clew.domain.context.contributions import new_messages
+from clew.domain.decisions import RunStep
+from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning, RunAbandonedError, missing_words
+from clew.domain.runs.events import RunStarted
+from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.state import RunState
+
+
+async def run_started(setup: Setup, recording: Recording) -> RunStarted:
+    """How a run begins. Warns with MissingProviderWarning of providers that are missed, or raises the error.
+
+    Missed are those that served the thread before, or this agent there, and that nobody supplied.
+    """
+    await recording.history()
+    providers, kept = setup.providers, recording.kept
+    supplied = {provider.id for provider in providers.all}
+    served = dict.fromkeys((*kept.named, *kept.own.get(setup.identity.id, ())))
+    missing = tuple(id_ for id_ in served if id_ not in supplied and id_ not in setup.not_missed)
+    if missing and (await recording.log.control()).status == "active":
+        if setup.on_missing == "raise":
+            raise MissingProviderError(recording.log.thread_id, missing)
+        if setup.missed.is_news(recording.log.thread_id, missing):
+            warnings.warn(missing_words(recording.log.thread_id, missing), MissingProviderWarning, stacklevel=2)
+    return RunStarted(
+        agent=setup.identity,
+        fingerprint=setup.fingerprint,
+        providers=tuple(provider.id for provider in providers.thread),
+        run_providers=tuple(provider.id for provider in providers.run),
+        missing=missing,
+    )
+
+
+async def left_by_providers(setup: Setup, thread: ThreadPort, state: RunState, reason: str) -> list[RunStep]:
+    """What those leave to be recorded who served a run that is given up, as far as they are supplied."""
+    found = await thread.runs.history()
+    named = found.kept.serving.get(state.run_id, ())
+    providers = [provider for provider in setup.providers.all if provider.id in named]
+    serving = Serving(thread, providers, agent=setup.identity, actor=setup.actor, run_id=state.run_id)
+    if not serving:
+        return []
+    first = state.added[0].version if state.added else found.version + 1
+    asked = new_messages([message for message in found.messages if message.version < first])
+    await serving.load(found.kept)
+    await serving.shown(found.messages)
+    await serving.invoked(asked, state.added or None, RunAbandonedError(thread.id, state.run_id, reason))
+    return [*serving.steps, *serving.states()]

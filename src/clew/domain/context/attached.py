@@ -1,0 +1,76 @@
+"""The context providers of a thread: code that is attached to it in this process, and no data of the thread's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from clew.domain.context.provider import ContextProvider, ContextProviders
+from clew.domain.names import check_id
+from clew.domain.runs.errors import AgentConfigurationError
+
+
+class ThreadProviders:
+    """The providers that serve every run on a thread, whichever agent runs, in the order in which they were added."""
+
+    def __init__(self, providers: Sequence[ContextProvider] = ()) -> None:
+        self._providers = list(providers)
+        self.dropped: set[str] = set()
+        """The ids of those that were taken off: nobody misses them."""
+
+    def __iter__(self) -> Iterator[ContextProvider]:
+        return iter(tuple(self._providers))
+
+    def __len__(self) -> int:
+        return len(self._providers)
+
+    def __repr__(self) -> str:
+        return f"<context providers {[provider.id for provider in self._providers]}>"
+
+    def add(self, *providers: ContextProvider) -> None:
+        """Have them serve the thread from its next run on. Raises AgentConfigurationError for two of one id."""
+        self._providers = list(as_providers((*self._providers, *providers)))
+
+    def remove(self, provider: ContextProvider | str) -> None:
+        """Have it serve the thread no more; its state stays. Raises AgentConfigurationError when it does not."""
+        id_ = provider if isinstance(provider, str) else provider.id
+        left = [each for each in self._providers if each.id != id_]
+        if len(left) == len(self._providers):
+            raise AgentConfigurationError(f"context_providers: there is no {id_!r} to remove.")
+        self._providers = left
+        self.dropped.add(id_)
+
+    def copy(self) -> ThreadProviders:
+        """The same providers, for a fork."""
+        return ThreadProviders(self._providers)
+
+
+def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
+    """One provider or several as several.
+
+    Raises AgentConfigurationError for what is none, for two of one id, and for a policy that is none.
+    """
+    several: Sequence[Any] = () if given is None else (given,) if isinstance(given, ContextProvider) else given
+    if not isinstance(several, Sequence) or isinstance(several, str):
+        raise AgentConfigurationError(f"context_providers: {type(given).__name__} is no context provider.")
+    for provider in several:
+        if not isinstance(provider, ContextProvider):
+            raise AgentConfigurationError(
+                f"context_providers: {_name(provider)} is none. Give an object of a clew.ContextProvider."
+            )
+        check_id(provider.id, f"id of {type(provider).__name__}")
+        if provider.on_failure not in {"fail", "continue"}:
+            raise AgentConfigurationError(
+                f"{provider.id}: on_failure={provider.on_failure!r} is neither 'fail' nor 'continue'."
+            )
+    ids = [provider.id for provider in several]
+    twice = next((id_ for id_ in ids if ids.count(id_) > 1), None)
+    if twice is not None:
+        raise AgentConfigurationError(
+            f"context_providers: two have the id {twice!r}, and state is kept by it. Give one of them another id."
+        )
+    return tuple(several)
+
+
+def _name(given: object) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__

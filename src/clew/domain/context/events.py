@@ -1,0 +1,93 @@
+"""What components did in a thread: what they gave, where they failed, what they keep, what they left out."""
+
+from __future__ import annotations
+
+from operator import not_
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.memory.events import FactReference, ScopeRead
+from clew.domain.messages import Message
+from clew.domain.runs.events import Failure
+from clew.domain.values import Value
+
+Hook: TypeAlias = Literal[
+    "initial_state",
+    "on_thread_created",
+    "on_message",
+    "invoking",
+    "invoked",
+    "on_checkpoint",
+    "on_suspend",
+    "on_resume",
+    "on_thread_ended",
+    "on_thread_deleted",
+    "reduce",
+    "history_store",
+    "add_messages",
+    "list_messages",
+    "serialize",
+    "update_from_state",
+]
+"""What a component was asked to do."""
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class ContextProvided(Value):
+    """What a context provider gave to the run: for this run only, and no part of the history.
+
+    ``messages`` stand in the requests before the one at version ``before``, at the end where that is 0. ``tools`` are
+    the digests of their schemas. ``reads`` are the scopes that it looked into, ``facts`` those that it passed on, and
+    ``citations`` the sources.
+    """
+
+    provider: str
+    instructions: str | None = Field(default=None, exclude_if=_is_none)
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=not_)
+    before: int = Field(default=0, exclude_if=not_)
+    tools: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    reads: tuple[ScopeRead, ...] = Field(default=(), exclude_if=not_)
+    facts: tuple[FactReference, ...] = Field(default=(), exclude_if=not_)
+    citations: tuple[JsonObject, ...] = Field(default=(), exclude_if=not_)
+
+
+class ContextFailed(Value):
+    """A component failed, or was too slow, and it went on without; of one that must not fail the run then ends."""
+
+    provider: str
+    hook: Hook
+    error: Failure
+
+
+class ContextStateRecorded(Value):
+    """What a component keeps of this thread. ``seen`` is the version of the last message that it was shown by then."""
+
+    provider: str
+    state: Json = None
+    seen: int = Field(default=0, exclude_if=not_)
+
+
+class HistoryReduced(Value):
+    """What of the history the requests of an agent are made of from here on; the history itself stays as it is.
+
+    ``left_out`` are spans of versions, both ends included. ``summary`` is said in their place, before what is kept.
+    ``trimmed`` are the versions of messages whose results are cut to so many characters. ``upto`` is the version up to
+    which the history was looked at: what is said later is in the requests. ``over_budget`` says that what must be sent
+    is more than was allowed.
+    """
+
+    agent: str
+    reducer: str
+    upto: int
+    left_out: tuple[tuple[int, int], ...] = ()
+    summary: Message | None = Field(default=None, exclude_if=_is_none)
+    trimmed: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=not_)
+    over_budget: bool = Field(default=False, exclude_if=not_)
+
+
+ContextEvent: TypeAlias = ContextProvided | ContextFailed | ContextStateRecorded | HistoryReduced

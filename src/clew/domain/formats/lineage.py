@@ -1,0 +1,193 @@
+"""Lineages as stored rows: what of each stream a thread needs elsewhere, and whether all of it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from clew.domain.chain import ROOT, digest, link
+from clew.domain.errors import CorruptEventError, InvalidNameError, ThreadDocumentError
+from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
+from clew.domain.names import StreamName, check_id, parse_stream_name, stream_name
+from clew.domain.ports import Fork, Row
+
+AGAIN = "Take another copy of the document, or serialize the thread again."
+
+_BEGINS = {"thread-started", "thread-forked"}
+
+
+class OwnRows(NamedTuple):
+    """The rows of one stream, and where it leaves its parent; of an ancestor those up to the cut, and what they need.
+
+    What comes after the cut is needed for two reasons: a row that is shredded verifies only with the event that says
+    so, and an answer at the cut is known as a whole one only by the event after it.
+    """
+
+    name: str
+    fork: Fork | None
+    rows: tuple[Row, ...]
+
+
+class Lineage(NamedTuple):
+    """A thread with its ancestors, the oldest first: their rows, the events up to each cut, and those beyond."""
+
+    streams: tuple[OwnRows, ...]
+    events: tuple[Event, ...]
+    beyond: tuple[Event, ...]
+
+    @property
+    def name(self) -> StreamName:
+        """The name of the thread's stream, in its parts."""
+        return _parsed(self.streams[-1].name)
+
+    @property
+    def stream(self) -> str:
+        """The name of the thread's stream."""
+        return self.streams[-1].name
+
+    @property
+    def head(self) -> Row:
+        """The newest row."""
+        return self.streams[-1].rows[-1]
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Of each stream the last version that is of the lineage: the cut, and of the thread itself its head."""
+        return (*(own.fork.cut for own in self.streams if own.fork is not None), self.head.version)
+
+
+def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:
+    """The rows of a stream that a thread needs which leaves it at ``cut``; None is the thread's own stream."""
+    gone: set[int] = set()
+    kind = ""
+    for row in rows:
+        if cut is not None and row.version > cut and not gone:
+            answers = kind == MESSAGE_APPENDED and row.type == "model-answered"
+            if row.version > cut + 1 or not answers:
+                return
+        if row.digest is not None:
+            gone.add(row.version)
+        elif gone and row.type == "message-redacted":
+            data = decode(row).data
+            gone.discard(data.version if isinstance(data, MessageRedacted) else 0)
+        kind = row.type
+        yield row
+
+
+def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Lineage:
+    """The lineage that streams are, the oldest first. Raises ThreadDocumentError for what does not follow."""
+    if not streams:
+        raise ThreadDocumentError(f"streams: there is none. {AGAIN}")
+    events: list[Event] = []
+    beyond: list[Event] = []
+    names: set[str] = set()
+    tenant = _parsed(streams[-1].name).tenant
+    for number, own in enumerate(streams):
+        where = f"streams[{number}]"
+        _check_name(own.name, tenant, where)
+        if own.name in names:
+            raise ThreadDocumentError(f"{where}: {_shown(own.name)} is there twice. {AGAIN}")
+        names.add(own.name)
+        previous = _left(streams[number - 1] if number else None, own.fork, where)
+        end = streams[number + 1].fork if number + 1 < len(streams) else None
+        found = _verified_rows(own, previous, decode, where)
+        inherited = len(found) if end is None else end.cut - own.rows[0].version + 1
+        events += found[:inherited]
+        beyond += found[inherited:]
+    return Lineage(tuple(streams), tuple(events), tuple(beyond))
+
+
+def _verified_rows(own: OwnRows, previous: bytes, decode: Callable[[Row], Event], where: str) -> list[Event]:
+    """The events of one stream, each row linked to the one before it, and what was shredded with what says so."""
+    events: list[Event] = []
+    first = 1 if own.fork is None else own.fork.cut + 1
+    shredded: dict[int, tuple[str, str]] = {}
+    redacted: dict[int, tuple[str, str]] = {}
+    if not own.rows:
+        raise ThreadDocumentError(f"{where}: it has no rows. {AGAIN}")
+    for expected, row in enumerate(own.rows, start=first):
+        here = f"{where}.rows[{expected - first}]"
+        if row.version != expected:
+            raise ThreadDocumentError(f"{here}: it is version {row.version}, and {expected} should be here. {AGAIN}")
+        if link(previous, row.stream, row.version, row.type, row.digest or digest(row.state)) != row.hash:
+            raise ThreadDocumentError(
+                f"{here}: its hash does not follow from what it holds and what is before it. {AGAIN}"
+            )
+        event = _event(row, decode, here)
+        _check_kind(row, event, own.fork, previous if expected == first else None, here)
+        if row.digest is not None:
+            shredded[row.version] = row.digest.hex(), row.state.decode("latin-1")
+        elif isinstance(event.data, MessageRedacted):
+            redacted[event.data.version] = event.data.digest, event.data.stub
+        events.append(event)
+        previous = row.hash
+    for version in sorted(shredded.keys() | redacted.keys()):
+        if shredded.get(version) != redacted.get(version):
+            raise ThreadDocumentError(
+                f"{where}: what is left of version {version}, which was redacted, is not what the event says that "
+                f"redacted it. {AGAIN}"
+            )
+    return events
+
+
+def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
+    try:
+        event = decode(row)
+    except CorruptEventError:
+        raise ThreadDocumentError(f"{where}: its bytes are no event of its type. {AGAIN}") from None
+    if isinstance(event.data, Shredded) != (row.digest is not None):
+        raise ThreadDocumentError(f"{where}: a digest comes with a stub, and a stub with a digest. {AGAIN}")
+    if row.digest is not None and row.type in NEVER_SHREDDED:
+        raise ThreadDocumentError(f"{where}: it is shredded, and events of its type never are. {AGAIN}")
+    return event
+
+
+def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:
+    """Raise unless a row begins its stream where it should, and a fork as the document says; ``cut`` is the hash there.
+
+    ``cut`` is None for a row that is not the first.
+    """
+    begins = None if cut is None else "thread-started" if fork is None else "thread-forked"
+    if (row.type if row.type in _BEGINS else None) != begins:
+        raise ThreadDocumentError(f"{where}: {_shown(row.type)} has no place here. {AGAIN}")
+    data = event.data
+    if fork is None or cut is None or not isinstance(data, ThreadForked):
+        return
+    said = data.parent_id, data.parent_version, data.parent_hash
+    if said != (_parsed(fork.parent).id, fork.cut, cut.hex()):
+        raise ThreadDocumentError(f"{where}: what it says it is forked from is not what is before it. {AGAIN}")
+
+
+def _left(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes:
+    """The hash that a stream begins on."""
+    if parent is None and fork is None:
+        return ROOT
+    if parent is None or fork is None or fork.parent != parent.name:
+        raise ThreadDocumentError(f"{where}: it is no fork of the stream before it. {AGAIN}")
+    for row in parent.rows:
+        if row.version == fork.cut:
+            return row.hash
+    raise ThreadDocumentError(f"{where}: version {fork.cut}, which it is forked from, is not before it. {AGAIN}")
+
+
+def _check_name(name: str, tenant: str, where: str) -> None:
+    """Raise unless it is the name of a thread, written as Clew writes it, and all are of one tenant."""
+    parts = _parsed(name)
+    try:
+        check_id(parts.id, "thread id")
+        check_id(parts.tenant, "tenant")
+        right = name == stream_name(parts.tenant, "thread", parts.id)
+    except InvalidNameError:
+        right = False
+    if not right:
+        raise ThreadDocumentError(f"{where}: {_shown(name)} is not the name of a thread. {AGAIN}")
+    if parts.tenant != tenant:
+        raise ThreadDocumentError(f"{where}: {_shown(name)} is of another tenant than the thread. {AGAIN}")
+
+
+def _parsed(name: str) -> StreamName:
+    return parse_stream_name(name) or StreamName("", "", "")
+
+
+def _shown(name: str) -> str:
+    return ascii(name[:300])

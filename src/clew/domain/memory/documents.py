@@ -1,0 +1,291 @@
+"""A store of documents: what it holds at a version of its stream, and what adding and removing write."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+from clew.domain.errors import InvalidContentError
+from clew.domain.events import Event
+from clew.domain.json_values import MAX_BYTES, check_json, check_text
+from clew.domain.memory.chunks import passages
+from clew.domain.memory.errors import EmbeddingMismatchError, ScopeError, UnknownDocumentError
+from clew.domain.memory.events import DocumentAdded, DocumentRemoved, MemoryEvent, ScopeOpened
+from clew.domain.memory.facts import Document, Passage
+
+_PLACES = 20
+"""Bits of a passage's number that say which one of its document it is; those above are the document's version."""
+
+_ENVELOPE = 4_096
+"""Bytes of an event that its envelope may have."""
+
+
+class Kept(NamedTuple):
+    """A document that can be found, as its event at ``version`` says, in passages."""
+
+    version: int
+    added: DocumentAdded
+    passages: tuple[str, ...]
+
+    @property
+    def numbered(self) -> dict[int, str]:
+        """Its passages by number: a number stands for the same text for ever."""
+        return {self.version << _PLACES | place: text for place, text in enumerate(self.passages)}
+
+
+class Shelf(NamedTuple):
+    """What a namespace shows: passages by number, documents by version; ``stamp`` is the version of the last change."""
+
+    stamp: int
+    passages: Mapping[int, str]
+    documents: Mapping[int, Kept]
+
+    def found(self, ranking: Iterable[tuple[int, float]]) -> list[Passage]:
+        """The passages of a ranking by number."""
+        return [self._passage(number, score) for number, score in ranking]
+
+    def _passage(self, number: int, score: float) -> Passage:
+        kept = self.documents[number >> _PLACES]
+        of = kept.added
+        return Passage(
+            self.passages[number],
+            score,
+            of.document,
+            kept.version,
+            of.source_name,
+            of.source_link,
+            of.namespaces,
+            deepcopy(of.metadata),
+        )
+
+
+class _Shown:
+    """What a namespace shows, as it is being changed."""
+
+    def __init__(self) -> None:
+        self.passages: dict[int, str] = {}
+        self.documents: dict[int, Kept] = {}
+        self.shelf = Shelf(0, {}, {})
+
+    def change(self, version: int) -> None:
+        self.shelf = self.shelf._replace(stamp=version, passages={}, documents={})
+
+
+class DocumentFold:
+    """What a store of documents holds: a fold of its stream that goes on with each event.
+
+    One at a time adds to it; ``shelf()`` is not to be called meanwhile, and all else may be. ``recorded_at`` is the
+    time of the newest event, ``opened`` says how the store began, None before it has.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.head = b""
+        self.recorded_at = 0
+        self.opened: ScopeOpened | None = None
+        self._live: dict[str, Kept] = {}
+        self._linked: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._shown: dict[str, _Shown] = {}
+        self._times: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, event: Event) -> None:
+        """Go on with the next event of the stream. What is shredded, or not understood, is not there."""
+        match event.data:
+            case ScopeOpened() as opened:
+                self.opened = self.opened or opened
+            case DocumentAdded() as added:
+                if added.replaces is not None:
+                    self._remove(added.replaces, event.version)
+                self._add(Kept(event.version, added, tuple(passages(added.text))))
+            case DocumentRemoved(document=document):
+                self._remove(document, event.version)
+            case _:
+                pass
+        self.recorded_at = max(self.recorded_at, event.recorded_at)
+        self._times.append(self.recorded_at)
+        self.head = event.hash or b""
+        self.version = event.version
+
+    def version_at(self, time: int) -> int:
+        """The last version that was recorded at or before a time, 0 if the store had not begun."""
+        return bisect_right(self._times, time)
+
+    def shelf(self, namespace: str) -> Shelf:
+        """What a namespace shows; the same one until that changes."""
+        shown = self._shown.get(namespace)
+        if shown is None:
+            return Shelf(0, {}, {})
+        if len(shown.shelf.documents) != len(shown.documents):
+            shown.shelf = Shelf(shown.shelf.stamp, dict(shown.passages), dict(shown.documents))
+        return shown.shelf
+
+    def live(self, namespace: str, document: str) -> bool:
+        """Whether the namespace shows a document of this id."""
+        kept = self._live.get(document)
+        return kept is not None and namespace in kept.added.namespaces
+
+    def linked(self, namespace: str, link: str) -> tuple[str, ...]:
+        """The ids of the documents with this link that the namespace shows, oldest first."""
+        return self._linked.get((namespace, link), ())
+
+    def _add(self, kept: Kept) -> None:
+        added = kept.added
+        self._live[added.document] = kept
+        for namespace in added.namespaces:
+            shown = self._shown.setdefault(namespace, _Shown())
+            shown.documents[kept.version] = kept
+            shown.passages.update(kept.numbered)
+            shown.change(kept.version)
+            if added.source_link is not None:
+                key = namespace, added.source_link
+                self._linked[key] = (*self._linked.get(key, ()), added.document)
+
+    def _remove(self, document: str, version: int) -> None:
+        kept = self._live.pop(document, None)
+        if kept is None:
+            return
+        for namespace in kept.added.namespaces:
+            shown = self._shown[namespace]
+            del shown.documents[kept.version]
+            for number in kept.numbered:
+                del shown.passages[number]
+            shown.change(version)
+            if kept.added.source_link is not None:
+                key = namespace, kept.added.source_link
+                self._linked[key] = tuple(each for each in self._linked[key] if each != document)
+
+
+def check_namespace(namespace: str | None) -> str:
+    """Raise ScopeError for a namespace that is none: unset never means everyone's."""
+    if not isinstance(namespace, str) or not namespace.strip():
+        raise ScopeError(
+            f"namespace={namespace!r}: a store of documents is read and written in one namespace. Name it, such as "
+            "namespace='group/g1'."
+        )
+    check_text(namespace, "namespace")
+    return namespace
+
+
+def opening(name: str, fold: DocumentFold, asked: ScopeOpened) -> list[MemoryEvent]:
+    """What opening a store writes: that it began, the first time.
+
+    Raises ScopeError for a scope of facts, and EmbeddingMismatchError for another embedder than it began with.
+    """
+    opened = fold.opened
+    if opened is None:
+        return [asked]
+    if opened.holds != "documents":
+        raise ScopeError(f"{name!r} is a scope of facts, not a store of documents. Give the store another name.")
+    if (opened.embedder, opened.dimensions) != (asked.embedder, asked.dimensions):
+        raise EmbeddingMismatchError(
+            f"The store {name!r} is searched by {_said(opened)}, and was asked for with {_said(asked)}. Open it with "
+            "what it began with, or put its documents into a store of another name."
+        )
+    return []
+
+
+def _said(opened: ScopeOpened) -> str:
+    if opened.embedder is None:
+        return "words alone (no embedder)"
+    return f"vectors of {opened.embedder!r} with {opened.dimensions} dimensions"
+
+
+def check_documents(documents: Sequence[Document], namespace: str) -> list[Document]:
+    """The documents, sharing nothing that the caller could change in place.
+
+    Raises InvalidContentError for what cannot be stored, ScopeError for what the namespace would not show.
+    """
+    if isinstance(documents, Document | str) or not isinstance(documents, Sequence):
+        raise InvalidContentError(f"upsert: {type(documents).__name__} is no list of documents. Give [Document(…)].")
+    return [_own(document, place, namespace) for place, document in enumerate(documents)]
+
+
+def _own(document: Document, place: int, namespace: str) -> Document:
+    where = f"document {place}"
+    if not isinstance(document, Document):
+        raise InvalidContentError(f"{where} is {type(document).__name__}, not a Document.")
+    if namespace not in document.namespaces:
+        raise ScopeError(
+            f"{where} is for the namespaces {list(document.namespaces)}, and the store was opened for {namespace!r}. "
+            "Nothing was stored. List that among its namespaces, or open the store for another."
+        )
+    _check_document(document, where)
+    return Document(
+        document.text,
+        source_name=document.source_name,
+        source_link=document.source_link,
+        namespaces=document.namespaces,
+        metadata=deepcopy(document.metadata),
+    )
+
+
+def _check_document(document: Document, where: str) -> None:
+    if not isinstance(document.text, str):
+        raise InvalidContentError(f"{where}: the text is {type(document.text).__name__}, not a string.")
+    if len(document.text) > MAX_BYTES:
+        raise _too_large(where, len(document.text))
+    check_text(document.text, f"{where}, text")
+    for what, value in (("source_name", document.source_name), ("source_link", document.source_link)):
+        if value is not None:
+            check_text(value, f"{where}, {what}")
+    for namespace in document.namespaces:
+        check_text(check_namespace(namespace), f"{where}, namespaces")
+    check_json(document.metadata, f"{where}, metadata")
+    size = len(_added("", document, None).model_dump_json().encode())
+    if size + _ENVELOPE > MAX_BYTES:
+        raise _too_large(where, size)
+
+
+def _too_large(where: str, size: int) -> InvalidContentError:
+    return InvalidContentError(
+        f"{where} has {size:,} bytes, and an event holds {MAX_BYTES:,} at most. Nothing was stored. Cut it into parts."
+    )
+
+
+def adding(fold: DocumentFold, namespace: str, new: Sequence[tuple[str, Document]]) -> list[MemoryEvent]:
+    """What adding documents writes, each under its new id, in place of those of the same link that the namespace shows.
+
+    One that only other namespaces show is another's, and stays, though it has the link.
+    """
+    replaced: dict[str, tuple[str, ...]] = {}
+    written: list[MemoryEvent] = []
+    for id_, document in new:
+        link = document.source_link
+        # Where one of another namespace's came to be shown here too, there may be more than one.
+        old = () if link is None else replaced.get(link) or fold.linked(namespace, link)
+        written += (DocumentRemoved(document=each, reason="replaced") for each in old[:-1])
+        written.append(_added(id_, document, old[-1] if old else None))
+        if link is not None:
+            replaced[link] = (id_,)
+    return written
+
+
+def removing(fold: DocumentFold, name: str, namespace: str, which: str, reason: str | None) -> list[MemoryEvent]:
+    """What removing a document writes, by its id or else its link. Raises UnknownDocumentError."""
+    check_text(which, "remove")
+    if reason is not None:
+        check_text(reason, "reason")
+    found = (which,) if fold.live(namespace, which) else fold.linked(namespace, which)
+    if not found:
+        raise UnknownDocumentError(
+            f"The store {name!r} shows no document with the id or the link {which!r} in the namespace {namespace!r}. "
+            "Nothing was removed."
+        )
+    return [DocumentRemoved(document=each, reason=reason) for each in found]
+
+
+def _added(id_: str, document: Document, replaces: str | None) -> DocumentAdded:
+    return DocumentAdded(
+        document=id_,
+        text=document.text,
+        namespaces=tuple(dict.fromkeys(document.namespaces)),
+        source_name=document.source_name,
+        source_link=document.source_link,
+        metadata=document.metadata,
+        replaces=replaces,
+    )

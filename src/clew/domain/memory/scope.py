@@ -1,0 +1,312 @@
+"""A memory scope: what it knows at any of its versions, and what may be written to it. A pure fold of its stream."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from clew.domain.errors import InvalidContentError, InvalidTimeError
+from clew.domain.events import Event, to_time
+from clew.domain.json_values import JsonObject, check_json, check_text
+from clew.domain.memory.as_of import AsOf
+from clew.domain.memory.errors import UnknownFactError
+from clew.domain.memory.events import (
+    FactRemembered,
+    FactRetracted,
+    FactSuperseded,
+    MemoryEvent,
+    Provenance,
+    ScopeOpened,
+    Statement,
+)
+from clew.domain.memory.facts import Fact, FactStatus
+
+MAX_WORD = 200
+"""Characters of a key or a kind."""
+
+
+class Point(NamedTuple):
+    """Where a scope is read: what it knew at ``version``, of that what ``as_of`` lets a thread see.
+
+    ``valid_at`` is the time that the facts are to be true of (microseconds since 1970), None for any.
+    """
+
+    version: int
+    valid_at: int | None = None
+    as_of: AsOf | None = None
+
+    def sees(self, version: int, position: int, learned: Provenance | None) -> bool:
+        """Whether what was recorded there is known here."""
+        return version <= self.version and (self.as_of is None or self.as_of.sees(position, learned))
+
+    def sees_fact(self, known: _Known) -> bool:
+        """Whether a fact was known here, live or not."""
+        return self.sees(known.version, known.position, known.statement.learned)
+
+
+class _Ending(NamedTuple):
+    """An event after which a fact is not live any more; it holds until before ``valid_to``."""
+
+    version: int
+    position: int
+    status: FactStatus
+    valid_to: int
+    learned: Provenance | None
+
+
+class _Known(NamedTuple):
+    """A fact as it was recorded, with all that ended it: two threads that see different pasts may each end it."""
+
+    id: str
+    version: int
+    position: int
+    recorded_at: int
+    actor: str | None
+    statement: Statement
+    replaces: str | None
+    endings: tuple[_Ending, ...] = ()
+
+
+class ScopeFold:
+    """What is known of a scope, by which it can be read at any version: it only grows.
+
+    One at a time may add; whoever reads meanwhile reads what was there at the version that they ask for.
+    ``recorded_at`` is the time of the newest event, ``opened`` says how the scope began, None before it has.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.head = b""
+        self.recorded_at = 0
+        self.opened: ScopeOpened | None = None
+        self._known: list[_Known] = []
+        self._places: dict[str, int] = {}
+        self._times: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, event: Event) -> None:
+        """Go on with the next event of the stream. What is shredded, or not understood, is not known."""
+        self.recorded_at = max(self.recorded_at, event.recorded_at)
+        self._times.append(self.recorded_at)
+        position = event.position or 0
+        match event.data:
+            case ScopeOpened() as opened:
+                self.opened = opened
+            case FactRemembered(fact=fact, statement=statement):
+                self._learn(event, fact, statement, None)
+            case FactSuperseded(fact=fact, by=by, statement=statement):
+                closed = event.recorded_at if statement.valid_from is None else statement.valid_from
+                self._end(fact, _Ending(event.version, position, "superseded", closed, statement.learned))
+                self._learn(event, by, statement, fact)
+            case FactRetracted(fact=fact, valid_to=valid_to, learned=learned):
+                closed = event.recorded_at if valid_to is None else valid_to
+                self._end(fact, _Ending(event.version, position, "retracted", closed, learned))
+            case _:
+                pass
+        self.head = event.hash or b""
+        self.version = event.version  # last: who reads by it finds all that came with it
+
+    def version_at(self, time: int) -> int:
+        """The last version that was recorded at or before a time, 0 if the scope had not begun."""
+        return bisect_right(self._times, time)
+
+    def time_of(self, version: int) -> int:
+        """When a version was recorded."""
+        return self._times[version - 1] if version else 0
+
+    def facts(
+        self, scope: str, point: Point, *, key: str | None = None, kind: str | None = None, history: bool = False
+    ) -> list[Fact]:
+        """What holds at a point, in the order in which it was remembered; with ``history`` also what has ended."""
+        return [_read(scope, known, point) for _, known in self._at(point, key, kind, history=history)]
+
+    def numbers(self, point: Point, *, kind: str | None = None) -> set[int]:
+        """The numbers of the facts that hold at a point: those of their texts in texts()."""
+        return {number for number, _ in self._at(point, None, kind)}
+
+    def numbered(self, scope: str, number: int, point: Point) -> Fact:
+        """The fact of a number."""
+        return _read(scope, self._known[number], point)
+
+    def texts(self) -> list[str]:
+        """What all facts say that were ever known; a fact's number is its place here, for good."""
+        return [known.statement.text for known in list(self._known)]
+
+    def fact_at(self, version: int) -> str | None:
+        """The id of the fact that was remembered at a version."""
+        place = bisect_left(self._known, version, key=lambda known: known.version)
+        known = self._known[place] if place < len(self._known) else None
+        return known.id if known is not None and known.version == version else None
+
+    def fact(self, scope: str, id_: str, point: Point) -> Fact | None:
+        """A fact, live or not; None when it is not known at the point."""
+        place = self._places.get(id_)
+        known = None if place is None else self._known[place]
+        return None if known is None or not point.sees_fact(known) else _read(scope, known, point)
+
+    def _at(
+        self, point: Point, key: str | None, kind: str | None, *, history: bool = False
+    ) -> Iterator[tuple[int, _Known]]:
+        for number, known in enumerate(list(self._known)):
+            if known.version > point.version:
+                return
+            said = known.statement
+            if (key is not None and said.key != key) or (kind is not None and said.kind != kind):
+                continue
+            if point.sees_fact(known) and _holds(known, point, history=history):
+                yield number, known
+
+    def _learn(self, event: Event, id_: str, statement: Statement, replaces: str | None) -> None:
+        if id_ in self._places:
+            return
+        known = _Known(id_, event.version, event.position or 0, event.recorded_at, event.actor, statement, replaces)
+        self._known.append(known)
+        self._places[id_] = len(self._known) - 1
+
+    def _end(self, id_: str, ending: _Ending) -> None:
+        place = self._places.get(id_)
+        if place is not None:
+            known = self._known[place]
+            self._known[place] = known._replace(endings=(*known.endings, ending))
+
+
+def _ending(known: _Known, point: Point) -> _Ending | None:
+    """What has ended a fact, as far as it is known at a point."""
+    if not known.endings:
+        return None
+    return next((each for each in known.endings if point.sees(each.version, each.position, each.learned)), None)
+
+
+def _span(known: _Known, ending: _Ending | None) -> tuple[int, int | None]:
+    """From when a fact holds, and until before when, None for ever."""
+    said = known.statement
+    valid_from = known.recorded_at if said.valid_from is None else said.valid_from
+    if ending is None:
+        return valid_from, said.valid_to
+    return valid_from, max(
+        valid_from, ending.valid_to if said.valid_to is None else min(said.valid_to, ending.valid_to)
+    )
+
+
+def _holds(known: _Known, point: Point, *, history: bool) -> bool:
+    """Whether a fact is true of the time that is asked about; of what ever was known nothing is left out."""
+    ending = _ending(known, point)
+    if point.valid_at is None:
+        return history or ending is None
+    valid_from, valid_to = _span(known, ending)
+    return valid_from <= point.valid_at and (valid_to is None or point.valid_at < valid_to)
+
+
+def _read(scope: str, known: _Known, point: Point) -> Fact:
+    """A fact as it is known at a point."""
+    said, ending = known.statement, _ending(known, point)
+    valid_from, valid_to = _span(known, ending)
+    return Fact(
+        scope=scope,
+        id=known.id,
+        text=said.text,
+        version=known.version,
+        recorded_at=to_time(known.recorded_at),
+        valid_from=to_time(valid_from),
+        valid_to=None if valid_to is None else to_time(valid_to),
+        key=said.key,
+        kind=said.kind,
+        metadata=deepcopy(said.metadata) if said.metadata else {},
+        learned=said.learned,
+        promoted=said.promoted,
+        replaces=known.replaces,
+        actor=known.actor,
+        status="live" if ending is None else ending.status,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Know something from now on."""
+
+    fact: str
+    statement: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Supersede:
+    """Know something else instead of a live fact, of the same key and kind."""
+
+    fact: str
+    by: str
+    statement: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """Hold a live fact to be true no more."""
+
+    fact: str
+    reason: str | None = None
+    valid_to: int | None = None
+    learned: Provenance | None = None
+
+
+MemoryIntent: TypeAlias = Remember | Supersede | Retract
+
+
+def decide(
+    scope: str, fold: ScopeFold, intent: MemoryIntent, *, now: int, as_of: AsOf | None, opening: ScopeOpened
+) -> list[MemoryEvent]:
+    """The events that an intent leads to, at the time ``now``; the scope begins with the first fact.
+
+    A fact is live to whoever writes when it is live as they read: ``as_of``. Raises UnknownFactError,
+    InvalidContentError or InvalidTimeError.
+    """
+    if isinstance(intent, Remember):
+        _check_statement(intent.statement, now)
+        begun: list[MemoryEvent] = [] if fold.version else [opening]
+        return [*begun, FactRemembered(fact=intent.fact, statement=_own(intent.statement))]
+    live = fold.fact(scope, intent.fact, Point(fold.version, as_of=as_of))
+    if live is None or live.status != "live":
+        raise UnknownFactError(scope, intent.fact)
+    if isinstance(intent, Supersede):
+        statement = intent.statement.model_copy(update={"key": live.key, "kind": live.kind})
+        _check_statement(statement, now)
+        return [FactSuperseded(fact=live.id, by=intent.by, statement=_own(statement))]
+    if intent.reason is not None:
+        check_text(intent.reason, "reason")
+    return [
+        FactRetracted(fact=live.id, reason=intent.reason, valid_to=intent.valid_to, learned=intent.learned),
+    ]
+
+
+def check_fact(text: str, key: str | None, kind: str | None, metadata: JsonObject | None) -> None:
+    """Raise InvalidContentError for what no fact can say."""
+    check_text(text, "text")
+    if not text.strip():
+        raise InvalidContentError("text: it says nothing. Give the words of the fact.")
+    for name, word in (("key", key), ("kind", kind)):
+        if word is None:
+            continue
+        check_text(word, name)
+        if not 1 <= len(word) <= MAX_WORD:
+            raise InvalidContentError(f"{name}: {len(word)} characters, but it must have 1 to {MAX_WORD}.")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise InvalidContentError(f"metadata: {type(metadata).__name__} is not a dict of JSON values.")
+    check_json(metadata or {}, "metadata")
+
+
+def _check_statement(statement: Statement, now: int) -> None:
+    check_fact(statement.text, statement.key, statement.kind, statement.metadata)
+    valid_from = now if statement.valid_from is None else statement.valid_from
+    if statement.valid_to is not None and statement.valid_to <= valid_from:
+        raise InvalidTimeError(
+            f"valid_to={to_time(statement.valid_to).isoformat()} is not after the time from which the fact is to hold, "
+            f"{to_time(valid_from).isoformat()}. Give a valid_from before it."
+        )
+
+
+def _own(statement: Statement) -> Statement:
+    """The statement, sharing nothing that the caller could change in place."""
+    return statement.model_copy(update={"metadata": deepcopy(statement.metadata)})

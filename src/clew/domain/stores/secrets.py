@@ -1,0 +1,98 @@
+"""What looks like a credential: it is refused by name where it would be stored in a thread, or given out with one."""
+
+from __future__ import annotations
+
+import re
+
+from clew.domain.json_values import Json
+from clew.domain.stores.errors import CredentialError
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+_NAMES = frozenset(
+    {
+        "authorization",
+        "bearer",
+        "credential",
+        "credentials",
+        "passphrase",
+        "passwd",
+        "password",
+        "passwords",
+        "pwd",
+        "secret",
+        "secrets",
+        "token",
+        "tokens",
+        "apikey",
+    }
+)
+"""Words that a key ends with whose value is a credential."""
+
+_KEYS = frozenset({"access", "account", "api", "auth", "encryption", "private", "secret", "signing"})
+"""Words before ``key`` with which it is one that opens something."""
+
+_RANDOM = r"(?=\S{0,60}(?:[0-9]|[a-z][A-Z]))"
+"""What comes next is no word."""
+
+_NAMED = r"(?:password|passwd|pwd|passphrase|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)"
+
+_LOOKS = (
+    (re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^/?#\s@]{0,200}:[^/?#\s@]{1,500}@"), "a URL with a password"),
+    (re.compile(rf"[?&][\w.-]{{0,30}}{_NAMED}=[^&\s]", re.IGNORECASE), "a URL with a key"),
+    (re.compile(rf"(?:^|[\s;,]){_NAMED}\s?=\s?[^\s;,]", re.IGNORECASE), "a setting with a password"),
+    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY"), "a private key"),
+    (re.compile(rf"\b(?:Bearer|Basic)\s{_RANDOM}[A-Za-z0-9._~+/-]{{12}}"), "an authorization header"),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,2000}\.eyJ"), "a signed token"),
+    (re.compile(r"\b[rs]k[-_][A-Za-z0-9_-]{16}"), "an API key"),
+    (re.compile(r"\b(?:gh[opsur]_[A-Za-z0-9]{20}|github_pat_\w{20}|glpat-[\w-]{16})"), "an access token"),
+    (re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10}"), "an access token"),
+    (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), "an access key"),
+    (re.compile(r"\bAIza[A-Za-z0-9_-]{30}"), "an API key"),
+)
+"""How credentials look. Every repetition is bounded: text may be long, and made to be searched slowly."""
+
+_SHOWN = 120
+
+
+def check_no_credentials(value: Json, where: str) -> None:
+    """Raise CredentialError, naming the place and never the value, for what looks like a credential.
+
+    It goes by the names of keys (``password``, ``apiKey``, ``access_token`` …) whose values are text, and by how text
+    looks: a URL with a password, a private key, the keys of well-known services. ``value`` is plain JSON.
+    """
+    if isinstance(value, str):
+        for pattern, found in _LOOKS:
+            if pattern.search(value):
+                raise CredentialError(_short(where), found)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            check_no_credentials(each, f"{where}[{number}]")
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            check_no_credentials(key, f"a key in {where}")
+            if _names_one(key) and _says_something(each):
+                raise CredentialError(_short(f"{where}.{key}"), "a credential, by its name")
+            check_no_credentials(each, f"{where}.{key}")
+
+
+def _names_one(key: str) -> bool:
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words:
+        return False
+    opens = len(words) > 1 and words[-1] in {"key", "keys"} and words[-2] in _KEYS
+    return words[-1] in _NAMES or opens
+
+
+def _says_something(value: Json) -> bool:
+    """Whether there is text in it: a number under ``max_tokens`` opens nothing."""
+    if isinstance(value, str):
+        return bool(value.strip())
+    if isinstance(value, list | dict):
+        return any(map(_says_something, value.values() if isinstance(value, dict) else value))
+    return False
+
+
+def _short(where: str) -> str:
+    shown = where if len(where) <= _SHOWN else where[: _SHOWN - 1] + "…"
+    return shown if shown.isprintable() else "".join(each if each.isprintable() else "?" for each in shown)

@@ -1,0 +1,61 @@
+"""An index of vectors in memory, gone with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from clew.domain.errors import ClosedError
+from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
+
+
+class MemoryVectors:
+    """Keeps vectors by space and digest in memory: see the port."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[str, dict[bytes, bytes]] = {}
+        self._matrices = Matrices()
+        self._closed = False
+
+    def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
+        """Which of these have no vector yet."""
+        check_installed()
+        return set(digests) - self._space(space).keys()
+
+    def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
+        """Keep vectors; those that are there stay as they are."""
+        kept = self._space(space)
+        for digest, vector in vectors.items():
+            kept.setdefault(digest, packed(vector))
+
+    def nearest(
+        self, space: str, collection: str, entries: Mapping[int, bytes], stamp: int, vector: Sequence[float], top: int
+    ) -> list[tuple[int, float]]:
+        """The entries nearest to a vector."""
+        kept = self._space(space)
+
+        def fetch(digests: Collection[bytes]) -> dict[bytes, bytes]:
+            return {digest: kept[digest] for digest in digests if digest in kept}
+
+        return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
+
+    def drop(self) -> None:
+        """Forget everything."""
+        self._check_open()
+        self._forget()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._closed = True
+        self._forget()
+
+    def _forget(self) -> None:
+        self._vectors = {}
+        self._matrices.clear()
+
+    def _space(self, space: str) -> dict[bytes, bytes]:
+        self._check_open()
+        return self._vectors.setdefault(space, {})
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")

@@ -1,0 +1,150 @@
+"""Vectors in memory to be compared: a matrix for each collection, gone on with rather than made again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from clew.domain.memory.errors import EmbeddingError
+from clew.domain.runs.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
+MOST_BYTES = 1 << 30
+"""What the matrices take together, but for the one that is used."""
+
+Fetch: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
+"""The vectors, as float32, of those of some digests that there are any of."""
+
+
+def packed(vector: Sequence[float]) -> bytes:
+    """A vector as it is kept: float32, little-endian."""
+    return bytes(_numpy().asarray(vector, dtype="<f4").tobytes())
+
+
+def check_installed() -> None:
+    """Raise MissingExtraError where numpy is not there, before anything is embedded or stored for nothing."""
+    _numpy()
+
+
+class Matrices:
+    """The matrices of some collections, those that were used last. It serves many threads, one at a time."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._kept: OrderedDict[tuple[str, str], _Matrix] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def nearest(
+        self,
+        name: tuple[str, str],
+        entries: Mapping[int, bytes],
+        stamp: int,
+        vector: Sequence[float],
+        top: int,
+        fetch: Fetch,
+    ) -> list[tuple[int, float]]:
+        """The entries nearest to a vector, by cosine, best first."""
+        with self._lock:
+            matrix = self._kept.setdefault(name, _Matrix())
+            self._kept.move_to_end(name)
+            matrix.hold(entries, stamp, fetch)
+            while len(self._kept) > 1 and sum(each.size for each in self._kept.values()) > self._most:
+                self._kept.popitem(last=False)
+            return matrix.nearest(vector, top)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._kept.clear()
+
+
+class _Matrix:
+    """Unit vectors in rows, and the entry that each row is of."""
+
+    def __init__(self) -> None:
+        np = _numpy()
+        self._rows: Floats = np.empty((0, 0), dtype=np.float32)
+        self._numbers = np.empty(0, dtype=np.int64)
+        self._places: dict[int, int] = {}
+        self._entries: Mapping[int, bytes] = {}
+        self._stamp: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return int(self._rows.nbytes + self._numbers.nbytes)
+
+    def hold(self, entries: Mapping[int, bytes], stamp: int, fetch: Fetch) -> None:
+        """Hold these entries, as far as they have vectors, and no others."""
+        if stamp == self._stamp and len(self._places) == len(entries):
+            return
+        for number, digest in self._entries.items() - entries.items():
+            del digest
+            self._remove(number)
+        missing = {number: entries[number] for number in entries.keys() - self._places.keys()}
+        if missing:
+            self._add(missing, fetch(set(missing.values())))
+        self._entries = {number: entries[number] for number in self._places}
+        self._stamp = stamp
+
+    def nearest(self, vector: Sequence[float], top: int) -> list[tuple[int, float]]:
+        """The nearest rows; of those that are equally near the lower numbers come first."""
+        np = _numpy()
+        held = len(self._places)
+        if not held or top < 1:
+            return []
+        asked = np.asarray(vector, dtype=np.float32)
+        if asked.shape != (self._rows.shape[1],):
+            raise EmbeddingError(f"A vector of {asked.size} numbers cannot be compared with {self._rows.shape[1]}.")
+        length = float(np.linalg.norm(asked))
+        near = self._rows[:held] @ (asked / length if length else asked)
+        chosen = np.arange(held)
+        if top < held:
+            chosen = np.flatnonzero(near >= np.partition(near, held - top)[held - top])
+        order = np.lexsort((self._numbers[chosen], -near[chosen]))[:top]
+        return [(int(self._numbers[place]), float(near[place])) for place in chosen[order]]
+
+    def _add(self, missing: Mapping[int, bytes], vectors: Mapping[bytes, bytes]) -> None:
+        np = _numpy()
+        numbers = sorted(number for number, digest in missing.items() if digest in vectors)
+        if not numbers:
+            return
+        held, needed = len(self._places), len(self._places) + len(numbers)
+        joined = b"".join(vectors[missing[number]] for number in numbers)
+        rows = np.frombuffer(joined, dtype="<f4").reshape(len(numbers), -1).astype(np.float32)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        np.divide(rows, lengths, out=rows, where=lengths > 0)
+        if needed > len(self._numbers):  # half as much again, so that many small additions stay cheap
+            most = needed if not held else needed + needed // 2
+            grown = np.empty((most, rows.shape[1]), dtype=np.float32)
+            if held:
+                grown[:held] = self._rows[:held]
+            self._rows = grown
+            self._numbers = np.resize(self._numbers, most)
+        self._rows[held:needed] = rows
+        self._numbers[held:needed] = numbers
+        self._places.update((number, held + place) for place, number in enumerate(numbers))
+
+    def _remove(self, number: int) -> None:
+        """Take a row out; the last one takes its place."""
+        place = self._places.pop(number)
+        last = len(self._places)
+        if place != last:
+            moved = int(self._numbers[last])
+            self._rows[place] = self._rows[last]
+            self._numbers[place] = moved
+            self._places[moved] = place
+
+
+def _numpy() -> Any:
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise MissingExtraError("An index of vectors", "numpy", "vectors") from error
+    return np

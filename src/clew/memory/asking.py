@@ -1,0 +1,87 @@
+"""Asking a model one question outside any thread, and reading its answer, which may be nonsense."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clew.domain.json_values import JsonObject
+from clew.domain.messages import Message
+from clew.domain.models.client import Answer, ModelClient, Question, ResponseFormat
+from clew.domain.models.requests import request_body
+from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelStreamError
+from clew.domain.values import explain
+
+
+def _close(schema: dict[str, Any]) -> None:
+    """Say that an object has its properties, all of them, and no others: strict answers take such schemas only."""
+    properties = schema.get("properties", {})
+    for each in properties.values():
+        each.pop("default", None)
+    schema["additionalProperties"] = False
+    schema["required"] = list(properties)
+
+
+class Reply(BaseModel):
+    """A JSON object that a model is to answer with.
+
+    The model is asked for every field, and for no other; what it adds or leaves out, where there is a default, is
+    forgiven. The class's name, without underlines around it, names the format.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", json_schema_extra=_close)
+
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+
+def checked_client(owner: object, client: Any) -> None:
+    """Raise AgentConfigurationError for what is no model client."""
+    if not callable(getattr(client, "ask", None)) or not isinstance(getattr(client, "model", None), str):
+        raise AgentConfigurationError(
+            f"{type(owner).__name__}: client: {type(client).__name__} is no way to a model. "
+            "Give OpenAIChatClient(model=…) or another client."
+        )
+
+
+async def ask(
+    client: ModelClient, instructions: str, given: JsonObject, reply: type[ReplyT], *, model: str | None = None
+) -> ReplyT:
+    """Ask a model once, and give its answer. What is ``given`` is told as JSON, so that it reads as data.
+
+    The service is asked to keep nothing of it. Raises ModelError, and AnswerFormatError for an answer that is no such
+    reply.
+    """
+    asked = model or client.model
+    options = {**client.options, "store": False} if client.wire == "openai-responses" else client.options
+    question = Question(
+        model=asked,
+        messages=(Message.user(json.dumps(given, ensure_ascii=False)),),
+        instructions=instructions,
+        response_format=ResponseFormat(name=reply.__name__.strip("_").lower(), json_schema=reply.model_json_schema()),
+        options=options,
+    )
+    answer: Answer | None = None
+    async for update in client.ask(request_body(client.wire, question), stream=False):
+        if isinstance(update, Answer):
+            answer = update
+    if answer is None:
+        raise ModelStreamError(f"The model {asked!r} ended without an answer. Run again.", retryable=True)
+    return _read(answer.message.text, reply, asked)
+
+
+def _read(text: str, reply: type[ReplyT], model: str) -> ReplyT:
+    """The reply in a text, with or without words or a fence around it, and after what it thought aloud."""
+    said = text.rpartition("</think>")[2]
+    inside = said[said.find("{") : said.rfind("}") + 1]
+    try:
+        return reply.model_validate_json(inside)
+    except ValidationError as error:
+        wanted = ", ".join(reply.model_fields)
+        raise AnswerFormatError(
+            f"The model {model!r} was asked for a JSON object with {wanted}, and answered something else. "
+            f"{explain('It', error)} What it said was not used.",
+            text,
+        ) from None

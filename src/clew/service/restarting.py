@@ -1,0 +1,92 @@
+"""Beginning again: a new thread with what was said on another, which it does not share a past with."""
+
+from __future__ import annotations
+
+from clew.domain.context.events import ContextStateRecorded
+from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.control import Control, advance
+from clew.domain.decisions import Bind, Intent, Note, Say, Start
+from clew.domain.events import Event
+from clew.domain.formats.lineage import Lineage
+from clew.domain.history import HistoryBuilder
+from clew.domain.json_values import JsonObject
+from clew.domain.models.client import ThreadKind
+from clew.domain.runs.events import ServiceThreadBound
+from clew.domain.runs.service_side import service_side
+from clew.service.core import Core, Terms, commit
+from clew.service.operations import Operation
+
+RESTORED_FROM = "restored_from"
+"""The metadata of a thread that was begun again: tenant, thread, version and head of the one that it says again."""
+
+
+def begin_again(core: Core, lineage: Lineage, actor: str | None) -> Operation[tuple[str, ThreadKind]]:
+    """Begin a thread with the messages and the states on the path of another, and what the service calls it.
+
+    What was redacted is left out. The state of a history store is not taken along: it is of the other thread only.
+    """
+    control = Control()
+    for event in lineage.events:
+        control = advance(control, event)
+    thread_id = core.thread_id()
+    intents = [_start(lineage, control), *_said_again(lineage)]
+    yield from commit(core, thread_id, intents, Terms(actor=actor, base=Control()))
+    return thread_id, control.kind
+
+
+def _start(lineage: Lineage, control: Control) -> Start:
+    name = lineage.name
+    source: JsonObject = {
+        "tenant": name.tenant,
+        "thread": name.id,
+        "version": lineage.head.version,
+        "head": lineage.head.hash.hex(),
+    }
+    metadata = {**control.metadata, RESTORED_FROM: source}
+    return Start(control.title, control.labels, metadata, kind=control.kind)
+
+
+def _said_again(lineage: Lineage) -> list[Intent]:
+    """What follows on the start of the thread: messages, the service's name where it had all before it, and states."""
+    builder = HistoryBuilder("")
+    builder.add(lineage.events)
+    history = builder.history()
+    bound, had = _service(lineage)
+    intents: list[Intent] = []
+    at: dict[int, int] = {}
+    for said in history:
+        if bound is not None and said.version > had:
+            intents.append(bound)
+            bound = None
+        if said.message is not None:
+            intents.append(Say((said.message,)))
+        at[said.version] = len(intents) + 1
+    if bound is not None:
+        intents.append(bound)
+    states = tuple(
+        ContextStateRecorded(
+            provider=id_,
+            state=kept.state,
+            seen=max((then for version, then in at.items() if version <= kept.seen), default=0),
+        )
+        for id_, kept in history.kept.states.items()
+        if id_ != HISTORY_STORE
+    )
+    return [*intents, Note(states)] if states else intents
+
+
+def _service(lineage: Lineage) -> tuple[Bind | None, int]:
+    """What the service calls its side of the thread, and the version up to which it has had what was said.
+
+    None where another thread goes on writing into it: the service is then told everything anew.
+    """
+    side = service_side("", lineage.events, _after_cuts(lineage))
+    call = side.call
+    if call.reference is None or side.left:
+        return None, 0
+    return Bind(ServiceThreadBound(id=call.reference.id, kind=call.reference.kind)), max(call.sent, call.answer)
+
+
+def _after_cuts(lineage: Lineage) -> list[Event]:
+    cuts = {(own.name, end + 1) for own, end in zip(lineage.streams, lineage.ends, strict=True)}
+    return [event for event in lineage.beyond if (event.stream, event.version) in cuts]

@@ -1,0 +1,165 @@
+"""A memory scope as somebody sees it: which one it is, who looks, and how a thread reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from clew.domain.errors import InvalidContentError, InvalidTimeError
+from clew.domain.events import to_microseconds
+from clew.domain.memory.as_of import AsOf, Inherited
+from clew.domain.memory.errors import EmbeddingMismatchError, ScopeError, UnknownFactError
+from clew.domain.memory.facts import Fact
+from clew.domain.memory.ports import Screen
+from clew.domain.memory.scope import Point, ScopeFold
+from clew.domain.names import parse_stream_name
+from clew.domain.ports import EventLog
+from clew.service.core import Core
+from clew.service.core import load as load_thread
+from clew.service.memory_streams import check_scope_name, load, stream_of
+from clew.service.operations import Operation, read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learner:
+    """A thread that a scope is read and written for: as it reads, and with it as the provenance.
+
+    ``run_id`` and ``provider`` are what a write that is repeated is known by. ``reads`` are the versions of scopes that
+    were looked at, in order.
+    """
+
+    thread_id: str
+    run_id: str | None = None
+    actor: str | None = None
+    provider: str | None = None
+    reads: dict[tuple[str, int], None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """A memory scope as somebody sees it. Raises ScopeError or InvalidNameError for a name that is none.
+
+    ``model`` and ``dimensions`` are those of the embedder that it is searched with, None when by words. ``screen``
+    decides what may be promoted into it. ``learner`` is the thread that it is seen from.
+    """
+
+    core: Core
+    name: str
+    model: str | None = None
+    dimensions: int | None = None
+    screen: Screen | None = None
+    learner: Learner | None = None
+
+    def __post_init__(self) -> None:
+        check_scope_name(self.name)
+        if self.screen is not None and not callable(self.screen):
+            raise ScopeError(f"memory: the screen of {self.name!r} is {type(self.screen).__name__}, not a function.")
+
+
+def opened(scope: Scope) -> Operation[ScopeFold]:
+    """What is known of a scope. Raises ScopeError or EmbeddingMismatchError where it is not what was asked for."""
+    fold = yield from load(scope.core, scope.name, ScopeFold)
+    check_kind(scope, fold)
+    return fold
+
+
+def check_kind(scope: Scope, fold: ScopeFold) -> None:
+    """Raise ScopeError or EmbeddingMismatchError for a scope that is not what was asked for."""
+    there = fold.opened
+    if there is None:
+        return
+    if there.holds != "facts":
+        raise ScopeError(f"memory: scope {scope.name!r} holds documents, not facts. Choose another name.")
+    given = scope.model, scope.dimensions
+    if None not in (there.embedder, scope.model) and (there.embedder, there.dimensions) != given:
+        raise EmbeddingMismatchError(
+            f"Scope {scope.name!r} is searched with the vectors of {there.embedder!r}, of {there.dimensions} numbers; "
+            f"the embedder that was given is {scope.model!r}, of {scope.dimensions}. Give the one it has, or none."
+        )
+
+
+def reading_of(core: Core, thread_id: str) -> Operation[AsOf | None]:
+    """How a thread reads memory scopes: None is as they are."""
+    control = yield from load_thread(core, thread_id)
+    if control.as_of is None:
+        return None
+    return (yield from read(partial(_as_of, core, thread_id, control.as_of)))
+
+
+def version_read(core: Core, thread_id: str, name: str) -> Operation[int | None]:
+    """The version of a scope or a store of documents that a thread reads: None is the newest, 0 before it began."""
+    reading = yield from reading_of(core, thread_id)
+    if reading is None:
+        return None
+    stream, position = stream_of(core, name), reading.position
+    return (yield from read(partial(_version_at, core.log, stream, position)))
+
+
+def as_read(scope: Scope) -> Operation[AsOf | None]:
+    """What the thread sees that a scope is read for, None when it is read as it is."""
+    if scope.learner is None:
+        return None
+    return (yield from reading_of(scope.core, scope.learner.thread_id))
+
+
+def fact_id(scope: Scope, fact: Fact | str) -> str:
+    """The id of a fact. Raises UnknownFactError for one of another scope, and InvalidContentError for what is none."""
+    if isinstance(fact, Fact):
+        if fact.scope != scope.name:
+            raise UnknownFactError(scope.name, fact.id)
+        return fact.id
+    if not isinstance(fact, str):
+        raise InvalidContentError(f"{type(fact).__name__} is neither a fact nor the id of one.")
+    return fact
+
+
+def known(scope: Scope, fact: Fact | str) -> Operation[Fact]:
+    """A fact of the scope, live or not, as the scope is read here. Raises UnknownFactError."""
+    id_ = fact_id(scope, fact)
+    fold = yield from opened(scope)
+    found = fold.fact(scope.name, id_, Point(fold.version, as_of=(yield from as_read(scope))))
+    if found is None:
+        raise UnknownFactError(scope.name, id_)
+    return found
+
+
+def moment(time: object, name: str) -> int | None:
+    """Microseconds since 1970 of an aware time, None for None. Raises InvalidTimeError."""
+    if time is None:
+        return None
+    if not isinstance(time, datetime):
+        raise InvalidTimeError(f"{name}: {type(time).__name__} is not a time. Give an aware datetime.")
+    if time.utcoffset() is None:
+        raise InvalidTimeError(
+            f"{name}={time.isoformat()} has no offset, so it names no moment. Add one, as in +00:00."
+        )
+    return to_microseconds(time)
+
+
+def _as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
+    """What a thread sees that reads as of a cut: its past is looked up to the fork that was made there."""
+    log, parent = core.log, core.stream(cut[0])
+    inherited: dict[str, Inherited] = {}
+    stream = log.stream(core.stream(thread_id))
+    while stream is not None and stream.parent is not None and (stream.parent, stream.cut) != (parent, cut[1]):
+        name, version = parse_stream_name(stream.parent), stream.cut or 0
+        inherited["" if name is None else name.id] = Inherited(version, _position(log, stream.parent, version))
+        stream = log.stream(stream.parent)
+    return AsOf(thread_id, cut[1], _position(log, parent, cut[1]), inherited)
+
+
+def _version_at(log: EventLog, stream: str, position: int) -> int:
+    """The last version at or before a position, 0 if none: later versions have later positions."""
+    low, high = 0, 1
+    while (there := log.position_of(stream, high)) is not None and there <= position:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        there = log.position_of(stream, middle)
+        low, high = (low, middle) if there is None or there > position else (middle, high)
+    return low
+
+
+def _position(log: EventLog, stream: str, version: int) -> int:
+    return log.position_of(stream, version) or 0

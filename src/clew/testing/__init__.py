@@ -1,0 +1,20 @@
+"""What tests and demos of agents need: the lines of a ScriptedChatClient's script, and the contracts of components."""
+
+from __future__ import annotations
+
+from clew.domain.context.errors import ProviderContractError
+from clew.domain.stores.errors import HistoryStoreContractError
+from clew.infrastructure.scripted_client import Fault, ScriptedChatClient, call, fault
+from clew.testing.provider_contract import check_context_provider
+from clew.testing.store_contract import check_history_store
+
+__all__ = [
+    "Fault",
+    "HistoryStoreContractError",
+    "ProviderContractError",
+    "ScriptedChatClient",
+    "call",
+    "check_context_provider",
+    "check_history_store",
+    "fault",
+]

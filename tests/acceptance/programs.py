@@ -1,0 +1,42 @@
+"""Programs that acceptance tests run in a process of their own, and what threads were sent, rebuilt from the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def in_another_process(program: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own in the folder."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},  # for the components of the tests
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def printed(program: str, folder: Path, *arguments: str) -> Any:
+    """What a program of its own prints, as JSON."""
+    done = in_another_process(program, folder, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def said(request: Any) -> list[tuple[str, str | None]]:
+    """Who says what in a request."""
+    return [(message["role"], message["content"]) for message in request.body["messages"]]
+
+
+async def requests(thread: Any) -> list[Any]:
+    """The requests that were sent, rebuilt from the log."""
+    return [await thread.request(event.version) async for event in thread.events() if event.type == "model-called"]

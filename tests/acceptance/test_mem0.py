@@ -1,0 +1,165 @@
+"""Mem0 remembers for an agent: asked before each run, told after it, and never needed to see what was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from tests.acceptance.programs import requests, said
+from tests.servers.mem0_server import Mem0Server, mem0_server
+
+from clew import Agent, Engine, Mem0Memory, ScriptedChatClient
+from clew.errors import ContextProviderError, MemoryServiceError, ScopeError
+
+KEY = "sk-canary"
+INSTRUCTIONS = "You are a helpful assistant with memory."
+
+
+def assistant(engine: Engine, memory: Any) -> Agent:
+    client = ScriptedChatClient(["Noted.", "A soup.", "Another."], loop=True)
+    return Agent(client=client, engine=engine, instructions=INSTRUCTIONS, context_providers=memory)
+
+
+def remembers(host: str, **more: Any) -> Mem0Memory:
+    return Mem0Memory(**{"api_key": KEY, "host": host, "user_id": "user_123", "app_id": "my_app", **more})
+
+
+async def events(thread: Any, type_: str | None = None) -> list[Any]:
+    return [event async for event in thread.events() if type_ in {None, event.type}]
+
+
+def leaks(folder: Path) -> list[Path]:
+    """The files that hold the key."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [path for path in files if KEY.encode() in path.read_bytes()]
+
+
+def test_what_was_said_on_one_thread_is_known_on_the_next(
+    tmp_path: Path, mem0: Mem0Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            agent = assistant(engine, remembers(mem0.url))
+            first = await agent.run("I only eat vegetables.")
+            second = await agent.run("What should I cook?")
+            assert first.thread.id != second.thread.id
+            assert [each.path.split("/")[-2] for each in mem0.requests] == ["ping", "search", "add", "search", "add"]
+            [one] = await requests(first.thread)
+            [two] = await requests(second.thread)
+            assert said(one) == [("system", INSTRUCTIONS), ("user", "I only eat vegetables.")]
+            (_, system), user = said(two)
+            assert str(system).startswith(INSTRUCTIONS)
+            assert "I only eat vegetables." in str(system)
+            assert user == ("user", "What should I cook?")
+            [given] = await events(second.thread, "context-provided")
+            assert given.data.provider == "mem0"
+            assert "I only eat vegetables." in given.data.instructions
+            assert [each.text for each in (await second.thread.history()).messages] == [
+                "What should I cook?",
+                "A soup.",
+            ]
+            assert KEY not in str([await events(thread) for thread in (first.thread, second.thread)])
+
+    asyncio.run(main())
+    assert leaks(tmp_path) == []
+    assert KEY not in caplog.text
+
+
+def test_what_was_sent_is_seen_again_without_mem0(tmp_path: Path, mem0: Mem0Server) -> None:
+    async def run() -> tuple[str, str]:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            agent = assistant(engine, remembers(mem0.url))
+            await agent.run("I only eat vegetables.")
+            thread = (await agent.run("What should I cook?")).thread
+            return thread.id, str([said(request) for request in await requests(thread)])
+
+    async def look(thread_id: str) -> str:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            return str([said(request) for request in await requests(await engine.thread(thread_id))])
+
+    thread_id, sent = asyncio.run(run())
+    count = len(mem0.requests)
+    assert "I only eat vegetables." in sent
+    assert asyncio.run(look(thread_id)) == sent
+    assert len(mem0.requests) == count
+
+
+def test_the_memory_of_another_user_is_not_given(mem0: Mem0Server) -> None:
+    async def main() -> None:
+        async with Engine.open("memory:") as engine:
+            await assistant(engine, remembers(mem0.url)).run("I only eat vegetables.")
+            for other in ({"user_id": "user_7"}, {"app_id": "other_app"}):
+                response = await assistant(engine, remembers(mem0.url, **other)).run("What should I cook?")
+                assert await events(response.thread, "context-provided") == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("trouble", ["refusing", "failing", "refused key", "stalling"])
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_run_fails_or_goes_on_without_it_as_configured(
+    tmp_path: Path,
+    trouble: str,
+    policy: Literal["fail", "continue"],
+    refusing: str,
+    mem0: Mem0Server,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    reply = {"failing": (500, {"detail": KEY}), "refused key": (401, {"detail": KEY}), "stalling": None}
+    if trouble in reply:
+        mem0.replies.extend([reply[trouble]] * 2)
+    host = refusing if trouble == "refusing" else mem0.url
+    memory = remembers(host, on_failure=policy, timeout=0.2 if trouble == "stalling" else 30)
+
+    async def main() -> list[Any]:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            agent = assistant(engine, memory)
+            thread = await agent.get_local_thread()
+            if policy == "continue":
+                response = await agent.run("I only eat vegetables.", thread=thread)
+                assert response.messages[-1].text == "Noted."
+            else:
+                with pytest.raises(ContextProviderError) as raised:
+                    await agent.run("I only eat vegetables.", thread=thread)
+                assert isinstance(raised.value.__cause__, MemoryServiceError)
+                assert KEY not in "".join(traceback.format_exception(raised.value))
+            assert (await thread.history()).messages[0].text == "I only eat vegetables."
+            return await events(thread)
+
+    log = asyncio.run(main())
+    failed = [(event.data.hook, event.data.error.kind) for event in log if event.type == "context-failed"]
+    if policy == "continue":
+        assert failed == [("invoking", "MemoryServiceError"), ("invoked", "MemoryServiceError")]
+        assert log[-1].type == "run-completed"
+    else:
+        assert failed == [("invoking", "MemoryServiceError")]
+        assert log[-1].type == "run-failed"
+        assert "model-called" not in [event.type for event in log]
+    assert KEY not in str(log)
+    assert leaks(tmp_path) == []
+    assert KEY not in caplog.text
+
+
+def test_a_server_that_goes_away_between_the_runs_is_said_in_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            with mem0_server(KEY) as server:
+                agent = assistant(engine, remembers(server.url, on_failure="continue"))
+                first = await agent.run("I only eat vegetables.")
+            second = await agent.run("What should I cook?", thread=first.thread)
+            assert len(await events(second.thread, "context-failed")) == 2
+
+    asyncio.run(main())
+
+
+def test_no_scope_at_all_is_refused() -> None:
+    with pytest.raises(ScopeError):
+        Mem0Memory(api_key=KEY)

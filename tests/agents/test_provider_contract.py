@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from clew.domain.context.provider import Context, ContextProvider
+from clew.domain.messages import Message
+from clew.errors import ProviderContractError
+from clew.testing import check_context_provider
+
+pytestmark = pytest.mark.anyio
+
+
+class Preferences(ContextProvider):
+    """Keeps what a user prefers: a provider as it should be."""
+
+    def initial_state(self, *_: Any) -> Any:
+        return {}
+
+    async def invoking(self, ctx: Any, *_: Any) -> Context | None:
+        return Context(instructions=f"The user prefers {ctx.state['prefers']}.") if ctx.state else None
+
+    async def invoked(self, ctx: Any, request_messages: Any, *_: Any) -> None:
+        for message in request_messages:
+            if message.text.startswith("I prefer "):
+                ctx.state["prefers"] = message.text.removeprefix("I prefer ")
+
+
+class Turns(BaseModel):
+    count: int = 0
+    said: list[str] = []
+
+
+class Counting(ContextProvider):
+    """Uses every hook, with a model of its state, and gives a tool and messages."""
+
+    state_model = Turns
+    every_model_call = True
+
+    async def on_message(self, ctx: Any, message: Any) -> None:
+        ctx.state.said.append(message.text[:20])
+
+    async def invoking(self, ctx: Any, *_: Any) -> Context:
+        def look_up(word: str) -> str:
+            """Look a word up."""
+            return word
+
+        return Context(messages=[Message.user(f"{ctx.state.count} turns.")], tools=[look_up])
+
+    async def invoked(self, ctx: Any, *_: Any) -> None:
+        ctx.state.count += 1
+
+    async def on_suspend(self, ctx: Any) -> None:
+        ctx.state.said.append("suspended")
+
+    async def on_thread_ended(self, ctx: Any) -> None:
+        ctx.state.said.append("ended")
+
+
+class InItself(Preferences):
+    """Keeps what it is told in itself."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def invoking(self, _: Any, messages: Any) -> Context:
+        self.heard += [message.text for message in messages]
+        return Context(instructions=" ".join(self.heard))
+
+
+class CountsInItself(ContextProvider):
+    def __init__(self) -> None:
+        self.turns = 0
+
+    async def invoking(self, *_: Any) -> Context:
+        self.turns += 1
+        return Context(instructions=f"Turn {self.turns}.")
+
+
+class ByThread(ContextProvider):
+    """Keeps what it is told in itself, under the thread: another instance does not know it, and a fork not either."""
+
+    def __init__(self) -> None:
+        self.turns: dict[str, int] = {}
+
+    async def invoking(self, ctx: Any, *_: Any) -> Context:
+        self.turns[ctx.thread.id] = self.turns.get(ctx.thread.id, 0) + 1
+        return Context(instructions=f"Turn {self.turns[ctx.thread.id]}.")
+
+
+ONE_STATE: dict[str, Any] = {}
+
+
+class OneStateForAll(Preferences):
+    def initial_state(self, *_: Any) -> Any:
+        return ONE_STATE
+
+
+class NoContext(ContextProvider):
+    async def invoking(self, *_: Any) -> Any:
+        return "Be nice."
+
+
+class NoText(ContextProvider):
+    async def invoking(self, *_: Any) -> Any:
+        return Context(instructions=7)  # type: ignore[arg-type]
+
+
+class NoMessage(ContextProvider):
+    async def invoking(self, *_: Any) -> Any:
+        return Context(messages=["Be nice."])  # type: ignore[list-item]
+
+
+class NoTool(ContextProvider):
+    async def invoking(self, *_: Any) -> Any:
+        return Context(tools=["search"])
+
+
+class NoCitation(ContextProvider):
+    async def invoking(self, *_: Any) -> Any:
+        return Context(instructions="x", citations=[{"score": float("nan")}])
+
+
+class NoJson(ContextProvider):
+    async def invoking(self, ctx: Any, *_: Any) -> None:
+        ctx.state = {"seen": {1, 2}}
+
+
+class NoBeginning(ContextProvider):
+    def initial_state(self, *_: Any) -> Any:
+        return object()
+
+
+class Raises(ContextProvider):
+    async def invoked(self, *_: Any) -> None:
+        raise LookupError("nothing there")
+
+
+class RaisesAndGoesOn(Raises):
+    on_failure = "continue"
+
+
+class TrustsTheModel(ContextProvider):
+    """Takes it that there is an answer."""
+
+    async def invoked(self, ctx: Any, _: Any, response_messages: Any = None, *__: Any) -> None:
+        ctx.state = response_messages[-1].text
+
+
+class TrustsTheContent(ContextProvider):
+    """Takes it that no message was redacted."""
+
+    async def invoking(self, ctx: Any, *_: Any) -> Context:
+        history = await ctx.thread.history()
+        return Context(instructions=" ".join(each.message.text for each in history))
+
+
+class CannotEnd(ContextProvider):
+    async def on_thread_ended(self, *_: Any) -> None:
+        raise LookupError("no summary")
+
+
+class IsSlow(ContextProvider):
+    timeout = 0.01
+
+    async def invoking(self, *_: Any) -> None:
+        await asyncio.Event().wait()
+
+
+class Blocks(ContextProvider):
+    def invoking(self, *_: Any) -> Any:
+        return Context()
+
+
+class TakesLess(ContextProvider):
+    async def invoked(self, ctx: Any, request_messages: Any) -> None:  # type: ignore[override]
+        pass
+
+
+class Misspelt(ContextProvider):
+    async def on_thread_end(self, ctx: Any) -> None:
+        pass
+
+
+class NoHook(ContextProvider):
+    invoking = "Be nice."  # type: ignore[assignment]
+
+
+def with_field(**fields: Any) -> type[ContextProvider]:
+    return type("Strange", (ContextProvider,), fields)
+
+
+@pytest.mark.parametrize("provider", [Preferences, Counting, with_field()])
+async def test_a_provider_as_it_should_be_passes(provider: Any) -> None:
+    await check_context_provider(provider, texts=("I prefer kilometres", "How far is Cork?"))
+
+
+async def test_what_makes_one_may_be_async() -> None:
+    async def make() -> ContextProvider:
+        return Preferences()
+
+    await check_context_provider(make)
+
+
+@pytest.mark.parametrize(
+    ("provider", "rule"),
+    [
+        (InItself, "threads share nothing"),
+        (CountsInItself, "as if it were the only one"),
+        (ByThread, "a fork goes on as its parent did"),
+        (OneStateForAll, "threads share nothing"),
+        (NoContext, "none of its hooks fails: invoking does.*no Context"),
+        (NoText, "none of its hooks fails: invoking does.*instructions"),
+        (NoMessage, "none of its hooks fails: invoking does.*messages"),
+        (NoTool, "none of its hooks fails: invoking does"),
+        (NoCitation, "none of its hooks fails: invoking does.*citation"),
+        (NoJson, "none of its hooks fails: invoking does.*state"),
+        (NoBeginning, "none of its hooks fails: initial_state does.*state"),
+        (Raises, "none of its hooks fails: invoked does.*nothing there"),
+        (RaisesAndGoesOn, "none of its hooks fails: invoked does.*LookupError"),
+        (TrustsTheModel, "none of its hooks fails: invoked does.*TypeError"),
+        (TrustsTheContent, "none of its hooks fails: invoking does.*AttributeError"),
+        (CannotEnd, "none of its hooks fails: on_thread_ended does.*no summary"),
+        (IsSlow, "none of its hooks fails: invoking does.*0.01 s"),
+        (Blocks, "its hooks are async: invoking"),
+        (TakesLess, "its hooks take what they are given: invoked"),
+        (Misspelt, "on_thread_end'"),
+        (NoHook, "its hooks are methods: invoking is str"),
+        (with_field(id=7), "its id is a name.*int"),
+        (with_field(id="x" * 201), "its id is a name.*201"),
+        (with_field(scope=""), "its scope is a name"),
+        (with_field(on_failure="ignore"), "on_failure is"),
+        (with_field(timeout=0), "its timeout is.*0"),
+        (with_field(timeout=True), "its timeout is.*True"),
+        (with_field(state_model=dict), "its state_model is"),
+        (lambda: Preferences, "made of the class ContextProvider: it is the class Preferences"),
+        (object, "made of the class ContextProvider"),
+    ],
+)
+async def test_says_which_rule_is_broken(provider: Any, rule: str) -> None:
+    with pytest.raises(ProviderContractError, match=rule):
+        await check_context_provider(provider, texts=("I prefer kilometres", "How far is Cork?"))
+
+
+async def test_refuses_one_object_for_all() -> None:
+    one = Preferences()
+    with pytest.raises(ProviderContractError, match="makes another"):
+        await check_context_provider(lambda: one)
+
+
+async def test_refuses_an_id_that_changes() -> None:
+    numbers = itertools.count()
+
+    def make() -> ContextProvider:
+        provider = Preferences()
+        provider.id = f"preferences-{next(numbers)}"
+        return provider
+
+    with pytest.raises(ProviderContractError, match="its id stays"):
+        await check_context_provider(make)
+
+
+async def test_one_that_shares_or_changes_is_asked_for_less() -> None:
+    await check_context_provider(InItself, shared=True)
+    with pytest.raises(ProviderContractError):
+        await check_context_provider(InItself, repeatable=False)
+    await check_context_provider(CountsInItself, repeatable=False)
+
+
+async def test_a_broken_rule_is_a_failed_test_and_an_error_of_clews() -> None:
+    with pytest.raises(AssertionError) as raised:
+        await check_context_provider(object)  # type: ignore[arg-type]
+    assert isinstance(raised.value, ProviderContractError)
+    assert raised.value.rule == "it is made of the class ContextProvider"
+
+
+async def test_needs_two_texts() -> None:
+    with pytest.raises(ValueError, match="two texts"):
+        await check_context_provider(Preferences, texts=("Hello.",))

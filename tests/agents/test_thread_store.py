@@ -1,0 +1,240 @@
+"""Threads that a host finds by its own ids, whatever process a request meets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.agents.run_checks import events_of
+from tests.agents.turns import Child, Gate, Wire, taking_turns, types_of
+
+from clew import Agent, Engine, ScriptedChatClient, ThreadStore, tool
+from clew.domain.context.provider import ContextProvider, ProviderContext
+from clew.domain.messages import Message
+from clew.domain.names import check_id
+from clew.engine_hosting import thread_id_of
+from clew.errors import InvalidNameError, ThreadDeletedError
+from clew.infrastructure.scripted_client import call
+
+ODD = ["", " ", "a/b", "Größe", "\x00", "\ud800", "\ud83d\ude00", "\U0001f600", "x" * 200, "x" * 201, "y" * 100_000]
+
+
+class Told(ContextProvider):
+    """Says what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: A002, ARG002  # as in the port
+        self.heard.append(f"created {ctx.thread.id}")
+
+    async def on_suspend(self, ctx: ProviderContext) -> None:
+        self.heard.append(f"suspended {ctx.thread.id}")
+
+    async def on_resume(self, ctx: ProviderContext) -> None:
+        self.heard.append(f"resumed {ctx.thread.id}")
+
+
+def agent_of(engine: Engine, **more: Any) -> Agent:
+    return Agent(ScriptedChatClient("Hello.", loop=True), engine=engine, name="Host", **more)
+
+
+def test_a_thread_rests_between_two_requests() -> None:
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            told = Told()
+            store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
+            for number in (1, 2, 3):
+                thread = await store.get("customer-7")
+                assert (thread.id, thread.status) == ("customer-7", "active")
+                await thread.run("Hello")
+                await store.save(thread)
+                assert thread.status == "suspended"
+                assert len(await thread.history()) == 2 * number
+            expected = ["created", "suspended", *["resumed", "suspended"] * 2]
+            assert told.heard == [f"{each} customer-7" for each in expected]
+
+    asyncio.run(host())
+
+
+def test_to_get_and_to_save_again_does_nothing_more() -> None:
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            store = ThreadStore(engine)
+            first, again = await store.get("a"), await store.get("a")
+            assert types_of(await events_of(first)) == ["thread-started"]
+            assert again.id == first.id
+            for _ in range(2):
+                await store.save(first)
+            for _ in range(2):
+                await store.get("a")
+            assert types_of(await events_of(first)) == ["thread-started", "thread-suspended", "thread-resumed"]
+
+    asyncio.run(host())
+
+
+def test_without_save_nothing_is_lost(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+
+    async def request(text: str, *, save: bool) -> list[str]:
+        async with Engine.open(url) as engine:
+            store = ThreadStore(engine, agent_of(engine))
+            thread = await store.get("a")
+            await thread.run(text)
+            if save:
+                await store.save(thread)
+            return [each.text for each in await thread.history()]
+
+    asyncio.run(request("One", save=False))
+    asyncio.run(request("Two", save=True))
+    said = asyncio.run(request("Three", save=False))
+    assert said[::2] == ["One", "Two", "Three"]
+
+
+def test_what_is_over_stays_over() -> None:
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            store = ThreadStore(engine)
+            thread = await store.get("a")
+            await thread.end()
+            await store.save(thread)
+            assert (await store.get("a")).status == "ended"
+            await thread.delete()
+            with pytest.raises(ThreadDeletedError):
+                await store.get("a")
+            await store.save(thread)
+            assert types_of(await events_of(thread)) == ["thread-started", "thread-ended", "thread-deleted"]
+
+    asyncio.run(host())
+
+
+def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest() -> None:
+    @tool(approval="always")
+    def pay(cents: int) -> str:
+        """Pay."""
+        return f"{cents} paid."
+
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            client = ScriptedChatClient([call("pay", cents=7), "Paid."])
+            store = ThreadStore(engine, Agent(client, engine=engine, tools=[pay]))
+            thread = await store.get("a")
+            await thread.run("Pay")
+            await store.save(thread)
+            assert thread.status == "suspended"
+            again = await store.get("a")
+            (approval,) = await again.approvals()
+            await approval.approve(actor="user:7")
+            assert (await again.continue_run()).text == "Paid."
+
+    asyncio.run(host())
+
+
+def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(tmp_path: Path) -> None:
+    async def host() -> None:
+        gate = Gate()
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            store = ThreadStore(engine, taking_turns(engine, gate))
+            thread = await store.get("a")
+            running = asyncio.create_task(thread.run("one"))
+            await gate.reached.wait()
+            other = await store.get("a")
+            await store.save(other)
+            assert other.status == "active"
+            gate.opened.set()
+            await running
+            await store.save(thread)
+            assert thread.status == "suspended"
+
+    asyncio.run(host())
+
+
+def test_two_processes_that_ask_at_once_get_the_same_thread(tmp_path: Path) -> None:
+    async def work(wire: Wire) -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            told = Told()
+            store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
+            wire.say("ready")
+            await wire.hear()
+            for number in range(10):
+                thread = await store.get(f"shared-{number}")
+                await thread.append(Message.user("Here"))
+            wire.say(told.heard)
+
+    children = [Child(work) for _ in range(2)]
+    for child in children:
+        assert child.heard() == ["ready"]
+    for child in children:
+        child.say("go")
+    heard = [each for child in children for each in child.heard()[0]]
+    assert [child.wait() for child in children] == [0, 0]
+    assert sorted(heard) == sorted(f"created shared-{number}" for number in range(10)), "each was begun once"
+
+    async def look() -> None:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            for number in range(10):
+                thread = await engine.thread(f"shared-{number}")
+                assert len(await thread.history()) == 2
+                assert types_of(await events_of(thread)) == ["thread-started"]
+
+    asyncio.run(look())
+
+
+def test_a_thread_is_of_the_kind_that_the_agents_client_runs_on() -> None:
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            client = ScriptedChatClient("Hello.", loop=True, thread_kinds=["remote"])
+            store = ThreadStore(engine, Agent(client, engine=engine))
+            thread = await store.get("a")
+            assert thread.kind == "remote"
+            await thread.run("Hello")
+            await store.save(thread)
+            assert (await store.get("a")).kind == "remote"
+
+    asyncio.run(host())
+
+
+def test_who_acts_is_the_engines_actor() -> None:
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            store = ThreadStore(engine.acting_as("user:7"), agent_of(engine))
+            thread = await store.get("a")
+            await thread.run("Hello")
+            await store.save(thread)
+            assert {event.actor for event in await events_of(thread)} == {"user:7"}
+
+    asyncio.run(host())
+
+
+def test_any_id_of_the_hosts_will_do() -> None:
+    async def host() -> None:
+        async with Engine.open("memory:") as engine:
+            store = ThreadStore(engine)
+            for number, id_ in enumerate(ODD):
+                await (await store.get(id_)).append(Message.user(str(number)))
+            for number, id_ in enumerate(ODD):
+                assert [each.text for each in await (await store.get(id_)).history()] == [str(number)]
+
+    asyncio.run(host())
+
+
+@given(st.lists(st.text(st.characters(), max_size=3) | st.sampled_from(ODD), min_size=2, unique=True))
+def test_no_two_ids_come_to_the_same_thread(ids: list[str]) -> None:
+    found = [thread_id_of(id_) for id_ in ids]
+    found += [thread_id_of(id_) for id_ in found if id_ not in ids]
+    assert len(set(found)) == len(found)
+    for id_ in found:
+        check_id(id_, "thread id")
+
+
+def test_an_id_that_can_be_a_threads_is_the_threads() -> None:
+    assert thread_id_of("user:42/chat") == "user:42/chat"
+    assert thread_id_of("") == "host-sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    for given_ in (7, None, b"a", ("a", "b")):
+        with pytest.raises(InvalidNameError, match="is not a string"):
+            thread_id_of(given_)  # type: ignore[arg-type]  # as said

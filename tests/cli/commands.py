@@ -1,0 +1,32 @@
+"""The commands that the command line has, those of its groups too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.main import get_command
+
+from clew.cli.app import app
+
+
+def _members(group: Any) -> dict[str, Any]:
+    """The commands of a group; the class of groups is Typer's own."""
+    found: dict[str, Any] = group.commands
+    return found
+
+
+GROUPS: dict[str, list[str]] = {
+    name: list(_members(command))
+    for name, command in _members(get_command(app)).items()
+    if hasattr(command, "commands")
+}
+"""The names of the commands of each group."""
+
+COMMANDS: dict[str, Any] = {
+    " ".join((name, *more)): found
+    for name, command in _members(get_command(app)).items()
+    for more, found in (
+        [((each,), part) for each, part in _members(command).items()] if name in GROUPS else [((), command)]
+    )
+}
+"""Every command by its name, with that of its group before it."""

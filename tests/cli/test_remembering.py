@@ -1,0 +1,408 @@
+"""``clew memory``: what scopes know, knew and where from, and what is taken back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from tests.acceptance.clew_command import GLAZE
+from tests.cli.test_completion import candidates
+from tests.service.made_runs import JOKER, answered, called, record
+
+from clew import Conversations, Message
+from clew.cli import memory_rendering
+from clew.domain.context.events import ContextProvided
+from clew.domain.memory.events import DocumentAdded, MemoryEvent, Provenance, ScopeOpened, ScopeRead
+from clew.domain.memory.facts import Fact, Why
+from clew.domain.memory.scope import ScopeFold
+from clew.domain.runs.events import RunCompleted
+from clew.service.memory_streams import commit
+from clew.service.operations import run
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
+FACT = [
+    *("scope", "fact", "text", "key", "kind", "status", "version", "recorded_at", "valid_from", "valid_to", "learned"),
+    *("promoted", "replaces", "actor", "metadata"),
+]
+
+
+class Known(NamedTuple):
+    """A scope with a name, units that were replaced, and something that was taken back; and one of a group."""
+
+    clew: Clew
+    conversations: Conversations
+    name: Fact
+    kilometres: Fact
+    miles: Fact
+    gone: Fact
+    promoted: Fact
+
+
+@pytest.fixture
+def known(clew: Clew) -> Iterator[Known]:
+    seconds = itertools.count(1_768_467_600_000_000, 1_000_000)
+    url = f"sqlite:///{clew.folder / 'clew.db'}?synchronous=OFF"
+    with Conversations.open(url, now=lambda: next(seconds)) as conversations:
+        thread = conversations.start_thread("Trip", thread_id="trip")
+        said = thread.append(Message.user("Hello, my name is\nCaoimhe."))
+        user = conversations.memory("user/42")
+        source = Provenance(thread="trip", version=said.version)
+        name = user.remember("The user's name is Caoimhe.", key="name", kind="fact", source=source, actor="user:42")
+        kilometres = user.remember("Prefers kilometres.", key="units")
+        gone = user.remember("Has a dog.")
+        miles = user.supersede(kilometres, "Prefers miles.", metadata={"big": 10**30})
+        user.retract(gone, reason="it was a cat")
+        promoted = user.promote(name, to=conversations.memory("group/g1"), actor="user:1")
+        yield Known(clew, conversations, name, kilometres, miles, gone, promoted)
+
+
+def given(known: Known) -> None:
+    """A run on another thread that is given the name."""
+    known.conversations.start_thread(thread_id="next")
+    passed_on = ContextProvided(
+        provider="user-facts",
+        instructions="The user's name is Caoimhe.",
+        reads=(ScopeRead(scope="user/42", version=6),),
+        facts=(known.name.reference,),
+    )
+    answer = (Message.assistant("Caoimhe."), answered(-2, "stop", (9, 2), 30), RunCompleted())
+    record(known.conversations, "next", "r1", JOKER, Message.user("My name?"), passed_on, called(-2), *answer)
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+# list and at
+
+
+def test_lists_the_scopes(known: Known) -> None:
+    shown = lines(known.clew.text("memory", "list"))
+    assert re.fullmatch(r"Scope +Holds +Facts +Ver +Updated", shown[0])
+    assert [line.split() for line in shown[2:]] == [
+        ["user/42", "facts", "2", "6", "2026-01-15", "09:00"],
+        ["group/g1", "facts", "1", "2", "2026-01-15", "09:00"],
+    ]
+    found = known.clew.lines("memory", "list", "--json")
+    assert [(each["name"], each["holds"], each["facts"], each["version"]) for each in found] == [
+        ("user/42", "facts", 2, 6),
+        ("group/g1", "facts", 1, 2),
+    ]
+    assert {*found[0]} >= {"embedder", "dimensions", "opened_at", "updated_at"}
+
+
+def test_says_that_there_are_no_scopes(clew: Clew) -> None:
+    clew.text("import", clew.file("two.jsonl", GLAZE))
+    assert clew.text("memory", "list").startswith("There are no memory scopes.")
+    assert clew.lines("memory", "list", "--json") == []
+
+
+def test_lists_what_a_scope_knows_and_where_it_was_learned(known: Known) -> None:
+    shown = lines(known.clew.text("memory", "list", "user/42"))
+    assert shown[0] == "user/42 · 2 facts"
+    assert shown[1] == f"{known.name.id}  The user's name is Caoimhe."
+    assert re.fullmatch(r"    key name · fact · from 2026-01-15 \S+ · learned in trip v2 · by user:42", shown[2])
+    assert shown[3] == f"{known.miles.id}  Prefers miles."
+    assert "dog" not in "".join(shown)
+
+
+def test_lists_facts_in_json_with_all_that_they_have(known: Known) -> None:
+    found = known.clew.lines("memory", "list", "user/42", "--json")
+    assert [list(each) for each in found] == [FACT, FACT]
+    name, miles = found
+    assert name["learned"] == {"thread": "trip", "version": 2}
+    assert (name["scope"], name["fact"], name["status"], name["actor"]) == ("user/42", known.name.id, "live", "user:42")
+    assert name["valid_from"] == name["recorded_at"]
+    assert name["valid_to"] is None
+    assert (miles["replaces"], miles["key"], miles["metadata"]) == (known.kilometres.id, "units", {"big": 10**30})
+    (wider,) = known.clew.lines("memory", "list", "group/g1", "--json")
+    assert wider["promoted"] == {"scope": "user/42", "fact": known.name.id, "version": known.name.version}
+    assert wider["learned"] == name["learned"]
+
+
+def test_lists_with_the_history_what_was_replaced_or_taken_back(known: Known) -> None:
+    shown = lines(known.clew.text("memory", "list", "user/42", "--history"))
+    assert shown[0] == "user/42 · 4 facts"
+    assert "    replaced · key units · from " in "\n".join(shown)
+    assert "    taken back · from " in "\n".join(shown)
+    found = known.clew.lines("memory", "list", "user/42", "--history", "--json")
+    assert [each["status"] for each in found] == ["live", "superseded", "retracted", "live"]
+    assert found[1]["valid_to"] == found[3]["valid_from"]
+
+
+@pytest.mark.parametrize("command", [["memory", "at", "user/42"], ["memory", "list", "user/42", "--at"]])
+def test_knows_what_was_known_at_a_version_or_a_time(known: Known, command: list[str]) -> None:
+    def texts(when: str) -> list[str]:
+        return [each["text"] for each in known.clew.lines(*command, when, "--json")]
+
+    before = ["The user's name is Caoimhe.", "Prefers kilometres.", "Has a dog."]
+    assert texts("4") == before
+    assert texts("1") == []
+    assert texts(known.gone.recorded_at.isoformat()) == before
+    assert texts("2026-01-15T10:00:00+01:00") == []
+    shown = lines(known.clew.text(*command, "4"))
+    assert shown[0] == "user/42 · at 4 · 3 facts"
+    assert lines(known.clew.text(*command, "1")) == ["user/42 · at 1 · no facts"]
+
+
+def test_knows_what_is_held_to_be_true_of_a_time(known: Known) -> None:
+    year = datetime(2020, 1, 1, tzinfo=UTC)
+    known.conversations.memory("user/42").remember("Lived in Cork.", valid_from=year, valid_to=year.replace(year=2021))
+    found = known.clew.lines("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z", "--json")
+    assert [each["text"] for each in found] == ["Lived in Cork."]
+    assert "Cork" not in known.clew.text("memory", "list", "user/42")
+    told = known.clew.text("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z")
+    assert "from 2020-01-01 00:00:00Z to 2021-01-01 00:00:00Z" in told
+
+
+def test_search_finds_what_has_to_do_with_some_words(known: Known) -> None:
+    (found,) = known.clew.lines("memory", "search", "user/42", "prefers", "--json")
+    assert list(found) == [*FACT, "score"]
+    assert found["text"] == "Prefers miles."
+    shown = lines(known.clew.text("memory", "search", "user/42", "prefers"))
+    assert shown[0] == f"{known.miles.id}  Prefers miles."
+    assert "score " in shown[1]
+    assert [each["text"] for each in known.clew.lines(*OLD, "--json")] == ["Prefers kilometres."]
+    assert len(known.clew.lines("memory", "search", "user/42", "the prefers name", "--top", "1", "--json")) == 1
+    assert known.clew.text("memory", "search", "user/42", "zebra") == (
+        "Nothing that the scope knows has to do with that.\n"
+    )
+
+
+OLD = ("memory", "search", "user/42", "prefers", "--at", "4")
+
+
+# why
+
+
+def test_why_leads_to_the_message_that_a_fact_came_from_and_to_the_calls_that_were_given_it(known: Known) -> None:
+    given(known)
+    told = lines(known.clew.text("memory", "why", "user/42", known.name.id))
+    assert told[0] == f"{known.name.id}  The user's name is Caoimhe."
+    assert re.fullmatch(r"├ version 2 of user/42: remembered 2026-01-15 \S+ by user:42", told[1])
+    assert told[2:] == [
+        "├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”",
+        "└ given to 1 model call",
+        "   next version 5 (run r1)",
+    ]
+    found = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
+    assert list(found) == ["fact", "thread_id", "version", "message", "redacted", "promoted_from", "used_by"]
+    assert (found["thread_id"], found["version"], found["redacted"]) == ("trip", 2, False)
+    assert found["message"]["contents"] == [{"type": "text", "text": "Hello, my name is\nCaoimhe."}]
+    assert found["used_by"] == [{"thread_id": "next", "version": 5, "provided": 4, "run_id": "r1"}]
+
+
+def test_why_shows_that_the_message_was_redacted(known: Known) -> None:
+    known.conversations.thread("trip").redact(2)
+    assert "├ learned in thread trip at version 2: [redacted]" in known.clew.text(
+        "memory", "why", "user/42", known.name.id
+    )
+    found = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
+    assert (found["redacted"], found["message"]) == (True, None)
+
+
+def test_why_of_a_promoted_fact_leads_back_to_the_narrower_scope(known: Known) -> None:
+    told = lines(known.clew.text("memory", "why", "group/g1", known.promoted.id))
+    assert told[3] == "├ promoted from user/42:"
+    assert told[4] == f"│  {known.name.id}  The user's name is Caoimhe."
+    assert told[6] == "│  ├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”"
+    assert told[-1] == "└ given to no model call"
+    found = known.clew.object("memory", "why", "group/g1", known.promoted.id, "--json")
+    assert found["promoted_from"]["fact"]["fact"] == known.name.id
+
+
+def test_why_of_what_is_not_known_any_more_says_so(known: Known) -> None:
+    told = known.clew.text("memory", "why", "user/42", known.kilometres.id)
+    assert ", replaced since" in told
+    assert "├ not learned in a thread" in told
+    assert ", taken back since" in known.clew.text("memory", "why", "user/42", known.gone.id)
+    assert f"├ instead of {known.kilometres.id}" in known.clew.text("memory", "why", "user/42", known.miles.id)
+
+
+def test_a_fact_is_named_by_any_beginning_of_its_id_that_no_other_has(known: Known) -> None:
+    ids = [known.name.id, known.kilometres.id, known.miles.id, known.gone.id]
+    length = next(n for n in range(1, 40) if len({id_[:n] for id_ in ids}) == 4)
+    found = known.clew.object("memory", "why", "user/42", known.name.id[:length], "--json")
+    assert found["fact"]["fact"] == known.name.id
+
+
+def test_says_that_a_version_holds_no_message_or_what_it_calls() -> None:
+    fact = Fact("s", "f", "x", 2, datetime.now(UTC), datetime.now(UTC))
+    told = "".join(line.plain for line in memory_rendering.why(Why(fact, thread_id="t", version=9), []))
+    assert "learned in thread t at version 9: [no message is there]" in told
+
+
+# forget
+
+
+def test_forget_takes_a_fact_back_and_the_past_keeps_it(known: Known) -> None:
+    done = known.clew.text("memory", "forget", "user/42", known.name.id, "--reason", "The user asked", "--actor", "me")
+    past = f"clew memory at user/42 {known.name.version}"
+    assert done == f"user/42 does not know {known.name.id} any more. The past keeps it: {past}\n"
+    assert "Caoimhe" not in known.clew.text("memory", "list", "user/42")
+    assert "Caoimhe" in known.clew.text(*past.split()[1:])
+    (entry,) = known.clew.lines("audit", "--scope", "user/42", "--actor", "me", "--json")
+    assert (entry["type"], entry["why"], entry["scope"]) == ("fact-retracted", "The user asked", "user/42")
+    assert "no live fact" in known.clew.refused(1, "memory", "forget", "user/42", known.name.id)
+
+
+def test_forget_in_json_is_the_fact_as_it_is_now(known: Known) -> None:
+    found = known.clew.object("memory", "forget", "user/42", known.name.id, "--json")
+    assert list(found) == FACT
+    assert (found["fact"], found["status"]) == (known.name.id, "retracted")
+
+
+# what else reads the streams of scopes
+
+
+def test_the_audit_trail_tells_who_remembered_what_without_its_words(known: Known) -> None:
+    found = known.clew.lines("audit", "--scope", "user/42", "--json")
+    assert [(each["type"], each["actor"]) for each in found] == [
+        ("scope-opened", "user:42"),
+        ("fact-remembered", "user:42"),
+        ("fact-remembered", None),
+        ("fact-remembered", None),
+        ("fact-superseded", None),
+        ("fact-retracted", None),
+    ]
+    assert {(each["thread_id"], each["scope"]) for each in found} == {(None, "user/42")}
+    assert found[1]["what"].startswith(f"remembered fact '{known.name.id[:10]}")
+    assert found[1]["what"].endswith("(27 characters, key 'name', learned in 'trip' at version 2)")
+    (promoted,) = known.clew.lines("audit", "--type", "fact-remembered", "--actor", "user:1", "--json")
+    assert f"promoted from '{known.name.id}' of 'user/42'" in promoted["what"]
+    everything = known.clew.text("audit", "--all")
+    assert "Caoimhe" not in everything
+    assert "user/42 v2" in everything
+    assert "user/42" not in known.clew.text("audit", "--thread", "trip")
+    assert known.clew.lines("audit", "--scope", "trip", "--json") == []
+
+
+def test_threads_counts_and_checks_are_as_they_were_with_scopes_beside(known: Known) -> None:
+    assert [each["thread_id"] for each in known.clew.lines("threads", "--json")] == ["trip"]
+    total = known.clew.object("stats", "--json")
+    assert (total["threads"], total["events"], total["messages"]) == (1, 2, 1)
+    verdict = known.clew.object("verify", "--json")
+    assert (verdict["ok"], verdict["events"]) == (True, 10)
+    assert "warning" not in {each["state"] for each in known.clew.lines("doctor", "--json") if "proj" in each["name"]}
+    assert "Caoimhe" in known.clew.text("search", "Caoimhe")
+    assert len(known.clew.lines("search", "Caoimhe", "--json")) == 1
+
+
+def test_verify_names_the_scope_whose_events_were_changed(known: Known) -> None:
+    known.conversations.close()
+    with sqlite3.connect(known.clew.folder / "clew.db") as database:
+        of_a_scope = "SELECT id FROM stream WHERE name = 'default/memory/user%2F42'"
+        database.execute(f"UPDATE event SET state = x'00ff' WHERE version = 3 AND stream = ({of_a_scope})")  # noqa: S608
+    database.close()
+    done = known.clew.run("verify", "--json")
+    assert done.returncode == 3
+    bad = json.loads(done.stdout)["first_bad"]
+    assert (bad["thread_id"], bad["version"]) == ("memory/user/42", 3)
+
+
+def test_completes_the_names_of_scopes(known: Known) -> None:
+    for command in ("list", "at", "search", "why", "forget"):
+        assert candidates(known.clew, "clew", "memory", command, "u") == ["user/42"]
+    assert candidates(known.clew, "clew", "memory", "why", "") == ["group/g1", "user/42"]
+    assert candidates(known.clew, "clew", "audit", "--scope", "g") == ["group/g1"]
+    assert candidates(known.clew, "clew", "memory", "fo") == ["forget"]
+    assert candidates(known.clew, "clew", "show", "") == ["trip"]
+
+
+# what is refused
+
+
+@pytest.mark.parametrize("command", ["list", "at", "search", "why", "forget"])
+def test_refuses_a_scope_that_is_none(known: Known, command: str) -> None:
+    rest = {"at": ["1"], "search": ["x"], "why": ["f"], "forget": ["f"]}.get(command, [])
+    said = known.clew.refused(1, "memory", command, "user/43", *rest)
+    assert said == "There is no memory scope 'user/43'. `clew memory list` shows those that there are."
+    done = known.clew.run("memory", command, "user/43", *rest, "--json")
+    assert json.loads(done.stderr)["error"]["type"] == "ScopeError"
+    assert "an empty name" in known.clew.refused(1, "memory", command, "", *rest)
+    assert "1 to 200" in known.clew.refused(2, "memory", command, "x" * 201, *rest)
+
+
+def test_refuses_a_store_of_documents_and_says_what_it_is(known: Known) -> None:
+    events: list[MemoryEvent] = [
+        ScopeOpened(holds="documents"),
+        DocumentAdded(document="d", text="x", namespaces=("n",)),
+    ]
+    run(commit(known.conversations._core, "Memories", ScopeFold, lambda _fold, _now: events))
+    assert known.clew.lines("memory", "list", "--json")[-1]["holds"] == "documents"
+    told = known.clew.refused(1, "memory", "list", "Memories")
+    trail = "`clew audit --scope Memories` lists those that came and went."
+    assert told == f"Scope 'Memories' holds documents, not facts. {trail}"
+    entry = known.clew.lines("audit", "--scope", "Memories", "--json")[-1]
+    assert entry["what"] == "added document 'd' to 'n' (1 character)"
+
+
+def test_refuses_a_fact_that_is_none(known: Known) -> None:
+    for command in ("why", "forget"):
+        assert "no live fact 'zz'" in known.clew.refused(1, "memory", command, "user/42", "zz")
+        assert "no live fact ''" in known.clew.refused(1, "memory", command, "user/42", "")
+    done = known.clew.run("memory", "why", "user/42", "zz", "--json")
+    assert json.loads(done.stderr)["error"]["type"] == "UnknownFactError"
+
+
+def test_refuses_a_beginning_that_several_facts_have(clew: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = (f"3f{number}" for number in range(100))
+    monkeypatch.setattr("clew.infrastructure.clock.thread_id", lambda: next(ids))
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        for number in range(7):
+            conversations.memory("user/42").remember(f"fact {number}")
+    said = clew.refused(2, "memory", "why", "user/42", "3f")
+    assert "FACT '3f': the ids of 7 facts begin so: 3f0, 3f1, 3f2, 3f3, 3f4…" in said
+
+
+@pytest.mark.parametrize("when", ["message:1", "before refund"])
+def test_refuses_a_when_that_is_no_version_and_no_time(known: Known, when: str) -> None:
+    assert f"WHEN '{when}': give a version of the scope" in known.clew.refused(2, "memory", "at", "user/42", when)
+    assert f"--at '{when}'" in known.clew.refused(2, "memory", "list", "user/42", "--at", when)
+    for given in ("4", when):
+        assert f"--valid-at '{given}'" in known.clew.refused(2, "memory", "list", "user/42", "--valid-at", given)
+
+
+def test_refuses_a_version_that_the_scope_has_not_and_a_time_without_an_offset(known: Known) -> None:
+    assert "its versions are 1 to 6" in known.clew.refused(1, "memory", "at", "user/42", "99")
+    assert "has no offset" in known.clew.refused(2, "memory", "at", "user/42", "2026-01-31T12:00:00")
+    assert "SCOPE" in known.clew.refused(2, "memory", "list", "--history")
+
+
+def test_memory_alone_shows_its_help(clew: Clew) -> None:
+    done = clew.run("memory")
+    assert done.returncode == 2
+    assert "forget" in done.stdout
+
+
+def test_nothing_that_is_remembered_can_steer_the_terminal(clew: Clew) -> None:
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        conversations.start_thread(thread_id=EVIL, messages=[Message.user(EVIL)])
+        scope = conversations.memory(EVIL)
+        source = Provenance(thread=EVIL, version=2)
+        first = scope.remember(EVIL, key=EVIL, kind=EVIL, actor=EVIL, metadata={EVIL: EVIL}, source=source)
+        fact = scope.supersede(first, EVIL, source=source)
+        scope.promote(fact, to=conversations.memory(EVIL + "wide"))
+    for command in (
+        ["list"],
+        ["list", EVIL],
+        ["list", EVIL, "--history"],
+        ["at", EVIL, "2"],
+        ["search", EVIL, "reversed"],
+        ["why", EVIL, fact.id],
+        ["forget", EVIL, fact.id, "--reason", EVIL],
+    ):
+        for more in ([], ["--json"]) if command[0] != "forget" else ([],):
+            output = clew.text("memory", *command, *more)
+            assert UNSAFE.search(output) is None, ascii(output)
+    assert UNSAFE.search(clew.text("audit")) is None

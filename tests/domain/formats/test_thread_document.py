@@ -1,0 +1,332 @@
+"""Documents of threads: what they say, and that nothing in them can be changed without being found."""
+
+from __future__ import annotations
+
+import json
+import random
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import fastjsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.service.moving_stores import SAID, STARTED, STUB, Written, fill, forged, redaction, state, unknown
+
+from clew.conversations import Conversations
+from clew.domain.chain import digest, link
+from clew.domain.errors import ThreadDocumentError
+from clew.domain.events import Event
+from clew.domain.formats.lineage import OwnRows, verified
+from clew.domain.formats.thread_document import json_schema, read_document, write_document
+from clew.domain.json_values import MAX_BYTES
+from clew.domain.messages import FunctionCall, Message
+from clew.domain.ports import Fork, Row
+from clew.infrastructure.envelope import decode
+
+ROOT = Path(__file__).parent.parent.parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "thread-document-1.json"
+SCHEMA = ROOT / "docs" / "thread-document.schema.json"
+
+
+def decoded(row: Row) -> Event:
+    return decode(row.stream, row.version, row.type, row.state)
+
+
+def made() -> dict[str, Any]:
+    """The document of a fork, with a rewind, a redaction of its own and one of an inherited message."""
+    with Conversations.open("memory:") as store:
+        fill(store)
+        call = FunctionCall(call_id="c", name="look_up", arguments="{}")
+        branch = store.thread("branch")
+        branch.append([Message.assistant("I look.", calls=[call]), Message.tool("c", {"found": [1.5, None]})])
+        found: dict[str, Any] = json.loads(json.dumps(branch.serialize()))
+        return found
+
+
+DOCUMENT = made()
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of everything in a document."""
+    if at:
+        yield at
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*at, key))
+
+
+PLACES = list(places(DOCUMENT))
+
+
+def changed(place: tuple[Any, ...], change: Callable[[Any, Any], None]) -> dict[str, Any]:
+    document = deepcopy(DOCUMENT)
+    holder: Any = document
+    for key in place[:-1]:
+        holder = holder[key]
+    change(holder, place[-1])
+    return document
+
+
+def another(value: Any, chance: random.Random) -> Any:
+    """Another value that is as near to it as can be."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return chance.choice([value + 1, value - 1, float(value) if isinstance(value, int) else -value - 1, None])
+        case str() if value:
+            at = chance.randrange(len(value))
+            other = chance.choice([each for each in "aA0f+= \x00é" if each != value[at]])
+            return chance.choice([value[:at] + other + value[at + 1 :], value[:at] + value[at + 1 :], value + other])
+        case str() | None:
+            return "a"
+        case list():
+            return chance.choice([value[:-1], [*value, *value[-1:]], value[::-1]]) if len(value) > 1 else [*value, {}]
+        case _:
+            return {**value, "more": None}
+
+
+@given(st.data())
+def test_whatever_is_changed_is_found(data: st.DataObject) -> None:
+    place = data.draw(st.sampled_from(PLACES))
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+
+    def replace(holder: Any, key: Any) -> None:
+        holder[key] = another(holder[key], chance)
+
+    def remove(holder: Any, key: Any) -> None:
+        del holder[key]
+
+    def double(holder: Any, key: Any) -> None:
+        if isinstance(holder, list):
+            holder.insert(key, deepcopy(holder[key]))
+        else:
+            holder[f"{key}_"] = holder[key]
+
+    document = changed(place, data.draw(st.sampled_from([replace, remove, double])))
+    if json.dumps(document) == json.dumps(DOCUMENT):  # a list of equal items, the other way round
+        return
+    with pytest.raises(ThreadDocumentError) as caught:
+        read_document(document, decoded)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+def test_what_is_read_is_what_was_written() -> None:
+    lineage = read_document(DOCUMENT, decoded)
+    assert json.loads(json.dumps(write_document(lineage))) == DOCUMENT
+    assert lineage.head.hash.hex() == DOCUMENT["thread"]["head"]
+    assert [event.version for event in lineage.events] == list(range(1, lineage.head.version + 1))
+
+
+def test_keys_may_come_in_any_order() -> None:
+    reordered = json.loads(json.dumps(DOCUMENT, sort_keys=True))
+    assert list(reordered) != list(DOCUMENT)
+    read_document(reordered, decoded)
+
+
+def test_it_can_be_read_by_people() -> None:
+    assert DOCUMENT["thread"]["title"] == "Branch"
+    assert [(each["role"], each["text"]) for each in DOCUMENT["history"]] == [
+        ("user", "One"),
+        ("assistant", "I look."),
+        ("tool", ""),
+    ]
+    assert DOCUMENT["history"][1]["contents"] == [
+        {"type": "function-call", "call_id": "c", "name": "look_up", "arguments": "{}"}
+    ]
+    assert DOCUMENT["history"][2]["contents"][0]["result"] == {"found": [1.5, None]}
+
+
+def test_a_redacted_message_is_said_to_be_redacted() -> None:
+    with Conversations.open("memory:") as store:
+        thread = store.start_thread(messages=[Message.user("Secret"), Message.user("Hello")])
+        thread.redact(2)
+        document: Any = thread.serialize()
+    assert [(each["text"], each.get("redacted")) for each in document["history"]] == [("", True), ("Hello", None)]
+    shredded, whole = document["streams"][0]["rows"][1:3]
+    assert "digest" in shredded
+    assert "digest" not in whole
+    assert b"Secret" not in b"".join(b64decode(row["state"]) for row in document["streams"][0]["rows"])
+    assert "Secret" not in json.dumps(document)
+
+
+def changed_to(**more: Any) -> dict[str, Any]:
+    return {**DOCUMENT, **more}
+
+
+def state_of(row: int, text: str) -> dict[str, Any]:
+    return changed(("streams", 0, "rows", row, "state"), lambda holder, key: holder.update({key: text}))
+
+
+SHAPES: dict[str, tuple[object, str]] = {
+    "nothing": (None, "It is NoneType, and no document of a thread"),
+    "text": (json.dumps(DOCUMENT), "It is str, and no document of a thread"),
+    "a list": ([DOCUMENT], "It is list, and no document of a thread"),
+    "another document": ({"clew": "chat", "version": 1}, "no document of a thread"),
+    "a newer one": (changed_to(version=2, more={}), "the document is in version 2, and this Clew reads version 1."),
+    "an older one": (changed_to(version=0), "document.version: Input should be 1"),
+    "true for 1": (changed_to(version=True), "version"),
+    "a version in words": (changed_to(version="1"), "document.version"),
+    "no streams": (changed_to(streams=[]), "streams: there is none"),
+    "streams that are none": (changed_to(streams={}), "document.streams: Input should be a valid list"),
+    "more": (changed_to(**{"x" * 10_000: 1}), "Extra inputs are not permitted"),
+    "half of it": ({key: DOCUMENT[key] for key in list(DOCUMENT)[:5]}, "document.blobs: Field required"),
+    "a state that is too long": (state_of(1, "A" * (MAX_BYTES * 4 // 3 + 8)), "String should have at most"),
+    "no base64": (state_of(1, "?"), "streams[0].rows[1].state: it is not base64"),
+    "no state": (state_of(1, ""), "streams[0].rows[1].state: it is not base64"),
+    "a blob that nothing names": (
+        changed_to(blobs=[{"digest": "0" * 64, "data": "eA=="}]),
+        "blobs[0]: it is not what the events come to",
+    ),
+    "a state of nobody's": (changed_to(states={"\x1b" * 500: 1}), "states.????"),
+    "a surrogate": (changed_to(states={"\ud800": 1}), "states.?: it is not what the events come to"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_no_such_document_is_refused_with_what_is_wrong(name: str) -> None:
+    document, said = SHAPES[name]
+    with pytest.raises(ThreadDocumentError) as caught:
+        read_document(document, decoded)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+GONE = digest(SAID)
+FORK = state(parent_id="f", parent_version=1, parent_hash="0" * 64)
+START: Written = ("thread-started", STARTED)
+
+FORGED: dict[str, tuple[list[Written], str]] = {
+    "a start that is a message": ([("thread-started", SAID)], "rows[0]: its bytes are no event of its type"),
+    "no start": ([("message-appended", SAID)], "rows[0]: 'message-appended' has no place here"),
+    "two starts": ([START, START], "rows[1]: 'thread-started' has no place here"),
+    "a fork in the middle": ([START, ("thread-forked", FORK)], "rows[1]: 'thread-forked' has no place here"),
+    "a stub alone": ([START, ("message-appended", STUB)], "a digest comes with a stub"),
+    "a digest alone": ([START, ("message-appended", SAID, GONE)], "a digest comes with a stub"),
+    "a shredded start": ([("thread-started", STUB, GONE)], "events of its type never are"),
+    "shredded, and nothing says so": ([START, ("message-appended", STUB, GONE)], "version 2, which was redacted"),
+    "redacted, and there again": (
+        [START, ("message-appended", SAID), ("message-redacted", redaction(2))],
+        "version 2, which was redacted, is not what",
+    ),
+    "another stub": (
+        [START, ("message-appended", STUB, GONE), ("message-redacted", redaction(2, stub=STUB.decode() + " "))],
+        "version 2, which was redacted",
+    ),
+    "a redaction of nothing": ([START, ("message-redacted", redaction(7))], "version 7, which was redacted"),
+}
+
+
+def own(*rows: Written, name: str = "default/thread/f", cut: int = 0, after: OwnRows | None = None) -> OwnRows:
+    entries = forged(*rows, name=name, cut=cut, after=[] if after is None else _entries(after))
+    return OwnRows(name, entries[0].fork, tuple(entry.row for entry in entries))
+
+
+def _entries(of: OwnRows) -> list[Any]:
+    return forged(*((row.type, row.state, row.digest) for row in of.rows), name=of.name)
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_events_that_no_store_has_written_are_refused_though_their_hashes_follow(name: str) -> None:
+    rows, said = FORGED[name]
+    with pytest.raises(ThreadDocumentError) as caught:
+        verified([own(*rows)], decoded)
+    assert said in str(caught.value)
+
+
+def fork_of(parent: OwnRows, *, cut: int = 1, name: str = "default/thread/g", hash_: bytes | None = None) -> OwnRows:
+    named = (parent.rows[cut - 1].hash if hash_ is None else hash_).hex()
+    forked = state(parent_id="f", parent_version=cut, parent_hash=named)
+    return own(("thread-forked", forked), name=name, cut=cut, after=parent)
+
+
+def test_a_fork_has_its_parent_before_it() -> None:
+    parent = own(START, ("message-appended", SAID))
+    fork = fork_of(parent)
+    assert [event.version for event in verified([parent, fork], decoded).events] == [1, 2]
+    for streams, said in (
+        ([fork], "streams[0]: it is no fork of the stream before it"),
+        ([fork, parent], "streams[0]: it is no fork"),
+        ([parent, parent], "is there twice"),
+        ([parent, fork, own(START, name="default/thread/h")], "streams[2]: it is no fork"),
+        ([parent, fork._replace(fork=None)], "streams[1]: it is no fork"),
+        ([parent, fork._replace(fork=Fork("default/thread/h", 1))], "streams[1]: it is no fork"),
+        ([parent._replace(rows=parent.rows[:0]), fork], "streams[0]: it has no rows"),
+        ([parent, fork_of(parent, hash_=bytes(32))], "rows[0]: what it says it is forked from"),
+        ([parent, fork_of(parent, name="other/thread/g")], "is of another tenant than the thread"),
+        ([parent, fork_of(parent, name="default/memory/g")], "is not the name of a thread"),
+        ([parent, fork_of(parent, name="default/thread/%67")], "is not the name of a thread"),
+        ([parent, fork_of(parent, name="default/thread/")], "is not the name of a thread"),
+    ):
+        with pytest.raises(ThreadDocumentError) as caught:
+            verified(streams, decoded)
+        assert said in str(caught.value)
+    beyond = fork_of(parent, cut=2)
+    with pytest.raises(ThreadDocumentError, match="version 2, which it is forked from, is not before it"):
+        verified([parent._replace(rows=parent.rows[:1]), beyond], decoded)
+
+
+def test_versions_follow_on_each_other_though_hashes_may_be_made_to() -> None:
+    started = own(START).rows[0]
+    later = link(started.hash, started.stream, 3, "message-appended", digest(SAID))
+    skipping = Row(0, started.stream, 3, "message-appended", SAID, later, None)
+    with pytest.raises(ThreadDocumentError, match=r"rows\[1\]: it is version 3, and 2 should be here"):
+        verified([OwnRows(started.stream, None, (started, skipping))], decoded)
+
+
+def test_events_that_this_clew_does_not_know_come_along() -> None:
+    with Conversations.open("memory:") as store:
+        store.start_thread(thread_id="t", messages=[Message.user("Hello")])
+        unknown(store, "t", "run-paused", b'\0sixteen bytes...{"i":"x","t":7,"n":1,"d":{}}')
+        document: Any = store.thread("t").serialize()
+    assert json.loads(json.dumps(write_document(read_document(document, decoded)))) == document
+    document["history"] = []
+    with pytest.raises(ThreadDocumentError, match="Version 3 is of a type or a form that this Clew does not know"):
+        read_document(document, decoded)
+
+
+def test_a_document_of_version_1_is_read_for_ever() -> None:
+    document = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    with Conversations.open("memory:") as store:
+        thread = store.restore_thread(document)
+        assert [each.text for each in thread.history()] == ["Where is my parcel?", "It is on its way.", ""]
+        assert thread.history().messages[-1].redacted
+        assert thread.state().states == {"preferences": {"language": "ga"}}
+        assert json.loads(json.dumps(thread.serialize())) == document
+
+
+def test_the_published_schema_is_that_of_the_documents() -> None:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert schema == json_schema()
+    validate = fastjsonschema.compile(schema)
+    for document in (DOCUMENT, json.loads(GOLDEN.read_text(encoding="utf-8"))):
+        validate(document)
+    for place, change in (
+        (("version",), lambda holder, key: holder.update({key: 2})),
+        (("streams", 0, "rows", 0, "hash"), lambda holder, key: holder.update({key: "0"})),
+        (("thread", "head"), lambda holder, key: holder.pop(key)),
+        (("history", 0, "role"), lambda holder, key: holder.update({key: "nobody"})),
+        (("heads",), lambda holder, _: holder.update(more=1)),
+    ):
+        with pytest.raises(fastjsonschema.JsonSchemaValueException):
+            validate(changed(place, change))
+
+
+def test_base64_is_written_in_one_way_only() -> None:
+    row = DOCUMENT["streams"][0]["rows"][0]
+    padded = next(row for row in DOCUMENT["streams"][0]["rows"] if row["state"].endswith("="))
+    at = DOCUMENT["streams"][0]["rows"].index(padded)
+    text = padded["state"]
+    last = text.rstrip("=")[-1]
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    other = alphabet[alphabet.index(last) + 1]
+    loose = text.rstrip("=")[:-1] + other + "=" * text.count("=")
+    assert b64decode(loose, validate=True) == b64decode(text)
+    assert b64encode(b64decode(row["state"])).decode() == row["state"]
+    with pytest.raises(ThreadDocumentError, match="it is not base64"):
+        read_document(state_of(at, loose), decoded)

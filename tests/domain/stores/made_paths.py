@@ -1,0 +1,56 @@
+"""Histories as stores meet them: with calls whose results come at once, late, in another's name or never."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from clew.domain.history import HistoryMessage
+from clew.domain.messages import FunctionCall, Message
+from clew.domain.stores.store import StoredMessage
+
+IDS = ("a", "b", "c")
+
+_calls = st.lists(st.sampled_from(IDS), min_size=1, max_size=3)
+
+
+def _asking(ids: Sequence[str]) -> Message:
+    return Message.assistant(calls=[FunctionCall(call_id=id_, name="look", arguments="{}") for id_ in ids])
+
+
+def _round(ids: Sequence[str]) -> list[Message]:
+    return [_asking(ids), *(Message.tool(id_, "found") for id_ in ids)]
+
+
+anything = st.lists(
+    st.one_of(
+        st.builds(Message.user, st.just("Look.")),
+        st.builds(Message.assistant, st.just("Found.")),
+        _calls.map(_asking),
+        st.builds(Message.tool, st.sampled_from(IDS), st.just("found")),
+    ),
+    max_size=25,
+)
+"""Messages in any order: results before their calls, twice, or among what others say."""
+
+rounds = st.lists(
+    st.one_of(
+        st.just([Message.user("Look.")]), st.just([Message.assistant("Found.")]), _calls.map(_round), _calls.map(_round)
+    ),
+    max_size=12,
+)
+"""Groups of messages as runs leave them: calls with their results right behind."""
+
+
+def path_of(messages: Sequence[Message | None], *, first: int = 2) -> list[HistoryMessage]:
+    """The messages as a path: with a gap between versions now and then, and None where one was redacted."""
+    return [
+        HistoryMessage(first + place + place // 4, "user" if each is None else each.role, each, f"id-{place}", 0)
+        for place, each in enumerate(messages)
+    ]
+
+
+def stored(messages: Sequence[Message], *, first: int = 0) -> list[StoredMessage]:
+    """The messages with ids that say where they are."""
+    return [StoredMessage(f"id-{place}", each) for place, each in enumerate(messages, first)]

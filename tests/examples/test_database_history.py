@@ -1,0 +1,57 @@
+"""The example of a history store of one's own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.infrastructure.history_store_contract import HistoryStoreContract
+
+from clew import HistoryStore, StoreContext
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "database_history.py"
+
+
+def example() -> Any:
+    spec = spec_from_file_location("database_history", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestDatabaseHistory(HistoryStoreContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, tmp_path: Path) -> None:
+        self.path = str(tmp_path / "history.db")
+        self.made = example().DatabaseHistory
+
+    def store(self, context: StoreContext) -> HistoryStore:
+        store: HistoryStore = self.made(self.path, context)
+        return store
+
+
+def test_has_what_was_said_in_a_table_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    done = subprocess.run([sys.executable, str(EXAMPLE), path], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("SELECT key, message FROM said ORDER BY rowid").fetchall()
+    assert [key.split("/")[0] for key, _ in rows] == ["default"] * 2
+    messages = [json.loads(text)["message"] for _, text in rows]
+    assert [(each["role"], each["contents"][0]["text"]) for each in messages] == [
+        ("user", "Hi."),
+        ("assistant", "Hello."),
+    ]
+
+
+def test_is_written_in_less_than_forty_lines() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 40

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import asyncio
+import builtins
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.domain.stores.made_paths import anything, stored
+from tests.infrastructure.history_store_contract import SAID, HistoryStoreContract
+from tests.servers.redis_server import PASSWORD, RedisServer
+
+from clew import RedisHistory
+from clew.domain.json_values import Json
+from clew.domain.messages import FunctionCall, Message
+from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
+from clew.domain.stores.trimming import kept_from
+from clew.errors import AgentConfigurationError, HistoryStoreError, InvalidNameError, MissingExtraError
+from clew.testing import check_history_store
+
+TURN = (
+    Message.user("Look."),
+    Message.assistant(calls=[FunctionCall(call_id="a", name="look", arguments="{}")]),
+    Message.tool("a", "found"),
+    Message.assistant("Found."),
+)
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
+    ["a", "a:b", "b", "%3A", "a%3Ab"]
+)
+
+
+async def everything_of(store: HistoryStore) -> list[StoredMessage]:
+    return list(await store.list_messages())
+
+
+class TestRedisHistory(HistoryStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis: RedisServer) -> None:
+        self.redis = redis
+
+    def store(self, context: StoreContext) -> HistoryStore:
+        return RedisHistory(self.redis.url, context.tenant, context.thread_id)
+
+
+@pytest.mark.parametrize("most", [2, 3, 100])
+def test_a_list_that_is_bounded_holds_the_contract_too(redis: RedisServer, most: int) -> None:
+    asyncio.run(check_history_store(lambda ctx: RedisHistory(redis.url, ctx.tenant, ctx.thread_id, most)))
+
+
+def test_forty_turns_of_four_messages_are_trimmed_in_whole_groups_and_come_back_after_redis_was_killed(
+    redis: RedisServer,
+) -> None:
+    messages = stored(TURN * 40)
+
+    async def fill(store: RedisHistory, *, at_once: int) -> None:
+        for start in range(0, len(messages), at_once):
+            await store.add_messages(messages[start : start + at_once])
+            held = redis.ask("LRANGE", store.key, 0, 0)
+            assert '"function-result"' not in held[0]
+            assert redis.ask("LLEN", store.key) <= 10
+
+    async def check() -> None:
+        store = RedisHistory(redis_url=redis.url, tenant="default", thread_id="long", max_messages=10)
+        await fill(store, at_once=1)
+        before = await everything_of(store)
+        assert before == messages[-9:]  # the tenth would be a result without its call
+        redis.kill()
+        with pytest.raises(HistoryStoreError, match="could not be reached"):
+            await store.list_messages()
+        redis.start()
+        assert await everything_of(store) == []
+        await fill(store, at_once=160)
+        assert await everything_of(store) == before
+        await store.add_messages(stored(TURN, first=160))
+        assert await everything_of(store) == [*before[4:], *stored(TURN, first=160)]
+
+    asyncio.run(check())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(anything, st.integers(1, 8), st.integers(1, 8))
+def test_what_it_holds_is_what_is_kept_of_all_however_it_came(
+    redis: RedisServer, messages: list[Message], most: int, at_once: int
+) -> None:
+    redis.flush()
+    all_of_them = stored(messages)
+
+    async def check() -> None:
+        store = RedisHistory(redis.url, "default", "any", max_messages=most)
+        for start in range(0, len(messages), at_once):
+            await store.add_messages(all_of_them[start : start + at_once])
+        assert await everything_of(store) == all_of_them[kept_from(messages, most) :]
+
+    asyncio.run(check())
+
+
+@given(st.tuples(names, names, names), st.tuples(names, names, names))
+def test_no_two_threads_of_any_tenants_and_prefixes_share_a_key(
+    first: tuple[str, str, str], second: tuple[str, str, str]
+) -> None:
+    one, two = (
+        RedisHistory("redis://localhost", tenant, thread, key_prefix=prefix).key
+        for tenant, thread, prefix in (first, second)
+    )
+    assert (one == two) == (first == second)
+    assert one.startswith(f"{first[2]}:")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.lists(st.tuples(names, names), min_size=2, max_size=4, unique=True))
+def test_no_thread_of_any_tenant_is_shown_what_another_holds(
+    redis: RedisServer, threads: list[tuple[str, str]]
+) -> None:
+    redis.flush()
+
+    async def check() -> None:
+        stores = [RedisHistory(redis.url, tenant, thread) for tenant, thread in threads]
+        for number, store in enumerate(stores):
+            await store.add_messages(stored([Message.user(f"Of {number}.")], first=number))
+        for number, store in enumerate(stores):
+            assert [each.message.text for each in await store.list_messages()] == [f"Of {number}."]
+
+    asyncio.run(check())
+    assert len(redis.keys()) == len(threads)
+
+
+def test_a_limit_that_was_lowered_holds_from_the_next_message_on(redis: RedisServer) -> None:
+    async def check() -> None:
+        await RedisHistory(redis.url, "default", "less").add_messages(SAID)
+        less = RedisHistory(redis.url, "default", "less", max_messages=2)
+        await less.add_messages(stored([Message.user("More?")], first=9))
+        assert [each.id for each in await less.list_messages()] == ["id-4", "id-9"]
+
+    asyncio.run(check())
+
+
+def test_its_state_is_the_key_and_a_state_of_another_store_is_refused(redis: RedisServer) -> None:
+    async def check() -> None:
+        store = RedisHistory(redis.url, "acme", "t/1", max_messages=5, key_prefix="shop")
+        assert await store.serialize() == {"key": "shop:acme:t%2F1"}
+        moved = RedisHistory(redis.url, "acme", "t/1", key_prefix="new")
+        await moved.update_from_state({"key": "shop:acme:t%2F1"})
+        assert moved.key == store.key
+        wrong: list[Json] = [None, [], {}, {"key": 5}, {"key": ""}, "shop:acme:t%2F1"]
+        for state in wrong:
+            with pytest.raises(HistoryStoreError, match="none of RedisHistory"):
+                await store.update_from_state(state)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda redis: redis.ask("SET", "clew:default:bad", "text"), "other than a list"),
+        (lambda redis: redis.ask("RPUSH", "clew:default:bad", "no json"), "other than messages"),
+        (lambda redis: redis.ask("RPUSH", "clew:default:bad", '{"id": "a"}'), "other than messages"),
+        (lambda redis: redis.ask("RPUSH", "clew:default:bad", '{"id": "a", "message": {}}'), "other than messages"),
+        (lambda redis: redis.kill(), "could not be reached"),
+    ],
+    ids=["another type", "no JSON", "no message", "an empty message", "killed"],
+)
+def test_says_what_is_wrong_without_the_password(
+    redis: RedisServer, spoil: Callable[[RedisServer], Any], said: str
+) -> None:
+    spoil(redis)
+    store = RedisHistory(redis.url, "default", "bad")
+    assert PASSWORD not in repr(store)
+    for ask in (store.list_messages, lambda: store.add_messages(SAID)):
+        with pytest.raises(HistoryStoreError, match=said) as failed:
+            asyncio.run(ask())
+        assert PASSWORD not in "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.parametrize("password", ["wrong-" + PASSWORD, ""])
+def test_a_password_that_redis_does_not_take_is_not_repeated(redis: RedisServer, password: str) -> None:
+    url = redis.url.replace(f":{PASSWORD}@", f":{password}@" if password else "")
+    store = RedisHistory(url, "default", "locked")
+    with pytest.raises(HistoryStoreError, match="does not take this user or this password") as failed:
+        asyncio.run(store.list_messages())
+    assert PASSWORD not in "".join(traceback.format_exception(failed.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        f"http://:{PASSWORD}@localhost",
+        f"redis://:{PASSWORD}@localhost:port",
+        f"redis://:{PASSWORD}@localhost?option={PASSWORD}",
+        f"redis://:{PASSWORD}[@localhost",
+        f"redis://localhost?db={PASSWORD}",
+        None,
+        6379,
+    ],
+)
+def test_a_url_that_is_none_is_refused_when_it_is_given_and_not_repeated(url: Any) -> None:
+    with pytest.raises(AgentConfigurationError, match="redis_url is no URL") as refused:
+        RedisHistory(url, "default", "any")
+    assert PASSWORD not in str(refused.value)
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 2.0, "5"])
+def test_a_limit_that_is_none_is_refused(most: Any) -> None:
+    with pytest.raises(AgentConfigurationError, match="Give 1 or more"):
+        RedisHistory("redis://localhost", "default", "any", max_messages=most)
+
+
+def test_names_that_are_none_are_refused() -> None:
+    for names_ in (("", "any"), ("default", ""), ("default", "a" * 201), ("default", "\ud800")):
+        with pytest.raises(InvalidNameError):
+            RedisHistory("redis://localhost", *names_)
+    with pytest.raises(InvalidNameError):
+        RedisHistory("redis://localhost", "default", "any", key_prefix="")
+
+
+def test_without_the_package_it_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    really = builtins.__import__
+
+    def without(name: str, *args: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "redis":
+            raise ImportError(name)
+        return really(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"clew\[redis\]"):
+        RedisHistory("redis://localhost", "default", "any")
+
+
+def test_it_costs_no_connection_while_nothing_is_asked(redis: RedisServer) -> None:
+    async def check() -> None:
+        stores = [RedisHistory(redis.url, "default", f"t{number}") for number in range(20)]
+        await asyncio.gather(*(store.add_messages(SAID) for store in stores))
+        await asyncio.gather(*(store.list_messages() for store in stores))
+
+    asyncio.run(check())
+    open_ones = (redis.ask("CLIENT", "LIST").count("cmd=") for _ in range(1_000))  # it may hear late of the last to go
+    assert 1 in open_ones

@@ -1,0 +1,166 @@
+"""UserPreferences: a value a name, set by tool or by extraction, told in every thread of a user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.memory.naive_memory import NaiveContext, NaiveMemory, NaiveThread
+
+from clew.agents.tools import as_tools
+from clew.domain.context.provider import Context
+from clew.domain.errors import InvalidContentError
+from clew.domain.json_values import JsonObject
+from clew.domain.memory.errors import ScopeError
+from clew.domain.memory.events import Provenance
+from clew.domain.runs.errors import AnswerFormatError
+from clew.infrastructure.scripted_client import ScriptedChatClient
+from clew.memory.user_preferences import KIND, UserPreferences
+
+pytestmark = pytest.mark.anyio
+
+
+async def context_of(ctx: NaiveContext, text: str = "Hello.") -> Context:
+    """What a run that begins with these words is given."""
+    given = await ctx.provider.invoking(ctx, ctx.thread.say(text))
+    assert given is not None
+    return given
+
+
+async def tools_of(ctx: NaiveContext, text: str = "Hello.") -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The tools to set and to forget a preference."""
+    setting, forgetting = (await context_of(ctx, text)).tools
+    return setting, forgetting
+
+
+def preferred(*preferences: JsonObject, forget: tuple[str, ...] = ()) -> str:
+    """What a model answers that finds these preferences."""
+    return json.dumps({"preferences": preferences, "forget": forget})
+
+
+@pytest.mark.parametrize("scope", [None, ""])
+def test_a_scope_that_is_none_is_an_error(scope: str | None) -> None:
+    with pytest.raises(ScopeError, match="UserPreferences"):
+        UserPreferences(scope)
+
+
+async def test_the_tools_are_there_before_anything_is_preferred_and_can_be_left_out() -> None:
+    given = await context_of(NaiveContext(UserPreferences("user/42")))
+    assert given.instructions is None
+    schemas = [tool.schema for tool in as_tools(given.tools)]
+    assert [(schema.name, [*schema.parameters["properties"]]) for schema in schemas] == [  # type: ignore[misc]
+        ("set_preference", ["name", "value"]),
+        ("forget_preference", ["name"]),
+    ]
+    assert all("preference" in schema.description or "prefers" in schema.description for schema in schemas)
+    assert await context_of(NaiveContext(UserPreferences("user/42", tools=False))) == Context(facts=[])
+
+
+async def test_what_is_set_is_told_in_every_thread_of_the_user_and_in_no_other_scope() -> None:
+    memory = NaiveMemory()
+    preferences = UserPreferences("user/42")
+    one = NaiveContext(preferences, memory, NaiveThread("one"))
+    setting, _ = await tools_of(one, "Kilometres, please.")
+    assert await setting(name=" Units ", value="kilometres") == "Noted: units: kilometres"
+    told = await context_of(NaiveContext(preferences, memory, NaiveThread("two")))
+    assert str(told.instructions).splitlines()[1:] == ["- units: kilometres"]
+    (fact,) = told.facts
+    assert (fact.key, fact.kind) == ("units", KIND)
+    assert fact.learned == Provenance(thread="one", version=one.thread.messages[0].version)
+    other = await context_of(NaiveContext(UserPreferences("user/777"), memory))
+    assert other.instructions is None
+
+
+async def test_there_is_one_live_value_a_name() -> None:
+    ctx = NaiveContext(UserPreferences("user/42"))
+    setting, forgetting = await tools_of(ctx)
+    for value in ("kilometres", "miles", "miles", "kilometres"):
+        await setting("units", value)
+    await setting("tone", "short")
+    past = await ctx.scope.facts(key="units", history=True)
+    assert [(fact.text, fact.status) for fact in past] == [
+        ("kilometres", "superseded"),
+        ("miles", "superseded"),
+        ("kilometres", "live"),
+    ]
+    assert await forgetting("UNITS") == "Forgotten."
+    assert await forgetting("units") == "There is no preference of that name."
+    assert ctx.store.texts("user/42", kind=KIND) == ["short"]
+    await setting("units", "kilometres")
+    assert ctx.store.texts("user/42", kind=KIND) == ["short", "kilometres"]
+
+
+async def test_of_two_values_that_were_set_at_the_same_moment_one_stays() -> None:
+    ctx = NaiveContext(UserPreferences("user/42"))
+    for value in ("miles", "yards"):
+        await ctx.scope.remember(value, key="units", kind=KIND)
+    setting, forgetting = await tools_of(ctx)
+    assert str((await context_of(ctx)).instructions).splitlines()[1:] == ["- units: yards"]
+    await setting("units", "yards")
+    assert ctx.store.texts("user/42", kind=KIND) == ["yards"]
+    await forgetting("units")
+    assert await forgetting("") == "There is no preference of that name."
+    assert ctx.store.texts("user/42", kind=KIND) == []
+
+
+async def test_a_call_that_is_made_again_after_a_crash_acts_once() -> None:
+    ctx = NaiveContext(UserPreferences("user/42"))
+    for _ in range(2):
+        setting, _ = await tools_of(ctx)
+        await setting("units", "miles")
+    assert len(await ctx.scope.facts(history=True)) == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("", "miles"), ("units", " \n")])
+async def test_a_preference_without_a_name_or_a_value_is_told_to_the_model(name: str, value: str) -> None:
+    setting, _ = await tools_of(NaiveContext(UserPreferences("user/42")))
+    with pytest.raises(InvalidContentError, match="give both"):
+        await setting(name, value)
+
+
+async def test_preferences_are_learned_from_what_the_user_says() -> None:
+    client = ScriptedChatClient(
+        [
+            preferred({"name": "Units", "value": "miles", "message": 1}, {"name": "tone", "value": "short"}),
+            preferred({"name": "units", "value": "kilometres"}, {"name": "", "value": "x"}, forget=("tone", "none")),
+        ]
+    )
+    ctx = NaiveContext(UserPreferences("user/42", client))
+    await ctx.run("Miles, and be short.", "The user likes yards.")
+    told = str(await ctx.run("No, kilometres, and at any length."))
+    assert told.splitlines()[1:] == ["- units: miles", "- tone: short"]
+    assert ctx.store.texts("user/42", kind=KIND) == ["kilometres"]
+    messages: Any = client.requests[1]["messages"]
+    asked = json.loads(messages[-1]["content"])
+    assert asked["known"] == {"units": "miles", "tone": "short"}
+    assert "yards" not in json.dumps(client.requests)
+
+
+async def test_nothing_is_asked_without_a_client_or_of_a_run_that_failed() -> None:
+    client = ScriptedChatClient([])
+    for preferences in (UserPreferences("user/42"), UserPreferences("user/42", client)):
+        ctx = NaiveContext(preferences)
+        await preferences.invoked(ctx, ctx.thread.say("Miles, please."), None, TimeoutError())
+        await preferences.invoked(ctx, [], [])
+    assert client.requests == []
+
+
+async def test_nonsense_of_the_model_is_an_error_and_nothing_is_remembered() -> None:
+    ctx = NaiveContext(UserPreferences("user/42", ScriptedChatClient("Gladly!")))
+    with pytest.raises(AnswerFormatError):
+        await ctx.run("Miles, please.")
+    assert await ctx.scope.facts(history=True) == []
+
+
+async def test_names_values_and_how_many_are_told_are_bounded_and_on_one_line() -> None:
+    ctx = NaiveContext(UserPreferences("user/42"))
+    setting, _ = await tools_of(ctx)
+    await setting("n" * 1_000, "v\n" * 1_000)
+    (fact,) = await ctx.scope.facts()
+    assert (len(str(fact.key)), len(fact.text)) == (100, 500)
+    for number in range(150):
+        await ctx.scope.remember("new\nline", key=f"key {number}", kind=KIND)
+    told = str((await context_of(ctx)).instructions).splitlines()
+    assert (len(told), told[-1]) == (101, "- key 149: new\\nline")

@@ -1,0 +1,26 @@
+"""What the tests of documents of threads ask of a store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from clew.conversations import Conversations
+from clew.domain.context.events import ContextStateRecorded
+from clew.domain.decisions import Note
+from clew.service.core import Terms, commit
+from clew.service.operations import run
+
+
+def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(store.thread(thread_id).serialize()))
+    return found
+
+
+def keep(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:
+    note = Note((ContextStateRecorded(provider=provider, state=state, seen=seen),))
+    run(commit(store._core, thread_id, note, Terms()))
+
+
+def positions(store: Conversations) -> int:
+    return store._core.log.last_position()

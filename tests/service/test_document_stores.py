@@ -1,0 +1,504 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.embedders import SPOILT, Broken, CountingEmbedder
+from tests.service.settable_clock import SettableClock
+
+from clew import Document, DocumentStore, Engine, HashingEmbedder, Passage
+from clew.domain.errors import (
+    InvalidContentError,
+    InvalidNameError,
+    InvalidTimeError,
+    StoreUnavailableError,
+    UnknownVersionError,
+)
+from clew.domain.events import to_time
+from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, ScopeError, UnknownDocumentError
+from clew.domain.runs.errors import MissingExtraError
+from clew.infrastructure.memory_vectors import MemoryVectors
+
+Work = Callable[[Engine], Coroutine[Any, Any, None]]
+
+CONTOSO = Document(
+    "The financial results of Contoso Corp for 2023 is as follows:\nIncome EUR 174 000 000\nExpenses EUR 152 000 000",
+    source_name="Contoso 2023 Financial Report",
+    source_link="https://www.consoso.com/reports/2023.pdf",
+    namespaces=["group/g2"],
+    metadata={"year": 2023},
+)
+QUESTION = "What was the income of Contoso for 2023"
+
+
+def on(url: str, work: Work, **options: Any) -> None:
+    async def run() -> None:
+        async with Engine.open(url, **options) as engine:
+            await work(engine)
+
+    asyncio.run(run())
+
+
+def events(engine: Engine, name: str = "Memories") -> list[str]:
+    return [event.type for event in engine._core.log.lineage(f"default/memory/{name}")]
+
+
+def doc(text: str, link: str | None = None, *namespaces: str) -> Document:
+    return Document(text, source_link=link, namespaces=namespaces or ["n"])
+
+
+def texts(found: Sequence[Passage]) -> set[str]:
+    return {passage.text for passage in found}
+
+
+def void(_: object) -> None:
+    """What comes back is of no interest."""
+
+
+async def everything(store: DocumentStore, **options: Any) -> set[str]:
+    return texts(await store.search("words", top=100, **options))
+
+
+def test_finds_a_passage_with_its_source_in_its_namespace_and_in_no_other(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Memories", namespace="group/g2", embedder=embedder)
+        [id_] = await store.upsert([CONTOSO], actor="user:42")
+        [found] = await store.search(QUESTION)
+        assert "174 000 000" in found.text
+        assert (found.source_name, found.source_link) == (CONTOSO.source_name, CONTOSO.source_link)
+        assert (found.document, found.version, found.metadata) == (id_, 2, {"year": 2023})
+        assert 0.3 < found.score <= 1
+        other = await engine.documents("Memories", namespace="group/g1", embedder=embedder)
+        assert await other.search(QUESTION) == []
+        assert (store.name, store.namespace) == ("Memories", "group/g2")
+        assert engine._core.log.lineage("default/memory/Memories")[1].actor == "user:42"
+
+    on(url, work)
+
+
+def test_a_second_upsert_of_a_link_leaves_one_live_document_and_both_events(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        store = await engine.documents("Memories", namespace="n")
+        await store.upsert([doc("old words", "l"), doc("other words", "m"), doc("words without a link")])
+        await store.upsert([doc("new words", "l")])
+        assert await everything(store) == {"new words", "other words", "words without a link"}
+        assert events(engine) == ["scope-opened", *["document-added"] * 4]
+
+    on(url, work)
+
+
+def test_of_one_link_twice_in_an_upsert_the_last_stays(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        store = await engine.documents("Memories", namespace="n")
+        assert len(await store.upsert([doc("one words", "l"), doc("two words", "l")])) == 2
+        assert await everything(store) == {"two words"}
+        assert await store.upsert([]) == []
+
+    on(url, work)
+
+
+def test_removal_ends_retrieval_and_at_before_it_still_finds_the_document(url: str) -> None:
+    clock = SettableClock()
+    at = to_time(clock())
+
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Memories", namespace="group/g2", embedder=embedder)
+        clock.move(1)
+        await store.upsert([CONTOSO])
+        clock.move(1)
+        await store.remove(str(CONTOSO.source_link), reason="wrong")
+        assert await store.search(QUESTION) == []
+        assert [found.version for found in await store.search(QUESTION, at=2)] == [2]
+        assert await store.search(QUESTION, at=at + timedelta(seconds=1))
+        assert await store.search(QUESTION, at=at + timedelta(seconds=2)) == []
+        assert await store.search(QUESTION, at=at) == []
+        assert await store.search(QUESTION, at=at - timedelta(days=9)) == []
+        assert await store.search(QUESTION, at=0) == []
+        assert embedder.texts.count(CONTOSO.text) == 1
+        with pytest.raises(UnknownVersionError, match="1 to 3"):
+            await store.search(QUESTION, at=4)
+        with pytest.raises(InvalidTimeError):
+            await store.search(QUESTION, at=datetime(2026, 1, 1))  # noqa: DTZ001  # without a zone
+        with pytest.raises(UnknownVersionError):
+            await store.search(QUESTION, at="2")  # type: ignore[arg-type]
+        with pytest.raises(UnknownDocumentError, match="group/g2"):
+            await store.remove(str(CONTOSO.source_link))
+
+    on(url, work, now=clock)
+
+
+def test_removes_by_id_what_the_namespace_shows_and_nothing_else(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        store = await engine.documents("Memories", namespace="n")
+        other = await engine.documents("Memories", namespace="o")
+        shared, own = await store.upsert([doc("shared words", "l", "n", "o"), doc("own words")])
+        with pytest.raises(UnknownDocumentError):
+            await other.remove(own)
+        await other.remove(shared)
+        assert await everything(store) == {"own words"}
+        assert await everything(other) == set()
+
+    on(url, work)
+
+
+def test_a_link_that_only_another_namespace_shows_is_anothers_document(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        mine = await engine.documents("Memories", namespace="n")
+        theirs = await engine.documents("Memories", namespace="o")
+        await theirs.upsert([doc("their words", "l", "o")])
+        await mine.upsert([doc("my words", "l", "n")])
+        assert (await everything(mine), await everything(theirs)) == ({"my words"}, {"their words"})
+        await mine.upsert([doc("our words", "l", "n", "o")])
+        assert (await everything(mine), await everything(theirs)) == ({"our words"}, {"our words", "their words"})
+        await theirs.upsert([doc("last words", "l", "o")])
+        assert (await everything(mine), await everything(theirs)) == (set(), {"last words"})
+
+    on(url, work)
+
+
+def test_a_long_document_is_found_in_passages(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        parts = [
+            f"Paragraph {number} about {topic}. " * 30 for number, topic in enumerate(("parcels", "lamps", "rain"))
+        ]
+        await store.upsert([doc("\n\n".join(parts))])
+        [found] = await store.search("lamps", top=1)
+        assert found.text == parts[1].strip()
+        assert len(embedder.texts) == 4
+
+    on(url, work)
+
+
+def test_the_same_text_is_embedded_once_whoever_stores_it_and_however_often(url: str) -> None:
+    embedder = CountingEmbedder()
+
+    async def work(engine: Engine) -> None:
+        for namespace in ("n", "o"):
+            store = await engine.documents("Memories", namespace=namespace, embedder=embedder)
+            for _ in range(2):
+                await store.upsert([doc("some words", "l", namespace), doc("more words", None, namespace)])
+            await store.search("words")
+        other = await engine.documents("Others", namespace="n", embedder=embedder)
+        await other.upsert([doc("some words")])
+        assert sorted(embedder.texts) == ["more words", "some words", "words", "words"]
+        small = CountingEmbedder(8)
+        await (await engine.documents("Small", namespace="n", embedder=small)).upsert([doc("some words")])
+        assert small.texts == ["some words"]
+
+    on(url, work)
+
+
+def test_an_index_that_was_dropped_is_made_again_from_the_log_and_finds_the_same(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+    embedder, found = CountingEmbedder(), []
+    file = tmp_path / "clew.db.vectors"
+
+    async def fill(engine: Engine) -> None:
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        await store.upsert([doc(f"words number {number}") for number in range(20)])
+        found.append(await store.search("number seven words", top=9))
+        embedder.texts.clear()
+        engine._core.vectors.drop()
+        found.append(await store.search("number seven words", top=9))
+        assert len(embedder.texts) == 21
+        file.unlink()
+        found.append(await store.search("number seven words", top=9))
+        assert len(embedder.texts) == 42
+
+    async def read(engine: Engine) -> None:
+        embedder.texts.clear()
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        found.append(await store.search("number seven words", top=9))
+
+    on(url, fill)
+    on(url, read)
+    assert embedder.texts == ["number seven words"], "the vectors are kept beside the log"
+    file.write_bytes(b"damaged" * 999)
+    on(url, read)
+    assert len(embedder.texts) == 21
+    assert len(found[0]) == 9
+    assert all(each == found[0] for each in found)
+
+
+def test_what_could_not_be_put_into_the_index_is_found_all_the_same(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+
+        def fail(*_: Any) -> None:
+            raise StoreUnavailableError("the disk is full.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(engine._core.vectors), "put", fail)
+            await store.upsert([doc("some words")])
+        assert "the disk is full" in caplog.text
+        assert await everything(store) == {"some words"}
+        assert embedder.texts == ["some words", "words", "some words"]
+
+    on(url, work)
+
+
+@pytest.mark.parametrize("spoilt", list(SPOILT))
+def test_an_embedder_that_fails_or_gives_nonsense_stores_nothing(spoilt: str) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = Broken(SPOILT[spoilt])
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        await store.upsert([doc("first words", "l")])
+        embedder.broken = True
+        with pytest.raises(EmbeddingError) as caught:
+            await store.upsert([doc("second words", "l"), doc("third words")])
+        with pytest.raises(EmbeddingError):
+            await store.search("words")
+        embedder.broken = False
+        assert "secret" not in str(caught.value)
+        assert isinstance(caught.value, EmbeddingMismatchError) is ("size" in spoilt)
+        assert await everything(store) == {"first words"}
+        assert events(engine) == ["scope-opened", "document-added"]
+        digests = engine._core.vectors._vectors["hashing-1/4"]  # type: ignore[attr-defined]
+        assert len(digests) == 1
+
+    on("memory:", work)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("model", "another"), ("dimensions", 5), ("model", ""), ("dimensions", None)]
+)
+def test_an_embedder_that_changed_stores_and_finds_nothing(name: str, value: Any) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder(4)
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        await store.upsert([doc("first words")])
+        setattr(embedder, name, value)
+        with pytest.raises(EmbeddingError):
+            await store.upsert([doc("second words")])
+        with pytest.raises(EmbeddingError):
+            await store.search("words")
+        assert events(engine) == ["scope-opened", "document-added"]
+
+    on("memory:", work)
+
+
+def test_a_store_is_opened_only_with_the_embedder_that_it_began_with(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        await engine.documents("Memories", namespace="n", embedder=HashingEmbedder(1_536))
+        await engine.documents("Memories", namespace="o", embedder=HashingEmbedder(1_536))
+        with pytest.raises(EmbeddingMismatchError, match=r"with 1536 dimensions.* with 384 dimensions"):
+            await engine.documents("Memories", namespace="n", embedder=HashingEmbedder(384))
+        with pytest.raises(EmbeddingMismatchError, match="words alone"):
+            await engine.documents("Memories", namespace="n")
+        other = HashingEmbedder(1_536)
+        other.model = "other"
+        with pytest.raises(EmbeddingMismatchError, match="'other'"):
+            await engine.documents("Memories", namespace="n", embedder=other)
+        await engine.documents("Words", namespace="n")
+        with pytest.raises(EmbeddingMismatchError):
+            await engine.documents("Words", namespace="n", embedder=other)
+        with pytest.raises(EmbeddingError, match="no embedder"):
+            await engine.documents("Words", namespace="n", embedder=object())  # type: ignore[arg-type]
+        assert events(engine) == ["scope-opened"]
+
+    on(url, work)
+
+
+@pytest.mark.parametrize("namespace", [None, "", "  ", 7])
+def test_retrieval_without_a_namespace_is_an_error(namespace: Any) -> None:
+    async def work(engine: Engine) -> None:
+        with pytest.raises(ScopeError, match="namespace"):
+            await engine.documents("Memories", namespace=namespace)
+        assert events(engine) == []
+
+    on("memory:", work)
+
+
+def test_a_store_needs_a_name_and_one_that_stands_for_no_facts(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        for name in (None, ""):
+            with pytest.raises(ScopeError):
+                await engine.documents(name, namespace="n")  # type: ignore[arg-type]
+        with pytest.raises(InvalidNameError):
+            await engine.documents("x" * 201, namespace="n")
+        await (await engine.memory("user/42")).remember("Likes lamps.")
+        with pytest.raises(ScopeError, match="facts"):
+            await engine.documents("user/42", namespace="n")
+        await engine.documents("Memories", namespace="n")
+        with pytest.raises(ScopeError):
+            await (await engine.memory("Memories")).remember("Likes lamps.")
+
+    on(url, work)
+
+
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    ([doc("fine"), doc("outside", None, "o")], ScopeError, "document 1 is for the namespaces"),
+    ([doc("fine"), Document("nowhere")], ScopeError, "document 1"),
+    ([doc("fine"), doc("x", None, "n", "")], ScopeError, "namespace"),
+    ([doc("x" * 16 * 1024 * 1024)], InvalidContentError, "16,777,216"),
+    ([doc("\n" * 9 * 1024 * 1024)], InvalidContentError, "Cut it into parts"),
+    ([doc("a\ud800")], InvalidContentError, "surrogate"),
+    ([Document("x", namespaces=["n"], metadata={"a": float("nan")})], InvalidContentError, "metadata"),
+    ([Document("x", namespaces=["n"], source_link=7)], InvalidContentError, "source_link"),  # type: ignore[arg-type]
+    (["text"], InvalidContentError, "not a Document"),
+    (doc("x"), InvalidContentError, "no list"),
+    (None, InvalidContentError, "no list"),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "said"), REFUSED, ids=range(len(REFUSED)))
+def test_refuses_what_cannot_be_stored_before_anything_is_embedded(
+    given: Any, kind: type[Exception], said: str
+) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        with pytest.raises(kind, match=said):
+            await store.upsert(given)
+        assert (embedder.texts, events(engine)) == ([], ["scope-opened"])
+
+    on("memory:", work)
+
+
+def test_refuses_a_document_of_100_megabytes() -> None:
+    async def work(engine: Engine) -> None:
+        store = await engine.documents("Memories", namespace="n")
+        with pytest.raises(InvalidContentError, match="100,000,000"):
+            await store.upsert([doc("x" * 100_000_000)])
+        with pytest.raises(InvalidContentError, match="bytes, not a string"):
+            Document(b"text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidContentError, match="a list of them"):
+            Document("text", namespaces="n")  # type: ignore[arg-type]
+
+    on("memory:", work)
+
+
+def test_stores_what_was_given_though_the_caller_changes_it_meanwhile() -> None:
+    async def work(engine: Engine) -> None:
+        embedder, given = CountingEmbedder(), Document("first words", namespaces=["n"], metadata={"a": [1]})
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+
+        def change() -> None:
+            given.text, given.namespaces = "other words", ("o",)
+            given.metadata["a"] = "changed"
+
+        embedder.then = change
+        await store.upsert([given])
+        [found] = await store.search("words")
+        assert (found.text, found.namespaces, found.metadata) == ("first words", ("n",), {"a": [1]})
+        found.metadata["a"] = "changed"
+        assert (await store.search("words"))[0].metadata == {"a": [1]}
+
+    on("memory:", work)
+
+
+def test_many_writers_of_one_link_leave_one_document(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        stores = await asyncio.gather(
+            *(engine.documents("Memories", namespace="n", embedder=embedder) for _ in range(4))
+        )
+        await asyncio.gather(*(store.upsert([doc(f"words {n}", "l")]) for n, store in enumerate(stores * 3)))
+        assert len(await everything(stores[0])) == 1
+        assert events(engine) == ["scope-opened", *["document-added"] * 12]
+        verdict = await engine.verify()
+        assert verdict.first_bad is None
+
+    on(url, work)
+
+
+def test_two_engines_on_one_file_see_what_the_other_writes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+
+    async def run() -> None:
+        embedder = CountingEmbedder()
+        async with Engine.open(url) as one, Engine.open(url) as other:
+            mine = await one.documents("Memories", namespace="n", embedder=embedder)
+            theirs = await other.documents("Memories", namespace="n", embedder=embedder)
+            for number in range(3):
+                await mine.upsert([doc(f"my words {number}", "mine")])
+                assert f"my words {number}" in await everything(theirs)
+                await theirs.upsert([doc(f"their words {number}")])
+                assert len(await everything(mine)) == number + 2
+        assert len([text for text in embedder.texts if text != "words"]) == 6
+
+    asyncio.run(run())
+
+
+def test_min_score_keeps_out_what_has_little_to_do_with_the_query(url: str) -> None:
+    async def work(engine: Engine) -> None:
+        for name, embedder in (("Words", None), ("Meanings", HashingEmbedder())):
+            store = await engine.documents(name, namespace="n", embedder=embedder)
+            await store.upsert([doc("the lost parcel"), doc("a lost letter"), doc("bananas are yellow")])
+            every = await store.search("the lost parcel", top=9)
+            assert [found.text for found in every][:2] == ["the lost parcel", "a lost letter"]
+            scores = [found.score for found in every]
+            assert scores == sorted(scores, reverse=True)
+            assert scores[0] == pytest.approx(1)
+            assert texts(await store.search("the lost parcel", min_score=0.9)) == {"the lost parcel"}
+            assert len(await store.search("the lost parcel", top=1)) == 1
+            assert await store.search("   ") == []
+
+    on(url, work)
+
+
+@pytest.mark.parametrize(
+    "options", [{"top": 0}, {"top": True}, {"top": 2.5}, {"min_score": -1}, {"min_score": 2}, {"min_score": "x"}]
+)
+def test_refuses_searches_that_make_no_sense(options: dict[str, Any]) -> None:
+    async def work(engine: Engine) -> None:
+        store = await engine.documents("Memories", namespace="n")
+        with pytest.raises(InvalidContentError):
+            await store.search("words", **options)
+        for query in (None, 7, "a\ud800"):
+            with pytest.raises(InvalidContentError):
+                await store.search(query)  # type: ignore[arg-type]
+
+    on("memory:", work)
+
+
+def test_a_cancelled_upsert_stores_nothing_and_the_next_one_works() -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Memories", namespace="n", embedder=embedder)
+        task = asyncio.ensure_future(store.upsert([doc("first words")]))
+        embedder.then = lambda: void(task.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        embedder.then = lambda: None
+        assert events(engine) == ["scope-opened"]
+        await store.upsert([doc("second words")])
+        assert await everything(store) == {"second words"}
+
+    on("memory:", work)
+
+
+def test_says_what_to_install_before_a_store_is_begun_that_could_not_be_searched(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(engine: Engine) -> None:
+        embedder = CountingEmbedder()
+        store = await engine.documents("Others", namespace="n", embedder=embedder)
+        monkeypatch.setitem(sys.modules, "numpy", None)
+        with pytest.raises(MissingExtraError, match=r"clew\[vectors\]"):
+            await engine.documents("Memories", namespace="n", embedder=embedder)
+        with pytest.raises(MissingExtraError):
+            await store.upsert([doc("words")])
+        assert (events(engine), events(engine, "Others"), embedder.texts) == ([], ["scope-opened"], [])
+        assert await everything(await engine.documents("Words", namespace="n")) == set()
+
+    on(url, work)
+
+
+def test_the_default_index_of_a_store_in_memory_is_in_memory() -> None:
+    async def work(engine: Engine) -> None:
+        assert isinstance(engine._core.vectors, MemoryVectors)
+
+    on("memory:", work)

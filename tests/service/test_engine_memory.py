@@ -1,0 +1,297 @@
+"""Memory scopes, awaited: searched by meaning, as a thread has them, and as a model does by tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from clew import Agent, Context, ContextProvider, Engine, MemoryScope, Message, ScriptedChatClient
+from clew.agents.tools import ToolContext, ToolOutcome, call_tool
+from clew.domain.context.provider import ProviderContext
+from clew.domain.errors import InvalidNameError
+from clew.domain.history import HistoryMessage
+from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, ScopeError, UnknownFactError
+from clew.domain.memory.events import Provenance, ScopeRead
+from clew.domain.memory.facts import Fact
+from clew.infrastructure.hashing_embedder import HashingEmbedder
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[Engine]:
+    async with Engine.open(url) as opened:
+        yield opened
+
+
+def of_thread(
+    thread: Any, *, name: str = "user/42", run_id: str | None = "run-1", provider: str | None = "facts"
+) -> MemoryScope:
+    return MemoryScope.of_thread(
+        thread._core, name, thread_id=thread.id, run_id=run_id, actor="agent:a", provider=provider
+    )
+
+
+def texts(facts: Sequence[Fact]) -> list[str]:
+    return [fact.text for fact in facts]
+
+
+@pytest.mark.parametrize("name", [None, "", " ", 5])
+async def test_refuses_a_scope_that_is_none_at_once(engine: Engine, name: Any) -> None:
+    with pytest.raises(ScopeError):
+        await engine.memory(name)
+    thread = await engine.start_thread()
+    with pytest.raises(ScopeError):
+        of_thread(thread, name=name)
+    with pytest.raises(InvalidNameError):
+        of_thread(thread, name="x" * 201)
+
+
+# With an embedder
+
+
+async def test_a_scope_records_the_embedder_that_it_is_searched_with(engine: Engine) -> None:
+    scope = await engine.memory("user/42", embedder=HashingEmbedder(64))
+    await scope.remember("Prefers kilometres")
+    [listed] = [each async for each in engine.scopes()]
+    assert (listed.embedder, listed.dimensions) == ("hashing-1", 64)
+    with pytest.raises(EmbeddingMismatchError, match="'hashing-1', of 64 numbers"):
+        await engine.memory("user/42", embedder=HashingEmbedder(32))
+    plain = await engine.memory("user/42")
+    assert texts(await plain.facts()) == ["Prefers kilometres"]
+    again = await engine.memory("user/42", embedder=HashingEmbedder(64))
+    assert texts([found.fact for found in await again.search("kilometre")]) == ["Prefers kilometres"]
+    assert await plain.search("kilometre") == []  # by words it is another one
+
+
+async def test_a_scope_that_another_embedder_begins_meanwhile_is_refused(engine: Engine) -> None:
+    first = await engine.memory("user/42", embedder=HashingEmbedder(64))
+    second = await engine.memory("user/42", embedder=HashingEmbedder(32))
+    await first.remember("one")
+    for ask in (second.remember("two"), second.facts(), second.search("one")):
+        with pytest.raises(EmbeddingMismatchError):
+            await ask
+    assert texts(await first.facts(history=True)) == ["one"]
+
+
+async def test_refuses_what_is_no_embedder(engine: Engine) -> None:
+    nothing: Any = "text-embedding-3-small"
+    with pytest.raises(EmbeddingError):
+        await engine.memory("user/42", embedder=nothing)
+
+
+async def test_a_search_by_meaning_finds_live_facts_of_its_scope_only(engine: Engine) -> None:
+    embedder = HashingEmbedder()
+    scope = await engine.memory("user/42", embedder=embedder)
+    other = await engine.memory("user/7", embedder=embedder)
+    old = await scope.remember("Has a labrador called Bran")
+    await other.remember("Has a labrador called Conn")
+    assert texts([found.fact for found in await scope.search("labradors")]) == [old.text]
+    await scope.supersede(old, "Has a labrador called Rua")
+    assert texts([found.fact for found in await scope.search("labradors")]) == ["Has a labrador called Rua"]
+    assert texts([found.fact for found in await scope.search("labradors", at=2)]) == [old.text]
+    assert texts([found.fact for found in await other.search("labradors")]) == ["Has a labrador called Conn"]
+
+
+class Counting(HashingEmbedder):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        self.asked += 1
+        return await super().embed(texts)
+
+
+async def test_the_embedder_that_is_asked_is_the_one_that_was_given(engine: Engine) -> None:
+    first, second = Counting(), Counting()
+    scope = await engine.memory("user/42", embedder=first)
+    await scope.remember("Likes tea")
+    await scope.search("tea")
+    before = first.asked
+    assert len(await (await engine.memory("user/42", embedder=second)).search("tea")) == 1
+    assert (first.asked, second.asked) == (before, 1)  # the fact has its vector already
+
+
+# As a thread has it
+
+
+async def test_what_a_thread_remembers_has_it_as_its_provenance(engine: Engine) -> None:
+    thread = await engine.start_thread(messages=[Message.user("I like tea"), Message.user("and jam")])
+    scope = of_thread(thread)
+    [tea, _] = (await thread.history()).messages
+    fact = await scope.remember("Likes tea", source=tea)
+    assert (fact.learned, fact.actor) == (Provenance(thread=thread.id, version=2), "agent:a")
+    assert (await scope.why(fact)).message == tea
+    newest = await scope.remember("Likes jam")
+    assert newest.learned == Provenance(thread=thread.id, version=3)
+    given = await scope.supersede(newest, "Likes honey", source=Provenance(thread="t", version=1), actor="user:42")
+    assert (given.learned, given.actor) == (Provenance(thread="t", version=1), "user:42")
+
+
+async def test_what_a_run_writes_is_written_once_however_often_its_hooks_are_called(engine: Engine) -> None:
+    thread = await engine.start_thread()
+    before = await (await engine.memory("user/42")).remember("Likes milk")
+    written: list[Any] = []
+    for _ in range(2):
+        await thread.append(Message.user("More."))  # the newest version is another one by then
+        scope = of_thread(thread)
+        tea = await scope.remember("Likes tea", kind="taste")
+        coffee = await scope.supersede(before, "Likes coffee")
+        await scope.retract(coffee, reason="no more")
+        written.append((tea, coffee.id))
+    assert written[0] == written[1]
+    assert len(await scope.facts(history=True)) == 3
+    for other in (
+        of_thread(thread, run_id="run-2"),
+        of_thread(thread, provider="other"),
+        of_thread(thread, run_id=None),
+    ):
+        await other.remember("Likes tea", kind="taste")
+    assert texts(await scope.facts()) == ["Likes tea"] * 4
+    assert await scope.remember("Likes tea", idempotency_key="k") != written[0][0]
+
+
+async def test_a_scope_tells_a_thread_which_versions_were_read(engine: Engine) -> None:
+    thread = await engine.start_thread()
+    scope = of_thread(thread)
+    assert list(scope.reads) == []
+    await scope.facts()
+    await scope.remember("Likes tea")
+    await scope.search("tea")
+    await scope.facts()
+    assert scope.reads == (ScopeRead(scope="user/42", version=0), ScopeRead(scope="user/42", version=2))
+    plain = await engine.memory("user/42")
+    await plain.facts()
+    assert plain.reads == ()
+
+
+async def test_a_thread_as_of_a_cut_searches_what_it_knows(engine: Engine) -> None:
+    thread = await engine.start_thread()
+    fork = await thread.fork(memory="as-of")
+    await of_thread(thread).remember("Likes tea")
+    await of_thread(fork).remember("Likes green tea")
+    assert texts([found.fact for found in await of_thread(fork).search("tea")]) == ["Likes green tea"]
+    with pytest.raises(UnknownFactError):
+        await of_thread(fork).why((await of_thread(thread).facts())[0])
+
+
+async def test_a_thread_promotes_as_who_runs_on_it(engine: Engine) -> None:
+    thread = await engine.start_thread()
+    fact = await of_thread(thread).remember("Returns take 5 days")
+    app = await engine.memory("app")
+    first, second = [await of_thread(thread).promote(fact, to=app) for _ in range(2)]
+    assert (first, first.actor, first.learned) == (second, "agent:a", fact.learned)
+    nothing: Any = None
+    with pytest.raises(ScopeError):
+        await of_thread(thread).promote(fact, to=nothing)
+
+
+async def test_many_tasks_write_to_one_scope(engine: Engine) -> None:
+    scope = await engine.memory("user/42")
+    await asyncio.gather(*(scope.remember(str(number)) for number in range(30)))
+    assert sorted(map(int, texts(await scope.facts()))) == list(range(30))
+
+
+# Uses
+
+
+class Passing(ContextProvider):
+    """Passes on what a scope knows."""
+
+    scope = "user/42"
+
+    async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
+        del messages
+        facts = await ctx.scope.facts()
+        return Context(instructions=" ".join(texts(facts)), facts=facts)
+
+
+async def test_used_by_names_the_model_calls_that_were_given_a_fact(engine: Engine) -> None:
+    scope = await engine.memory("user/42")
+    fact, other = await scope.remember("Likes tea"), await (await engine.memory("user/7")).remember("Likes jam")
+    assert await scope.used_by(fact) == []
+    client = ScriptedChatClient(lambda _: "Yes.")
+    agent = Agent(client, engine=engine, context_providers=Passing())
+    first, second = await engine.start_thread(), await engine.start_thread()
+    for thread in (first, second, first):
+        await agent.run("What do I like?", thread=thread)
+    fork = await first.fork()
+    uses = await scope.used_by(fact)
+    assert [use.thread_id for use in uses] == [first.id, second.id, first.id]
+    for use in uses:
+        events = {event.version: event async for event in (await engine.thread(use.thread_id)).events()}
+        assert (events[use.provided].type, events[use.version].type) == ("context-provided", "model-called")
+        assert {events[use.provided].run_id, events[use.version].run_id} == {use.run_id}
+    assert await (await engine.memory("user/7")).used_by(other) == []
+    await engine.rebuild("memory")
+    assert await scope.used_by(fact.id) == uses
+    await agent.run("And now?", thread=fork)
+    assert [use.thread_id for use in await scope.used_by(fact)] == [first.id, second.id, first.id, fork.id]
+
+
+# Tools
+
+
+class Tools:
+    """The tools of a scope, called as a run calls them."""
+
+    def __init__(self, scope: MemoryScope, thread: Any = None) -> None:
+        self.tools = {each.name: each for each in scope.tools()}
+        self.thread = thread
+        self.calls = 0
+
+    async def __call__(self, name: str, arguments: str = "{}", *, again: bool = False) -> Any:
+        self.calls += not again
+        context = ToolContext(None, self.thread, "user:42", "run-1", "c1", f"run-1/{self.calls}")
+        outcome: ToolOutcome = await call_tool(self.tools[name], arguments, context)
+        assert outcome.error is None or outcome.raised is not None
+        return outcome.result if outcome.error is None else outcome.raised
+
+
+async def test_a_model_stores_looks_up_changes_and_clears_memories(engine: Engine) -> None:
+    scope, other = await engine.memory("user/42"), await engine.memory("user/7")
+    secret = await other.remember("Likes tea in secret")
+    call = Tools(scope, await engine.start_thread())
+    tea = await call("store_memory", '{"text": "Likes tea"}')
+    units = await call("store_memory", '{"text": "Prefers miles", "key": "units"}')
+    assert await call("retrieve_memories", '{"query": "tea"}') == [tea]
+    assert await call("retrieve_memories") == [units, tea]
+    changed = await call("update_memory", f'{{"id": "{tea["id"]}", "text": "Likes coffee"}}')
+    new_units = await call("store_memory", '{"text": "Prefers kilometres", "key": "units"}')
+    assert await call("retrieve_memories", '{"top": 99}') == [new_units, changed]
+    assert await call("clear_memories", f'{{"ids": ["{changed["id"]}", "{secret.id}"]}}') == {
+        "cleared": 1,
+        "unknown": [secret.id],
+    }
+    assert await call("clear_memories") == {"cleared": 1, "unknown": []}
+    assert (await scope.facts(), await other.facts()) == ([], [secret])
+    assert len(await scope.facts(history=True)) == 4
+    assert isinstance(await call("update_memory", f'{{"id": "{secret.id}", "text": "x"}}'), UnknownFactError)
+
+
+async def test_a_memory_that_a_model_stores_says_in_which_thread(engine: Engine) -> None:
+    thread = await engine.start_thread(messages=[Message.user("I like tea")])
+    scope = await engine.memory("user/42")
+    await Tools(scope, thread)("store_memory", '{"text": "Likes tea"}')
+    [fact] = await scope.facts()
+    assert (fact.learned, fact.actor) == (Provenance(thread=thread.id, version=2), "user:42")
+    assert (await scope.why(fact)).message == (await thread.history()).messages[0]
+
+
+async def test_a_call_that_is_made_again_stores_once(engine: Engine) -> None:
+    scope = await engine.memory("user/42")
+    call = Tools(scope)
+    for arguments in ('{"text": "Likes tea"}', '{"text": "Prefers miles", "key": "units"}'):
+        assert await call("store_memory", arguments) == await call("store_memory", arguments, again=True)
+    changed = '{"text": "Prefers kilometres", "key": "units"}'
+    assert await call("store_memory", changed) == await call("store_memory", changed, again=True)
+    assert texts(await scope.facts(history=True)) == ["Likes tea", "Prefers miles", "Prefers kilometres"]

@@ -1,0 +1,302 @@
+"""How threads read memory scopes: as they are, or as of a cut, with what was learned from there on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew.conversations import Conversations
+from clew.domain.errors import InvalidContentError
+from clew.domain.memory.events import Provenance
+from clew.domain.memory.facts import Fact
+from clew.domain.messages import Message
+from clew.service import recalling, remembering
+from clew.service.operations import run
+from clew.service.remembering import Asked
+from clew.service.scopes import Learner, Scope
+from clew.threads import Thread
+
+HELLO = Message.user("Hello")
+NAME = "user/42"
+
+HISTORIES = 1_000
+"""Random histories of a full campaign."""
+
+
+def seen_from(conversations: Conversations, thread: Thread | None, name: str = NAME) -> Scope:
+    """A scope as a thread reads it and writes to it; without a thread as it is."""
+    return Scope(conversations._core, name, learner=None if thread is None else Learner(thread.id))
+
+
+def texts(scope: Scope, **asked: Any) -> list[str]:
+    return [fact.text for fact in run(recalling.facts(scope, **asked))]
+
+
+def remember(scope: Scope, text: str, source: Provenance | None = None) -> Fact:
+    return run(remembering.remember(scope, text, Asked(source=source)))
+
+
+def supersede(scope: Scope, fact: Fact, text: str) -> Fact:
+    return run(remembering.supersede(scope, fact, text, Asked()))
+
+
+@pytest.fixture
+def thread(conversations: Conversations) -> Thread:
+    return conversations.start_thread(messages=[HELLO])
+
+
+def test_a_fork_reads_scopes_as_they_are_unless_it_says_otherwise(conversations: Conversations, thread: Thread) -> None:
+    live, as_of = thread.fork(), thread.fork(memory="as-of")
+    remember(seen_from(conversations, thread), "Likes tea")
+    assert [texts(seen_from(conversations, each)) for each in (thread, live, as_of)] == [["Likes tea"]] * 2 + [[]]
+
+
+def test_a_fork_as_of_knows_what_was_there_at_the_cut_and_not_only_at_its_beginning(
+    conversations: Conversations, thread: Thread
+) -> None:
+    fact = remember(seen_from(conversations, None), "Likes tea")
+    thread.append(HELLO)
+    supersede(seen_from(conversations, None), fact, "Likes coffee")
+    assert texts(seen_from(conversations, thread.fork(memory="as-of"))) == ["Likes tea"]
+    assert texts(seen_from(conversations, thread.fork(at=2, memory="as-of"))) == []
+    thread.append(HELLO)
+    assert texts(seen_from(conversations, thread.fork(memory="as-of"))) == ["Likes coffee"]
+
+
+def test_a_fork_as_of_knows_what_it_learned_itself(conversations: Conversations, thread: Thread) -> None:
+    fact = remember(seen_from(conversations, None), "Likes tea")
+    thread.append(HELLO)
+    fork = thread.fork(memory="as-of")
+    inside, outside = seen_from(conversations, fork), seen_from(conversations, thread)
+    supersede(outside, fact, "Likes coffee")
+    ours = supersede(inside, fact, "Likes milk")
+    remember(inside, "Likes jam", Provenance(thread=fork.id, version=2))
+    assert texts(inside) == ["Likes milk", "Likes jam"]
+    assert texts(outside) == ["Likes coffee", "Likes milk", "Likes jam"]
+    assert texts(inside, history=True) == ["Likes tea", "Likes milk", "Likes jam"]
+    run(remembering.retract(inside, ours, None, Asked()))
+    assert (texts(inside), texts(outside)) == (["Likes jam"], ["Likes coffee", "Likes jam"])
+    assert texts(inside, at=3) == ["Likes tea"]
+    found = run(recalling.selected(inside))
+    assert [found.fact(number).text for number in found.numbers] == ["Likes jam"]
+
+
+def test_forks_of_a_fork_read_as_it_does_until_they_say_otherwise(conversations: Conversations, thread: Thread) -> None:
+    first = thread.fork(memory="as-of")
+    first.append(HELLO)
+    remember(seen_from(conversations, first), "learned in the fork")
+    cut = first.version
+    first.append(HELLO)
+    remember(seen_from(conversations, first), "learned after the cut")
+    remember(seen_from(conversations, None), "learned elsewhere")
+    second, back, live = first.fork(at=cut), first.fork(at=2), first.fork(memory="live")
+    assert texts(seen_from(conversations, second)) == ["learned in the fork"]
+    assert texts(seen_from(conversations, second.fork())) == ["learned in the fork"]
+    assert len(texts(seen_from(conversations, live))) == len(texts(seen_from(conversations, live.fork()))) == 3
+    assert len(texts(seen_from(conversations, back))) == 3  # it was forked from the thread, which reads live
+
+
+def test_a_rewind_unlearns_nothing(conversations: Conversations, thread: Thread) -> None:
+    fork = thread.fork(memory="as-of")
+    fork.append(HELLO)
+    remember(seen_from(conversations, fork), "learned in the fork")
+    fork.rewind(2)
+    assert texts(seen_from(conversations, fork)) == ["learned in the fork"]
+
+
+def test_how_a_fork_reads_is_kept_in_snapshots(conversations: Conversations, thread: Thread) -> None:
+    fork = thread.fork(memory="as-of")
+    remember(seen_from(conversations, None), "learned elsewhere")
+    for _ in range(3):
+        fork.append([HELLO] * 60)
+    conversations._core.known._forget()
+    assert conversations._core.log.control(conversations._core.stream(fork.id)).as_of == (thread.id, 2)
+    assert texts(seen_from(conversations, fork)) == []
+
+
+def test_refuses_to_read_in_another_way(conversations: Conversations, thread: Thread) -> None:
+    for wrong in ("then", "", True, "AS-OF"):
+        memory: Any = wrong
+        with pytest.raises(InvalidContentError, match="memory="):
+            thread.fork(memory=memory)
+    assert len(list(conversations.threads())) == 1
+
+
+# Random histories against a naive model
+
+
+@dataclass
+class NaiveThread:
+    """A thread, and when each of its own versions was recorded."""
+
+    id: str
+    parent: NaiveThread | None = None
+    cut: int = 0
+    memory: Literal["live", "as-of"] | None = None
+    version: int = 0
+    recorded: dict[int, int] = field(default_factory=dict)
+
+    def owner(self, version: int) -> NaiveThread:
+        return self if self.parent is None or version > self.cut else self.parent.owner(version)
+
+
+@dataclass
+class Written:
+    """Something that was written to the scope: when, at which of its versions, and where it was learned."""
+
+    when: int
+    version: int
+    new: str | None
+    ended: str | None
+    learned: tuple[NaiveThread, int] | None
+
+
+def knows(thread: NaiveThread, written: Written) -> bool:
+    """Whether a thread knows what was written, told by walking up from it to the fork that reads as of its cut."""
+    chain: list[tuple[NaiveThread, int]] = []
+    each, left = thread, thread.version
+    while each.memory is None and each.parent is not None:
+        chain.append((each, left))
+        each, left = each.parent, each.cut
+    if each.memory != "as-of" or each.parent is None:
+        return True
+    chain.append((each, left))
+    if written.when <= each.parent.recorded[each.cut]:
+        return True
+    if written.learned is None:
+        return False
+    learner, version = written.learned
+    for part, last in chain:
+        if part is learner:
+            in_time = part is thread or written.when <= part.recorded.get(last, 0)
+            return version <= last and (version > each.cut or in_time)
+    return False
+
+
+def known(written: list[Written], thread: NaiveThread | None, upto: int) -> list[str]:
+    """The live facts, by what the thread knows of all that was written."""
+    live: dict[str, None] = {}
+    for each in written:
+        if each.version <= upto and (thread is None or knows(thread, each)):
+            if each.ended is not None:
+                live.pop(each.ended, None)
+            if each.new is not None:
+                live[each.new] = None
+    return list(live)
+
+
+class History:
+    """A store with one scope, and the model of it; every step is chosen by numbers."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self.conversations = conversations
+        self.clock = 0
+        self.written: list[Written] = []
+        self.threads: list[NaiveThread] = []
+        self.start()
+
+    def start(self, *_: int) -> None:
+        thread = NaiveThread(self.conversations.start_thread().id)
+        self.threads.append(thread)
+        self._record(thread)
+
+    def say(self, which: int, *_: int) -> None:
+        thread = self._thread(which)
+        self._real(thread).append(HELLO)
+        self._record(thread)
+
+    def rewind(self, which: int, to: int, _: int) -> None:
+        thread = self._thread(which)
+        self._real(thread).rewind(1 + to % thread.version)
+        self._record(thread)
+
+    def fork(self, which: int, at: int, how: int) -> None:
+        parent = self._thread(which)
+        cut = 1 + at % parent.version if at % 2 else parent.version
+        memory: Any = (None, "as-of", None, "live", "as-of")[how % 5]
+        made = self._real(parent).fork(at=cut, memory=memory)
+        thread = NaiveThread(made.id, parent.owner(cut), cut, memory, cut)
+        self.threads.append(thread)
+        self._record(thread)
+
+    def remember(self, which: int, at: int, alone: int) -> None:
+        thread, scope = self._writer(which, alone)
+        source = self._source(thread, at)
+        fact = remember(scope, str(len(self.written)), source)
+        self._wrote(fact.version, fact.id, None, thread, source)
+
+    def supersede(self, which: int, fact: int, alone: int) -> None:
+        thread, scope = self._writer(which, alone)
+        live = run(recalling.facts(scope))
+        if live:
+            old = live[fact % len(live)]
+            new = supersede(scope, old, str(len(self.written)))
+            self._wrote(new.version, new.id, old.id, thread, None)
+
+    def retract(self, which: int, fact: int, alone: int) -> None:
+        thread, scope = self._writer(which, alone)
+        live = run(recalling.facts(scope))
+        if live:
+            old = live[fact % len(live)]
+            run(remembering.retract(scope, old, None, Asked()))
+            self._wrote(self.written[-1].version + 1, None, old.id, thread, None)
+
+    def compare(self, number: int) -> None:
+        """Every thread reads what the model says, at the newest version and at another one."""
+        last = self.written[-1].version if self.written else 0
+        for thread in (None, *self.threads):
+            scope = seen_from(self.conversations, None if thread is None else self._real(thread))
+            assert [fact.id for fact in run(recalling.facts(scope))] == known(self.written, thread, last)
+            if last:
+                at = 1 + number % last
+                assert [fact.id for fact in run(recalling.facts(scope, at=at))] == known(self.written, thread, at)
+
+    def _thread(self, which: int) -> NaiveThread:
+        return self.threads[-1 - which % min(len(self.threads), 4)]
+
+    def _real(self, thread: NaiveThread) -> Thread:
+        return self.conversations.thread(thread.id)
+
+    def _writer(self, which: int, alone: int) -> tuple[NaiveThread | None, Scope]:
+        thread = None if alone % 5 == 0 else self._thread(which)
+        return thread, seen_from(self.conversations, None if thread is None else self._real(thread))
+
+    def _source(self, thread: NaiveThread | None, at: int) -> Provenance | None:
+        """By default it is the newest version; else one of the thread's lineage, as a message of its history is."""
+        return None if thread is None or at % 2 else Provenance(thread=thread.id, version=1 + at % thread.version)
+
+    def _record(self, thread: NaiveThread) -> None:
+        thread.version += 1
+        self.clock += 1
+        thread.recorded[thread.version] = self.clock
+
+    def _wrote(
+        self, version: int, new: str | None, ended: str | None, thread: NaiveThread | None, source: Provenance | None
+    ) -> None:
+        self.clock += 1
+        learned = None if thread is None else (thread, thread.version if source is None else source.version)
+        self.written.append(Written(self.clock, version, new, ended, learned))
+
+
+_numbers = st.integers(0, 30)
+_steps = st.sampled_from(
+    ["start", "say", "say", "rewind", "fork", "fork", "remember", "remember", "supersede", "retract"]
+)
+
+
+def test_random_histories_are_read_as_a_naive_model_reads_them(scale: float) -> None:
+    @settings(max_examples=math.ceil(HISTORIES * scale))
+    @given(st.lists(st.tuples(_steps, _numbers, _numbers, _numbers), min_size=15, max_size=40), _numbers)
+    def check(steps: list[tuple[str, int, int, int]], number: int) -> None:
+        with Conversations.open("memory:", now=lambda: 1_700_000_000_000_000) as conversations:
+            history = History(conversations)
+            for step, *numbers in steps:
+                getattr(history, step)(*numbers)
+            history.compare(number)
+
+    check()

@@ -1,0 +1,166 @@
+"""Whatever is written to scopes, by whatever tenant, user or agent: nobody is told of a fact of another scope."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew import Conversations, Engine, MemoryScope
+from clew.agents.tools import ToolContext, call_tool
+from clew.domain.memory.errors import ScopeError, UnknownFactError
+from clew.domain.memory.facts import Fact, Why
+from clew.infrastructure.hashing_embedder import HashingEmbedder
+
+CAMPAIGN = 80
+"""Made stores of a full campaign."""
+
+TENANTS = ("a", "b", "a/memory", "%61")
+NAMES = ("user/1", "user/11", "user", "user%2F1", "USER/1", "agent/1", "a/memory/user", "é", "e\u0301", "*", "_", "a")
+WORD = re.compile(r"w[0-9]+x")
+
+Place = tuple[str, str]
+"""A tenant and a scope."""
+
+_places = st.tuples(st.sampled_from(TENANTS), st.sampled_from(NAMES))
+_writes = st.tuples(
+    st.sampled_from(["remember", "remember", "supersede", "retract", "promote", "tool"]), _places, _places
+)
+
+
+class Model:
+    """Scopes of several tenants in one store. Each fact says a word of its own, and ``homes`` where it may be read."""
+
+    def __init__(self, engines: dict[str, Engine]) -> None:
+        self.engines = engines
+        self.homes: dict[str, set[Place]] = {}
+        self.facts: dict[str, tuple[Place, Fact]] = {}
+        self.calls = 0
+
+    async def scope(self, place: Place, *, embedder: HashingEmbedder | None = None) -> MemoryScope:
+        return await self.engines[place[0]].memory(place[1], embedder=embedder)
+
+    def say(self, place: Place) -> str:
+        word = f"w{len(self.homes)}x"
+        self.homes[word] = {place}
+        return f"the secret {word}"
+
+    async def write(self, what: str, place: Place, other: Place) -> None:
+        scope = await self.scope(place)
+        live = await scope.facts()
+        if what == "tool":
+            await self.tool(scope, "store_memory", {"text": self.say(place), "key": "units"})
+        elif what == "remember" or not live:
+            await scope.remember(self.say(place))
+        elif what == "supersede":
+            await scope.supersede(live[0], self.say(place))
+        elif what == "retract":
+            await scope.retract(live[-1])
+        else:
+            await self.promote(live[0], place, other)
+        self.facts |= {fact.id: (place, fact) for fact in await scope.facts(history=True)}
+
+    async def promote(self, fact: Fact, place: Place, other: Place) -> None:
+        scope, to = await self.scope(place), await self.scope(other)
+        if place[0] == other[0] and place != other:
+            await scope.promote(fact, to=to)
+            self.homes[WORD.search(fact.text)[0]].add(other)  # type: ignore[index]  # each fact has a word
+            return
+        with pytest.raises(ScopeError):
+            await scope.promote(fact, to=to)
+
+    async def tool(self, scope: MemoryScope, name: str, arguments: dict[str, Any]) -> Any:
+        [tool] = [each for each in scope.tools() if each.name == name]
+        self.calls += 1
+        context = ToolContext(None, None, None, "run-1", "c1", f"call-{self.calls}")
+        return (await call_tool(tool, json.dumps(arguments), context)).result
+
+    async def check(self, place: Place) -> None:
+        """Everything that a scope tells is its own, and what is another's is not known to it."""
+        scope = await self.scope(place)
+        meant = await self.scope(place, embedder=HashingEmbedder(16))
+        told: list[Any] = [await scope.facts(), await scope.facts(history=True)]
+        for each in (scope, meant):
+            told += [await each.search("the secret", top=99), await each.search(" ".join(self.homes) or "x", top=99)]
+        told += [await self.tool(scope, "retrieve_memories", {"query": "secret", "top": 50})]
+        told += [await self.tool(scope, "retrieve_memories", {"top": 50})]
+        own = [fact.id for fact in told[1]]
+        for home, fact in self.facts.values():
+            assert (home == place) is (fact.id in own)
+            if home == place:
+                told.append(flat(await scope.why(fact)))
+                assert await scope.used_by(fact) == []
+        foreign = [fact for home, fact in self.facts.values() if home != place]
+        for fact in foreign[:2] + foreign[-1:]:
+            await self.refuse(scope, fact)
+        for word in WORD.findall(repr(told)):
+            assert place in self.homes[word]
+
+    async def refuse(self, scope: MemoryScope, fact: Fact) -> None:
+        """A fact of another scope is not known, by whatever name."""
+        forms: list[Fact | str] = [fact, fact.id, fact._replace(scope=scope.name)]
+        asked = forms[len(self.homes) % 3]
+        for ask in (scope.why(asked), scope.used_by(asked), scope.supersede(asked, "x"), scope.retract(asked)):
+            with pytest.raises(UnknownFactError):
+                await ask
+        assert "UnknownFactError" in await self.tool(scope, "update_memory", {"id": fact.id, "text": "x"})
+        assert await self.tool(scope, "clear_memories", {"ids": [fact.id]}) == {"cleared": 0, "unknown": [fact.id]}
+
+
+def flat(why: Why) -> list[Fact]:
+    """The fact and those that it was promoted from, which a promotion has shown to this scope."""
+    return [why.fact, *([] if why.promoted_from is None else flat(why.promoted_from))]
+
+
+async def _check(writes: Iterable[tuple[str, Place, Place]]) -> None:
+    async with Engine.open("memory:", tenant=TENANTS[0]) as first:
+        # One store for all: a store in memory is of one service, so the others look at the same log.
+        engines = {TENANTS[0]: first}
+        for tenant in TENANTS[1:]:
+            engines[tenant] = of_tenant(first, tenant)
+        model = Model(engines)
+        places: dict[Place, None] = {}
+        for what, place, other in writes:
+            await model.write(what, place, other)
+            places |= {place: None, other: None}
+        for place in places:
+            await model.check(place)
+        for tenant, engine in engines.items():
+            listed = {(tenant, each.name) async for each in engine.scopes()}
+            assert listed == {home for homes in model.homes.values() for home in homes if home[0] == tenant}
+
+
+def of_tenant(engine: Engine, tenant: str) -> Engine:
+    """The same store, for another tenant."""
+    return Engine(replace(engine._core, tenant=tenant))
+
+
+def test_nobody_is_told_of_a_fact_of_another_scope(scale: float) -> None:
+    @settings(max_examples=math.ceil(CAMPAIGN * scale))
+    @given(st.lists(_writes, min_size=3, max_size=10))
+    def check(writes: list[tuple[str, Place, Place]]) -> None:
+        asyncio.run(_check(writes))
+
+    check()
+
+
+def test_tenants_of_one_file_do_not_see_each_others_scopes(file_url: str) -> None:
+    with Conversations.open(file_url, tenant="a") as a, Conversations.open(file_url, tenant="b") as b:
+        mine = a.memory("user/42").remember("Likes tea")
+        theirs = b.memory("user/42").remember("Likes jam")
+        assert (a.memory("user/42").facts(), b.memory("user/42").facts()) == ([mine], [theirs])
+        assert [found.fact for found in b.memory("user/42").search("likes tea jam")] == [theirs]
+        with pytest.raises(UnknownFactError):
+            b.memory("user/42").why(mine)
+        with pytest.raises(ScopeError):
+            a.memory("user/42").promote(mine, to=b.memory("app"))
+        assert [[each.name for each in every.scopes()] for every in (a, b)] == [["user/42"], ["user/42"]]
+        assert list(b.export()) == []
