@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 import clew
 from clew import Conversations, Engine, errors, projections, testing
+from clew.awaited.threads import Thread as AwaitedThread
 from clew.domain import events
-from clew.engine_threads import Thread as AwaitedThread
 
 PAGE = Path(__file__).parent / "reference.md"
 WIDTH = 100
@@ -36,7 +36,7 @@ newest version; `at_message=` takes the number of a message, from 1. Times are U
 a `Role` is system, developer, user, assistant or tool, a `Status` active, suspended, ended or deleted, a `Snippet` a
 tuple of `Part`. An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
 `ToolFunction` a `Tool` or a function. An engine's `Thread` is a `LocalThread`, whose history Clew holds, or a
-`RemoteThread`; all three are in `clew.engine_threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
+`RemoteThread`; all three are in `clew.awaited.threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
 `Screen` a function from a fact to `Allow`, `Redact` or `Refuse`. What `Conversations.memory` gives has the same methods
 as a `MemoryScope`, not awaited.
 """

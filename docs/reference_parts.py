@@ -15,14 +15,18 @@ from clew import (
     ScriptedChatClient,
     Telemetry,
     ToolContext,
-    engine_memory,
-    memory_scopes,
     testing,
     tool,
 )
 from clew.agents import middleware, options, response, stream, tools
 from clew.agents.agent_threads import AgentThreads
 from clew.agents.approvals import Approval
+from clew.awaited import memory as awaited_memory
+from clew.awaited.documents import HasDocuments
+from clew.awaited.reading import ReadThread
+from clew.awaited.runs import AgentThread
+from clew.awaited.serializing import RestoresThreads, SerializedThread
+from clew.awaited.threads import RemoteThread
 from clew.domain import errors, events, history, messages, ports, projection, view
 from clew.domain.context import attached
 from clew.domain.context import errors as context_errors
@@ -40,15 +44,11 @@ from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
 from clew.domain.stores import errors as store_errors
 from clew.domain.views import searching, stepping, tree
-from clew.engine_document_stores import HasDocuments
-from clew.engine_reading import ReadThread
-from clew.engine_runs import AgentThread
-from clew.engine_serializing import RestoresThreads, SerializedThread
-from clew.engine_threads import RemoteThread
 from clew.service import accounting, auditing, read_models, reading, subscription
-from clew.service.recalling import ScopeSummary
+from clew.service.memory.recalling import ScopeSummary
 from clew.service.searching import Hit
-from clew.threads import Thread
+from clew.synchronous import memory as synchronous_memory
+from clew.synchronous.threads import Thread
 
 SHIPPED = (
     clew.UserFacts,
@@ -103,8 +103,8 @@ MIXINS = (
     ReadThread,
     RestoresThreads,
     SerializedThread,
-    engine_memory.HasMemory,
-    memory_scopes.HasMemory,
+    awaited_memory.HasMemory,
+    synchronous_memory.HasMemory,
 )
 """What is told of as a part of the classes that have it."""
 

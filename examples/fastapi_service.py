@@ -20,10 +20,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator, Field
 
 from clew import ClewError, Engine, Message, errors
+from clew.awaited.threads import Thread
 from clew.domain.control import Status
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Role
-from clew.engine_threads import Thread
 from clew.service.reading import ThreadSummary
 
 STATUS_CODES: dict[type[ClewError], int] = {

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from clew import Agent, ClewError, Engine, OpenAIChatClient, ScriptedChatClient, ThreadStore, errors, tool
 from clew.agents.response import AgentResponse
-from clew.engine_hosting import HostedThread
+from clew.hosting import HostedThread
 from clew.testing import call
 
 STATUS_CODES: dict[type[ClewError], int] = {

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from clew.agents.middleware import Middleware
     from clew.agents.telemetry import Telemetry
     from clew.agents.tools import ToolContext, tool
+    from clew.awaited.documents import DocumentStore
+    from clew.awaited.memory import MemoryScope
     from clew.conversations import Conversations
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
@@ -22,9 +24,7 @@ if TYPE_CHECKING:
     from clew.domain.reducing.trimming import TrimToolResults
     from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
     from clew.engine import Agent, Engine
-    from clew.engine_document_stores import DocumentStore
-    from clew.engine_hosting import ThreadStore
-    from clew.engine_memory import MemoryScope
+    from clew.hosting import ThreadStore
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm_embedder import LocalEmbedder
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
@@ -105,7 +105,7 @@ _HOMES = {
     "ConversationSummaries": "clew.memory.conversation_summaries",
     "Conversations": "clew.conversations",
     "Document": "clew.domain.memory.facts",
-    "DocumentStore": "clew.engine_document_stores",
+    "DocumentStore": "clew.awaited.documents",
     "Embedder": "clew.domain.memory.ports",
     "Engine": "clew.engine",
     "Fact": "clew.domain.memory.facts",
@@ -114,7 +114,7 @@ _HOMES = {
     "KeepLast": "clew.domain.reducing.limits",
     "LocalEmbedder": "clew.infrastructure.minilm_embedder",
     "Mem0Memory": "clew.memory.mem0_memory",
-    "MemoryScope": "clew.engine_memory",
+    "MemoryScope": "clew.awaited.memory",
     "MemoryTools": "clew.memory.memory_tools",
     "Message": "clew.domain.messages",
     "Middleware": "clew.agents.middleware",
@@ -138,7 +138,7 @@ _HOMES = {
     "Summarise": "clew.memory.summarise",
     "Telemetry": "clew.agents.telemetry",
     "TextRetrieval": "clew.memory.text_retrieval",
-    "ThreadStore": "clew.engine_hosting",
+    "ThreadStore": "clew.hosting",
     "TokenBudget": "clew.domain.reducing.limits",
     "ToolContext": "clew.agents.tools",
     "TrimToolResults": "clew.domain.reducing.trimming",

@@ -23,7 +23,6 @@ from clew.domain.runs.ports import OnExisting
 from clew.domain.views.tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
-from clew.memory_scopes import HasMemory
 from clew.service import (
     accounting,
     auditing,
@@ -49,7 +48,8 @@ from clew.service.read_models import ProjectionStatus
 from clew.service.reading import At, ThreadSummary
 from clew.service.searching import Hit
 from clew.service.subscription import Subscription
-from clew.threads import LocalThread, RemoteThread, thread_class
+from clew.synchronous.memory import HasMemory
+from clew.synchronous.threads import LocalThread, RemoteThread, thread_class
 
 T = TypeVar("T")
 

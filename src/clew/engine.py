@@ -13,6 +13,11 @@ from typing import BinaryIO, Self, TypeVar
 from clew.agents import default_engine
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.beginning import recorded
+from clew.awaited.documents import HasDocuments
+from clew.awaited.memory import HasMemory
+from clew.awaited.read_models import HasReadModels
+from clew.awaited.serializing import RestoresThreads
+from clew.awaited.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.context.attached import as_providers
 from clew.domain.context.provider import ContextProviders
 from clew.domain.control import Control, Status
@@ -24,12 +29,8 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.projection import Projection
 from clew.domain.views.tree import Branch
-from clew.engine_document_stores import HasDocuments
-from clew.engine_memory import HasMemory
-from clew.engine_serializing import RestoresThreads
-from clew.engine_threads import LocalThread, RemoteThread, thread_class
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
@@ -52,7 +53,6 @@ from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
 from clew.service.listing import Order
 from clew.service.paging import Pages
-from clew.service.read_models import ProjectionStatus
 from clew.service.reading import At, ThreadSummary
 from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.searching import Hit
@@ -64,7 +64,7 @@ T = TypeVar("T")
 default_engine.supply(lambda: Engine.open("memory:"))
 
 
-class Engine(HasDocuments, HasMemory, RestoresThreads[LocalThread | RemoteThread]):
+class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread | RemoteThread]):
     """All threads of one tenant in one store. Use it from the tasks of one event loop; close it when done."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
@@ -330,41 +330,6 @@ class Engine(HasDocuments, HasMemory, RestoresThreads[LocalThread | RemoteThread
         """
         operation = comparing.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return await drive(operation)
-
-    async def rows(self, projection: str, query: Query) -> list[RowValues]:
-        """Rows of a projection's table, with everything that was written before the call.
-
-        Of a table with a column ``tenant`` they are this tenant's, of any other everybody's. Raises
-        UnknownProjectionError or InvalidProjectionError.
-        """
-        return await drive(self._core.models.rows(projection, query, self._core.tenant))
-
-    async def wait(
-        self,
-        position: int | None = None,
-        *,
-        projection: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # as in Conversations
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Wait until a projection, or every one, has come to a position, by default the newest one at the call.
-
-        ``timeout`` is in seconds. ``progress`` is told the position reached and the one that is waited for. Raises
-        ProjectionBehindError or UnknownProjectionError.
-        """
-        await drive(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
-
-    async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Build a projection anew from the log, beside its tables, which are read until it is done.
-
-        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
-        ProjectionBehindError when other code is in the way.
-        """
-        await drive(self._core.models.rebuild(projection, progress))
-
-    async def projections(self) -> list[ProjectionStatus]:
-        """How far each projection has come, what state it is in, and the events that it went on without."""
-        return await drive(self._core.models.statuses())
 
     async def verify(self, thread_id: str | None = None) -> Verdict:
         """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""

@@ -16,10 +16,10 @@ from clew import (
     Engine,
     OpenAIResponsesClient,
 )
+from clew.awaited.threads import RemoteThread
 from clew.domain.events import ThreadDeleted
 from clew.domain.models.client import ServiceKind
 from clew.domain.runs.events import ServiceThreadBound
-from clew.engine_threads import RemoteThread
 
 TOLD = [
     ("user", "Tell me about a pirate."),

@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.domain.request_checks import check_chat, check_items
 
+from clew.awaited.threads import Thread
 from clew.domain.control import Control, advance
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
 from clew.domain.runs.asking import Request
 from clew.engine import Engine
-from clew.engine_threads import Thread
 
 Told = tuple[str, str]
 """A message in short: its role, and its words or what its results say."""

@@ -14,6 +14,7 @@ from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.agents import stream
 from clew.agents.approvals import Approval
 from clew.agents.response import AgentResponse
+from clew.awaited.threads import Thread
 from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
 from clew.domain.messages import FunctionCall
 from clew.domain.runs.errors import (
@@ -23,7 +24,6 @@ from clew.domain.runs.errors import (
     RunInProgressError,
 )
 from clew.domain.runs.events import ApprovalGiven, RunAbandoned
-from clew.engine_threads import Thread
 from clew.infrastructure.scripted_client import Line, call
 
 pytestmark = pytest.mark.anyio

@@ -15,10 +15,10 @@ from tests.agents.turns import PATIENCE, Child, Gate, Wire, check_runs, requests
 from clew import Engine
 from clew.agents import beginning
 from clew.agents.beginning import OnConflict
+from clew.awaited.threads import LocalThread
 from clew.domain.errors import ConflictError
 from clew.domain.ports import Lease
 from clew.domain.runs.errors import RunInProgressError
-from clew.engine_threads import LocalThread
 from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio

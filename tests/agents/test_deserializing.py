@@ -15,6 +15,7 @@ from tests.agents.turns import Child, Wire
 from tests.servers.aimock_server import Aimock
 
 from clew import Agent, Engine, OpenAIChatClient, ScriptedChatClient, tool
+from clew.awaited.threads import Thread
 from clew.domain.context.provider import Context, ContextProvider, ProviderContext
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
@@ -22,7 +23,6 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.models.requests import request_bytes
 from clew.domain.runs.errors import MissingProviderWarning
-from clew.engine_threads import Thread
 from clew.errors import (
     AgentChangedError,
     AgentChangedWarning,

@@ -23,10 +23,10 @@ from tests.agents.turns import (
 )
 
 from clew import Agent, Engine, ScriptedChatClient, tool
+from clew.awaited.threads import LocalThread
 from clew.domain.errors import UnknownCheckpointError, UnknownVersionError
 from clew.domain.ports import Submitted, Write
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.engine_threads import LocalThread
 from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.scripted_client import call
 

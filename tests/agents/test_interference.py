@@ -24,6 +24,7 @@ from tests.agents.turns import (
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.agents import arriving
 from clew.agents.response import AgentResponse
+from clew.awaited.threads import LocalThread, Thread
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
 from clew.domain.history import History
 from clew.domain.json_values import JsonObject
@@ -31,7 +32,6 @@ from clew.domain.ports import Lease
 from clew.domain.runs.errors import NoOpenRunError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import AnswerInterrupted, RunAbandoned
 from clew.domain.runs.ports import LEASE_SECONDS
-from clew.engine_threads import LocalThread, Thread
 from clew.infrastructure.scripted_client import Line, call
 from clew.service.run_log import ThreadRuns
 

@@ -20,13 +20,13 @@ from tests.agents.run_checks import check_body, check_requests, check_store, eve
 from clew.agents.response import AgentResponse
 from clew.agents.tool_calls import OUTCOME_UNKNOWN
 from clew.agents.tools import ToolContext, tool
+from clew.awaited.threads import Thread
 from clew.domain.events import MessageAppended
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.runs.errors import ApprovalNotPendingError, NoOpenRunError, RunInProgressError
 from clew.domain.runs.events import ToolFinished, ToolStarted
 from clew.engine import Agent, Engine
-from clew.engine_threads import Thread
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call
 

@@ -13,6 +13,7 @@ from tests.agents.test_corpus_runs import sent_turns
 from tests.domain.reducing.test_composing import Gives
 
 from clew.agents.tools import tool
+from clew.awaited.threads import LocalThread
 from clew.domain.formats.importing import read_conversation
 from clew.domain.messages import Message
 from clew.domain.reducing.errors import ReducerError
@@ -21,7 +22,6 @@ from clew.domain.reducing.reducer import Reducer, Reducible, Reduction, Trigger
 from clew.domain.reducing.trimming import TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.engine import Agent, Engine
-from clew.engine_threads import LocalThread
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
 from clew.memory.summarise import TITLE, Summarise
 

@@ -30,12 +30,11 @@ from clew import (
     OpenAIChatClient,
     OpenAIResponsesClient,
     ScriptedChatClient,
-    threads,
     tool,
 )
+from clew.awaited.threads import RemoteThread
 from clew.domain.models.client import ServiceKind, ServiceReference
 from clew.domain.runs.events import ServiceThreadBound
-from clew.engine_threads import RemoteThread
 from clew.errors import (
     AgentConfigurationError,
     ModelRequestError,
@@ -44,6 +43,7 @@ from clew.errors import (
     ServiceDeletionError,
     UnsupportedThreadError,
 )
+from clew.synchronous import threads
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.agents.run_rules import check_runs
 
 from clew.agents.approvals import Approval
+from clew.awaited.threads import Thread
 from clew.domain.messages import Message
 from clew.domain.runs.asking import body_digest
 from clew.domain.runs.errors import (
@@ -34,7 +35,6 @@ from clew.domain.runs.errors import (
 )
 from clew.domain.runs.events import ModelCalled
 from clew.engine import Agent, Engine
-from clew.engine_threads import Thread
 from clew.service.remembered import Remembered
 from clew.service.run_log import ThreadRuns
 

@@ -11,9 +11,9 @@ from clew import Agent, Engine, Middleware, ScriptedChatClient, tool
 from clew.agents.middleware import Proceed, RunContext
 from clew.agents.response import AgentResponse, AgentUpdate
 from clew.agents.stream import AgentStream
+from clew.awaited.threads import LocalThread, RemoteThread, Thread
 from clew.domain.history import History
 from clew.domain.runs.events import RunStarted
-from clew.engine_threads import LocalThread, RemoteThread, Thread
 from clew.errors import NoOpenRunError
 from clew.testing import call
 

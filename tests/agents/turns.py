@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from clew import Agent, Engine, ScriptedChatClient, tool
+from clew.awaited.threads import Thread
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.json_values import JsonObject
-from clew.engine_threads import Thread
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import Line, call
 

@@ -19,7 +19,7 @@ from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.cli.headings import HEADINGS, OTHERS, under_headings
 from clew.domain.memory.events import FactRemembered, MemoryEvent, ScopeOpened, Statement
 from clew.domain.memory.scope import ScopeFold
-from clew.service.memory_streams import commit
+from clew.service.memory.streams import commit
 from clew.service.operations import run
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from clew.domain.memory.events import DocumentAdded, MemoryEvent, Provenance, Sc
 from clew.domain.memory.facts import Fact, Why
 from clew.domain.memory.scope import ScopeFold
 from clew.domain.runs.events import RunCompleted
-from clew.service.memory_streams import commit
+from clew.service.memory.streams import commit
 from clew.service.operations import run
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.service.settable_clock import SettableClock
 
+from clew.awaited.threads import LocalThread
 from clew.domain.control import Control
 from clew.domain.errors import (
     CheckpointExistsError,
@@ -25,7 +26,6 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.engine_threads import LocalThread
 from clew.service.remembered import CACHED_THREADS
 
 HELLO = Message.user("Hello.")

@@ -15,11 +15,11 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.messages import Message
-from clew.service import recalling, remembering
+from clew.service.memory import recalling, remembering
+from clew.service.memory.remembering import Asked
+from clew.service.memory.scopes import Learner, Scope
 from clew.service.operations import run
-from clew.service.remembering import Asked
-from clew.service.scopes import Learner, Scope
-from clew.threads import Thread
+from clew.synchronous.threads import Thread
 
 HELLO = Message.user("Hello")
 NAME = "user/42"

@@ -14,9 +14,9 @@ from clew.domain.formats.moving import check_stream
 from clew.domain.memory.events import Provenance
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
-from clew.service import recalling
+from clew.service.memory import recalling
+from clew.service.memory.scopes import Learner, Scope
 from clew.service.operations import run
-from clew.service.scopes import Learner, Scope
 
 
 def fill(conversations: Conversations) -> str:

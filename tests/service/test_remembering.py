@@ -28,9 +28,9 @@ from clew.domain.memory.scope import ScopeFold
 from clew.domain.messages import Message
 from clew.domain.ports import Shred, Write
 from clew.domain.runs.events import Failure, RunFailed
-from clew.memory_scopes import MemoryScope
-from clew.service.memory_streams import commit
+from clew.service.memory.streams import commit
 from clew.service.operations import run
+from clew.synchronous.memory import MemoryScope
 
 NOON = datetime(2023, 11, 14, 12, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from tests.service.embedders import CountingEmbedder
 from clew.domain.memory.errors import EmbeddingError
 from clew.domain.memory.ranking import Ranking
 from clew.infrastructure.memory_vectors import MemoryVectors
-from clew.service.retrieval import Meaning, Searchable, Texts
+from clew.service.memory.retrieval import Meaning, Searchable, Texts
 
 HELD = {1: "the lost parcel", 2: "a lost letter", 3: "bananas are yellow", 4: "the parcel was found"}
 

@@ -17,7 +17,7 @@ from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.names import parse_stream_name
-from clew.threads import Thread
+from clew.synchronous.threads import Thread
 
 STEPS = 100_000
 STEPS_AN_EXAMPLE = 200

@@ -23,10 +23,11 @@ from clew.domain.runs.errors import UnsupportedThreadError
 if TYPE_CHECKING:
     import asyncio
 
-    from clew import engine_threads, threads
     from clew.agents.response import AgentResponse
+    from clew.awaited import threads as awaited_threads
     from clew.conversations import Conversations
     from clew.engine import Agent, Engine
+    from clew.synchronous import threads
 
 
 class Chat:
@@ -57,7 +58,7 @@ class Chat:
         self._runner = runner
         self._interactive = interactive
         self._began_here = False
-        self._thread: engine_threads.Thread
+        self._thread: awaited_threads.Thread
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +177,7 @@ class Chat:
         yield "Decide in Python: thread.approvals(), agent.continue_run(thread). Or give the run up: /rewind, /fork."
 
 
-def _cost(response: AgentResponse[engine_threads.Thread], seconds: float) -> str:
+def _cost(response: AgentResponse[awaited_threads.Thread], seconds: float) -> str:
     usage = response.usage
     counted = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out · " if usage.output_tokens else ""
     return f"{counted}{seconds:.1f} s"

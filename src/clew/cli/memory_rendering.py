@@ -14,7 +14,7 @@ from clew.cli.words import counted, joined
 
 if TYPE_CHECKING:
     from clew.domain.memory.facts import Fact, FactStatus, Use, Why
-    from clew.service.recalling import ScopeSummary
+    from clew.service.memory.recalling import ScopeSummary
 
 STATUS_STYLES: dict[FactStatus, str] = {"live": "", "superseded": "dim strike", "retracted": "dim strike"}
 

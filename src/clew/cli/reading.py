@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.history import History
     from clew.domain.runs.summaries import RunSummary
-    from clew.threads import Thread
+    from clew.synchronous.threads import Thread
 
 KEPT = 16
 """Events that are kept because others may name them."""

@@ -11,7 +11,7 @@ from clew.infrastructure import forking
 if TYPE_CHECKING:
     from clew.domain.control import Control
     from clew.domain.history import HistoryBuilder
-    from clew.service.memory_streams import Kept
+    from clew.service.memory.streams import Kept
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
+from clew.awaited.threads import LocalThread, RemoteThread
 from clew.domain.context.errors import ProviderContractError
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded
 from clew.domain.context.provider import ContextProvider
@@ -19,7 +20,6 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.errors import ContextProviderError, ModelRequestError
 from clew.engine import Agent, Engine
-from clew.engine_threads import LocalThread, RemoteThread
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call
 from clew.testing.provider_shape import check_shape
 

@@ -8,7 +8,7 @@ from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.awaiting import drive
 from clew.service.core import Core
-from clew.service.documents import View, open_view, remove, search, upsert
+from clew.service.memory.documents import View, open_view, remove, search, upsert
 
 
 class DocumentStore:

@@ -14,9 +14,9 @@ from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
 from clew.service.core import Core
 from clew.service.core import load as load_thread
-from clew.service.memory_streams import load
+from clew.service.memory.scopes import Scope, known
+from clew.service.memory.streams import load
 from clew.service.operations import Operation, read
-from clew.service.scopes import Scope, known
 
 MEMORY = "memory"
 """The projection that knows which facts were passed on."""

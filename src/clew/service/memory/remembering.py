@@ -19,9 +19,9 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import MemoryIntent, Point, Remember, Retract, ScopeFold, Supersede, check_fact, decide
 from clew.domain.names import check_id
 from clew.service.core import load as load_thread
-from clew.service.memory_streams import commit, key_of
+from clew.service.memory.scopes import Scope, as_read, fact_id, known, moment, opened
+from clew.service.memory.streams import commit, key_of
 from clew.service.operations import Operation, read
-from clew.service.scopes import Scope, as_read, fact_id, known, moment, opened
 
 
 class Asked(NamedTuple):

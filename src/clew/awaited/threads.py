@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Self, TypeVar, overload
 
 from clew.agents.service_threads import delete_at_service, service_threads
+from clew.awaited.reading import ReadThread
+from clew.awaited.runs import AgentThread
 from clew.domain.context.events import Hook
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Checkpoint, Delete, End, Intent, Resume, Suspend
@@ -19,8 +21,6 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.runs.errors import ServiceDeletionError
 from clew.domain.runs.reconciling import reconciled
-from clew.engine_reading import ReadThread
-from clew.engine_runs import AgentThread
 from clew.service import remote, writing
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core

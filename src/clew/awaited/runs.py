@@ -13,6 +13,7 @@ from clew.agents.inputs import Input, inputs
 from clew.agents.options import ContinueOptions, RunOptions
 from clew.agents.response import AgentResponse
 from clew.agents.stream import AgentStream
+from clew.awaited.serializing import SerializedThread
 from clew.domain.context.attached import ThreadProviders
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context
@@ -20,12 +21,11 @@ from clew.domain.decisions import Intent
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.engine_serializing import SerializedThread
 from clew.service.awaiting import drive
 from clew.service.core import Core
+from clew.service.memory.scopes import version_read
 from clew.service.reading import At
 from clew.service.run_log import Beginning, ThreadRuns, branch_of
-from clew.service.scopes import version_read
 
 
 class AgentThread(SerializedThread, ABC):
@@ -96,7 +96,7 @@ class AgentThread(SerializedThread, ABC):
 
     def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str) -> MemoryPort:
         """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
-        from clew.engine_memory import MemoryScope
+        from clew.awaited.memory import MemoryScope
 
         return MemoryScope.of_thread(self._core, name, thread_id=self.id, run_id=run_id, actor=actor, provider=provider)
 

@@ -6,12 +6,12 @@ import hashlib
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from clew.awaited.threads import LocalThread, RemoteThread
 from clew.domain.decisions import Start
 from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatusError, UnknownThreadError
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import MAX_LENGTH
 from clew.engine import Agent, Engine
-from clew.engine_threads import LocalThread, RemoteThread
 from clew.service import writing
 from clew.service.awaiting import drive
 

@@ -11,12 +11,12 @@ from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import MemoryAt, Screen
-from clew.service import provenance, recalling, remembering, scopes
 from clew.service.core import Core
+from clew.service.memory import provenance, recalling, remembering, scopes
+from clew.service.memory.recalling import ScopeSummary
+from clew.service.memory.remembering import Asked
+from clew.service.memory.scopes import Scope
 from clew.service.operations import run
-from clew.service.recalling import ScopeSummary
-from clew.service.remembering import Asked
-from clew.service.scopes import Scope
 
 
 class MemoryScope:

@@ -17,7 +17,7 @@ from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog
 from clew.service.core import Core
 from clew.service.core import load as load_thread
-from clew.service.memory_streams import check_scope_name, load, stream_of
+from clew.service.memory.streams import check_scope_name, load, stream_of
 from clew.service.operations import Operation, read
 
 

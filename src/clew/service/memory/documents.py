@@ -26,10 +26,10 @@ from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.awaiting import drive
 from clew.service.core import Core
-from clew.service.memory_streams import PAGE, Kept, check_scope_name, commit, look, stream_of
+from clew.service.memory.retrieval import Meaning, Searchable, Texts
+from clew.service.memory.streams import PAGE, Kept, check_scope_name, commit, look, stream_of
 from clew.service.operations import Operation, read
 from clew.service.remembered import Recent
-from clew.service.retrieval import Meaning, Searchable, Texts
 
 SEARCHED = 64
 SEARCHED_PASSAGES = 1_000_000

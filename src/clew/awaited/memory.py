@@ -13,14 +13,14 @@ from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import Embedder, MemoryAt, Screen
-from clew.service import provenance, recalling, remembering, scopes
 from clew.service.awaiting import drive
 from clew.service.core import Core
-from clew.service.memory_tools import memory_tools
-from clew.service.recalling import ScopeSummary
-from clew.service.remembering import Asked
-from clew.service.retrieval import Meaning, Searchable
-from clew.service.scopes import Learner, Scope
+from clew.service.memory import provenance, recalling, remembering, scopes
+from clew.service.memory.recalling import ScopeSummary
+from clew.service.memory.remembering import Asked
+from clew.service.memory.retrieval import Meaning, Searchable
+from clew.service.memory.scopes import Learner, Scope
+from clew.service.memory.tools import memory_tools
 
 
 class MemoryScope:

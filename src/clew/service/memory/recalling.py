@@ -13,11 +13,11 @@ from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.service.core import Core
-from clew.service.memory_streams import Kept, load, look, prefix_of, stream_of
+from clew.service.memory.retrieval import Searchable, Texts
+from clew.service.memory.scopes import Scope, as_read, check_kind, moment, opened
+from clew.service.memory.streams import Kept, load, look, prefix_of, stream_of
 from clew.service.operations import Operation, read
 from clew.service.paging import Page, Pages
-from clew.service.retrieval import Searchable, Texts
-from clew.service.scopes import Scope, as_read, check_kind, moment, opened
 
 
 class ScopeSummary(NamedTuple):
