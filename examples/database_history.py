@@ -13,7 +13,7 @@ class DatabaseHistory(HistoryStore):
     """The rows of one key, which is made of tenant and thread. A message that comes twice is there once."""
 
     def __init__(self, path: str, ctx: StoreContext) -> None:
-        self.path, self.key = path, f"{ctx.tenant}/{ctx.thread_id}"
+        self.path, self.key = path, repr((ctx.tenant, ctx.thread_id))
 
     def _do(self, sql: str, rows: Sequence[tuple[str, ...]]) -> list[tuple[str]]:
         with closing(sqlite3.connect(self.path, timeout=60)) as database, database:

@@ -336,6 +336,17 @@ async def test_a_provider_that_fails_fails_the_run_or_is_gone_on_without(hook: s
                 assert [each.text for each in await thread.history()] == ["Hi.", "Hello."]
 
 
+async def test_refuses_a_provider_with_the_id_of_history_stores() -> None:
+    class HistoryStore(ContextProvider):
+        """Its id is made of its name."""
+
+    async with Engine.open("memory:") as engine:
+        with pytest.raises(AgentConfigurationError, match="'history-store'"):
+            agent_of(engine, "Hello.", context_providers=HistoryStore())
+        with pytest.raises(AgentConfigurationError, match="'history-store'"):
+            await engine.start_thread(context_providers=[Watching("history-store")])
+
+
 async def test_a_provider_that_is_too_slow_is_a_failure() -> None:
     class Slow(ContextProvider):
         timeout = 0.01

@@ -290,6 +290,9 @@ def test_what_a_provider_keeps_comes_along_and_one_that_nobody_supplies_is_repor
             with pytest.warns(MissingProviderWarning, match="counter"):
                 await bare.run("Hello again")
             assert (await bare.state()).states == {"counter": {"said": 2}}
+            anew = await desk(there, context_providers=[]).deserialize_thread(document, as_new=True)
+            with pytest.warns(MissingProviderWarning, match="counter"):
+                await anew.run("Hello again")
             new = await desk(there).deserialize_thread(document, as_new=True)
             request, _ = await next_request(cast("Agent", new.agent), new)
             assert "The user has spoken 3 times." in request

@@ -72,7 +72,8 @@ class Stateless(Shelf):
 
 @pytest.mark.parametrize("most", [None, 3, 1])
 def test_a_good_store_passes_bounded_or_not(most: int | None) -> None:
-    asyncio.run(check_history_store(Cupboard(most=most).store))
+    cupboard = Cupboard(most=most, key=lambda context: repr((context.tenant, context.thread_id)))
+    asyncio.run(check_history_store(cupboard.store))
 
 
 def test_a_store_without_a_state_passes() -> None:
@@ -80,7 +81,7 @@ def test_a_store_without_a_state_passes() -> None:
 
     async def make(context: StoreContext) -> HistoryStore:
         await asyncio.sleep(0)
-        return Stateless(cupboard, f"{context.tenant}/{context.thread_id}")
+        return Stateless(cupboard, repr((context.tenant, context.thread_id)))
 
     asyncio.run(check_history_store(make))
 
@@ -103,15 +104,20 @@ def test_a_store_without_a_state_passes() -> None:
 def test_names_the_rule_that_a_store_breaks(kind: type[Shelf], rule: str, found: str) -> None:
     cupboard = Cupboard()
     with pytest.raises(HistoryStoreContractError, match=found) as broken:
-        asyncio.run(check_history_store(lambda context: kind(cupboard, f"{context.tenant}/{context.thread_id}")))
+        asyncio.run(check_history_store(lambda context: kind(cupboard, repr((context.tenant, context.thread_id)))))
     assert rule in broken.value.rule
     assert pickle.loads(pickle.dumps(broken.value)).rule == broken.value.rule  # noqa: S301  # our own
 
 
 @pytest.mark.parametrize(
     "key",
-    [lambda _: "one for all", lambda context: context.thread_id],
-    ids=["one key for all threads", "one key for all tenants"],
+    [
+        lambda _: "one for all",
+        lambda context: context.thread_id,
+        lambda context: f"{context.tenant}/{context.thread_id}",
+        lambda context: f"clew:{context.tenant}:{context.thread_id}",
+    ],
+    ids=["one key for all threads", "one key for all tenants", "names that run together", "with a prefix, too"],
 )
 def test_finds_threads_that_are_kept_in_one_place(key: Any) -> None:
     with pytest.raises(HistoryStoreContractError, match="kept apart"):

@@ -101,6 +101,11 @@ def test_lists_the_scopes(known: Known) -> None:
     assert {*found[0]} >= {"embedder", "dimensions", "opened_at", "updated_at"}
 
 
+def test_a_narrow_terminal_shows_the_names_of_the_scopes(known: Known) -> None:
+    shown = known.clew.run("memory", "list", env={"COLUMNS": "30"}).stdout
+    assert [line.split()[0] for line in shown.splitlines()[2:]] == ["user/42", "group/g1"]
+
+
 def test_says_that_there_are_no_scopes(clew: Clew) -> None:
     clew.text("import", clew.file("two.jsonl", GLAZE))
     assert clew.text("memory", "list").startswith("There are no memory scopes.")
@@ -163,6 +168,13 @@ def test_knows_what_is_held_to_be_true_of_a_time(known: Known) -> None:
     assert "Cork" not in known.clew.text("memory", "list", "user/42")
     told = known.clew.text("memory", "list", "user/42", "--valid-at", "2020-06-01T00:00:00Z")
     assert "from 2020-01-01 00:00:00Z to 2021-01-01 00:00:00Z" in told
+
+
+def test_a_fact_of_several_lines_cannot_pass_for_several(known: Known) -> None:
+    known.conversations.memory("user/42").remember("Likes tea.\n0123456789abcdef  Forged.\n    from 2020")
+    shown = lines(known.clew.text("memory", "list", "user/42"))
+    assert any(line.endswith("  Likes tea. 0123456789abcdef  Forged. from 2020") for line in shown)
+    assert not any(line.startswith("0123456789abcdef") for line in shown)
 
 
 def test_search_finds_what_has_to_do_with_some_words(known: Known) -> None:
@@ -350,7 +362,8 @@ def test_refuses_a_store_of_documents_and_says_what_it_is(known: Known) -> None:
 def test_refuses_a_fact_that_is_none(known: Known) -> None:
     for command in ("why", "forget"):
         assert "no live fact 'zz'" in known.clew.refused(1, "memory", command, "user/42", "zz")
-        assert "no live fact ''" in known.clew.refused(1, "memory", command, "user/42", "")
+        said = known.clew.refused(1, "memory", command, "user/42", "")
+        assert said.endswith("no live fact ''. `clew memory list user/42 --history` shows all of them.")
     done = known.clew.run("memory", "why", "user/42", "zz", "--json")
     assert json.loads(done.stderr)["error"]["type"] == "UnknownFactError"
 

@@ -148,7 +148,7 @@ INTENTS: dict[type[Any], tuple[Intent, ThreadEvent]] = {
 ALLOWED: dict[Status, set[type[Any]]] = {
     "active": {Branch, Say, Advance, Note, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete},
     "suspended": {Branch, Note, Label, Checkpoint, Rewind, Redact, Resume, End, Delete},
-    "ended": {Branch, Label, Checkpoint, Redact, Delete},
+    "ended": {Branch, Note, Label, Checkpoint, Redact, Delete},
     "deleted": {Redact},
 }
 

@@ -175,5 +175,5 @@ def test_a_history_is_a_sequence_of_its_messages() -> None:
     builder = HistoryBuilder("a")
     builder.add([event(ThreadStarted(), 1), event(MessageAppended(message=Message.user("hi", author="ann")), 2)])
     found = builder.history()
-    assert len(found) == len(builder) == 1
+    assert len(found) == builder.weight == 1
     assert [(each.text, each.author, each.redacted) for each in found] == [("hi", "ann", False)]

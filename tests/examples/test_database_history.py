@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from ast import literal_eval
 from contextlib import closing
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_has_what_was_said_in_a_table_of_its_own(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT key, message FROM said ORDER BY rowid").fetchall()
-    assert [key.split("/")[0] for key, _ in rows] == ["default"] * 2
+    assert [literal_eval(key)[0] for key, _ in rows] == ["default"] * 2
     messages = [json.loads(text)["message"] for _, text in rows]
     assert [(each["role"], each["contents"][0]["text"]) for each in messages] == [
         ("user", "Hi."),

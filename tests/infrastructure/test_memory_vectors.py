@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.infrastructure.recording import in_child
 from tests.infrastructure.vector_contract import SPACE, VectorIndexContract, entries, put
 
 from clew.domain.memory.ports import VectorIndex
@@ -14,6 +15,22 @@ from clew.infrastructure.vector_matrices import Matrices
 class TestMemoryVectors(VectorIndexContract):
     def make(self) -> VectorIndex:
         return MemoryVectors()
+
+
+def test_a_child_of_a_fork_searches_on_its_own() -> None:
+    index = MemoryVectors()
+    put(index, (1, 0))
+
+    def search() -> None:
+        assert [number for number, _ in index.nearest(SPACE, "c", entries({1: (1, 0)}), 1, (1, 0), 1)] == [1]
+
+    search()
+    index._matrices._lock.acquire()  # as a thread of the parent's would hold it, that the child does not have
+    try:
+        assert in_child(search) == 0
+    finally:
+        index._matrices._lock.release()
+    search()
 
 
 def test_says_what_to_install_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

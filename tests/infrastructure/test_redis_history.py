@@ -149,6 +149,10 @@ def test_its_state_is_the_key_and_a_state_of_another_store_is_refused(redis: Red
         for state in wrong:
             with pytest.raises(HistoryStoreError, match="none of RedisHistory"):
                 await store.update_from_state(state)
+        for key in ("shop:other:t%2F1", "shop:acme:t%2F2", "t%2F1", "shop:acme:xt%2F1"):
+            with pytest.raises(HistoryStoreError, match="another thread or tenant"):
+                await store.update_from_state({"key": key})
+        assert await store.serialize() == {"key": "shop:acme:t%2F1"}
 
     asyncio.run(check())
 
@@ -174,6 +178,23 @@ def test_says_what_is_wrong_without_the_password(
         with pytest.raises(HistoryStoreError, match=said) as failed:
             asyncio.run(ask())
         assert PASSWORD not in "".join(traceback.format_exception(failed.value))
+
+
+def test_says_what_is_wrong_where_redis_takes_no_more(redis: RedisServer) -> None:
+    redis.ask("ACL", "SETUSER", "weak", "on", f">{PASSWORD}", "~clew:*", "+lrange", "+watch", "+multi", "+exec")
+    weak = redis.url.replace("//:", "//weak:")
+    with pytest.raises(HistoryStoreError, match=r"Allow it LRANGE.*'clew:default:full'"):
+        asyncio.run(RedisHistory(weak, "default", "full").add_messages(SAID))
+    with pytest.raises(HistoryStoreError, match="Allow it LRANGE"):
+        asyncio.run(RedisHistory(weak, "default", "full", key_prefix="other").list_messages())
+    full = RedisHistory(redis.url, "default", "full")
+    redis.ask("CONFIG", "SET", "maxmemory", "100")
+    try:
+        with pytest.raises(HistoryStoreError, match="it is full"):
+            asyncio.run(full.add_messages(SAID))
+    finally:
+        redis.ask("CONFIG", "SET", "maxmemory", "0")
+    assert asyncio.run(full.list_messages()) == []
 
 
 @pytest.mark.parametrize("password", ["wrong-" + PASSWORD, ""])

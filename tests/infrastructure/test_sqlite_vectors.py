@@ -129,6 +129,30 @@ def test_a_child_of_a_fork_searches_on_its_own(tmp_path: Path) -> None:
         assert index.missing(SPACE, [digest((0, 1))]) == set()
 
 
+def test_is_read_after_a_process_was_killed_while_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "a.vectors"
+    code = (
+        "import os, sqlite3, sys; connection = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "connection.execute('PRAGMA cache_size = 5'); connection.execute('BEGIN IMMEDIATE'); "
+        "[connection.execute('INSERT INTO vector VALUES (1, ?, ?)', (os.urandom(32), os.urandom(400)))"
+        " for _ in range(500)]; os._exit(0)"
+    )
+    with closing(SQLiteVectors(str(path))) as index:
+        put(index, (1, 0))
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+        assert path.with_name("a.vectors-journal").exists()
+        assert index.missing(SPACE, [digest((1, 0)), digest((0, 1))]) == {digest((0, 1))}
+        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)
+
+
+def test_is_read_where_nothing_may_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.vectors"
+    with closing(SQLiteVectors(str(path))) as index:
+        put(index, (1, 0))
+        path.chmod(0o400)
+        assert index.missing(SPACE, [digest((1, 0))]) == set()
+
+
 def test_nothing_heavy_is_imported_to_open_one(tmp_path: Path) -> None:
     code = f"import sys; from clew import Conversations; Conversations.open('sqlite:///{tmp_path}/a.db').close(); "
     subprocess.run([sys.executable, "-c", code + "sys.exit('numpy' in sys.modules)"], check=True)

@@ -15,7 +15,7 @@ from clew.domain.runs.errors import AnswerFormatError, ModelStreamError, ModelUn
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
-from clew.memory.asking import Reply, ask
+from clew.memory.asking import MOST_SAID, Reply, ask
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +87,13 @@ async def test_another_answer_is_an_error_that_says_what_was_wanted_and_not_what
     assert caught.value.text == text
     assert "What it said was not used." in str(caught.value)
     assert "Red!" not in str(caught.value)
+
+
+async def test_an_answer_of_megabytes_is_not_read() -> None:
+    text = json.dumps({"colours": ["red"] * 200_000})
+    with pytest.raises(AnswerFormatError, match=r"answered with [0-9,]+ characters, and 1,000,000 are read") as caught:
+        await answered(text)
+    assert caught.value.text == text[:MOST_SAID]
 
 
 async def test_an_answer_that_is_no_words_is_the_same_error() -> None:

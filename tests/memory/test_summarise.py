@@ -15,7 +15,7 @@ from clew.domain.reducing.limits import KeepLast
 from clew.domain.reducing.reducer import Reducible, Reduction
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelUnavailableError
 from clew.infrastructure.scripted_client import ScriptedChatClient, fault
-from clew.memory.summarise import INSTRUCTIONS, TITLE, Summarise
+from clew.memory.summarise import INSTRUCTIONS, MOST_CHARACTERS, TITLE, Summarise
 
 
 def summed(text: str) -> str:
@@ -106,6 +106,12 @@ def test_no_message_of_a_thousand_short_ones_is_passed_over() -> None:
     assert said == [str(number) for number in range(999)]
 
 
+def test_a_summary_that_is_as_long_as_what_it_sums_up_is_shortened() -> None:
+    found = left(Summarise(ScriptedChatClient(summed("word " * 10_000)), keep_last=1), of(U1, A1, U2))
+    assert found.summary is not None
+    assert len(found.summary.text) == len(TITLE) + 1 + MOST_CHARACTERS
+
+
 def test_redacted_messages_are_not_told() -> None:
     client = ScriptedChatClient(summed("They met."))
     left(Summarise(client, 1), of(U1, None, A1, U2))
@@ -139,13 +145,14 @@ def test_an_answer_that_is_no_summary_is_refused(answer: str) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda _: Summarise(None, 2), "None is no model client"),  # type: ignore[arg-type]
+        (lambda _: Summarise(None, 2), "NoneType is no way to a model"),  # type: ignore[arg-type]
+        (lambda client: Summarise(type(client)), "type is no way to a model"),  # type: ignore[arg-type]
         (lambda client: Summarise(client, 0), "keep_last=0 is no limit"),
         (lambda client: Summarise(client, every=0), "every=0 is no limit"),
         (lambda client: Summarise(client, instructions=" "), "instructions must say"),
         (lambda client: Summarise(client, when="never"), "is no moment"),  # type: ignore[arg-type]
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_nonsense_is_refused(make: Callable[[Any], Summarise], problem: str) -> None:
     with pytest.raises(AgentConfigurationError, match=problem):

@@ -109,6 +109,18 @@ async def test_one_fact_is_replaced_by_one_and_what_else_would_replace_it_is_add
     assert ctx.store.texts("user/42") == ["Has a cat.", "A dog."]
 
 
+async def test_what_is_replaced_by_something_that_is_known_goes_all_the_same() -> None:
+    facts, _ = facts_for(
+        "user/42",
+        learned("Lives in Cork.", "Lives in Kerry."),
+        learned({"text": "Lives in Cork.", "replaces": 2}, {"text": "lives in cork.", "replaces": 1}),
+    )
+    ctx = NaiveContext(facts)
+    await ctx.run("I live in Cork, or in Kerry.")
+    await ctx.run("In Cork, not in Kerry.")
+    assert ctx.store.texts("user/42") == ["Lives in Cork."]
+
+
 async def test_a_fact_that_somebody_else_replaced_meanwhile_is_no_fault() -> None:
     memory = NaiveMemory()
 

@@ -138,6 +138,28 @@ async def test_preferences_are_learned_from_what_the_user_says() -> None:
     assert "yards" not in json.dumps(client.requests)
 
 
+@pytest.mark.parametrize(
+    "name", ["\N{GREEK SMALL LETTER IOTA WITH DIALYTIKA AND TONOS}" * 100, "ß" * 100, "a/b: c\0\u200b"]
+)
+async def test_odd_names_are_names_that_can_be_forgotten_as_they_are_told(name: str) -> None:
+    ctx = NaiveContext(UserPreferences("user/42"))
+    setting, forgetting = await tools_of(ctx)
+    await setting(name, "some")
+    (fact,) = await ctx.scope.facts()
+    assert len(str(fact.key)) <= 100
+    assert await forgetting(str(fact.key)) == "Forgotten."
+    assert await ctx.scope.facts() == []
+
+
+async def test_of_a_thousand_names_to_forget_a_hundred_are() -> None:
+    client = ScriptedChatClient(preferred(forget=tuple(f"key {number}" for number in range(1_000))))
+    ctx = NaiveContext(UserPreferences("user/42", client))
+    for number in (99, 100):
+        await ctx.scope.remember("some", key=f"key {number}", kind=KIND)
+    await ctx.run("Forget everything.")
+    assert [fact.key for fact in await ctx.scope.facts()] == ["key 100"]
+
+
 async def test_nothing_is_asked_without_a_client_or_of_a_run_that_failed() -> None:
     client = ScriptedChatClient([])
     for preferences in (UserPreferences("user/42"), UserPreferences("user/42", client)):

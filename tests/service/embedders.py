@@ -53,4 +53,6 @@ SPOILT: dict[str, Callable[[Any], Any]] = {
     "one of another size": lambda found: [*found[:-1], [1.0]],
     "NaN": lambda found: [*found[:-1], [math.nan] * 4],
     "infinite": lambda found: [[math.inf, 0, 0, 0] for _ in found],
+    "more than float32 holds": lambda found: [*found[:-1], [1e39, 0, 0, 0]],
+    "longer than float32 can tell": lambda found: [[3e19] * 4 for _ in found],
 }

@@ -289,6 +289,21 @@ def test_an_embedder_that_changed_stores_and_finds_nothing(name: str, value: Any
     on("memory:", work)
 
 
+def test_the_embedder_that_is_asked_is_the_one_that_the_store_was_opened_with() -> None:
+    async def work(engine: Engine) -> None:
+        gone = Broken(SPOILT["raises"])
+        store = await engine.documents("Memories", namespace="n", embedder=gone)
+        await store.upsert([doc("first words")])
+        assert await everything(store) == {"first words"}
+        gone.broken = True
+        embedder = CountingEmbedder(4)
+        again = await engine.documents("Memories", namespace="n", embedder=embedder)
+        assert await everything(again) == {"first words"}
+        assert embedder.texts == ["words"], "the passages have their vectors already"
+
+    on("memory:", work)
+
+
 def test_a_store_is_opened_only_with_the_embedder_that_it_began_with(url: str) -> None:
     async def work(engine: Engine) -> None:
         await engine.documents("Memories", namespace="n", embedder=HashingEmbedder(1_536))

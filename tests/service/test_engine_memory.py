@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from clew import Agent, Context, ContextProvider, Engine, MemoryScope, Message, ScriptedChatClient
+from clew import Agent, Context, ContextProvider, Engine, MemoryScope, Message, ScriptedChatClient, tool
 from clew.agents.tools import ToolContext, ToolOutcome, call_tool
 from clew.domain.context.provider import ProviderContext
 from clew.domain.errors import InvalidNameError
@@ -17,6 +18,7 @@ from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, Sc
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Fact
 from clew.infrastructure.hashing_embedder import HashingEmbedder
+from clew.testing import call as called
 
 pytestmark = pytest.mark.anyio
 
@@ -238,6 +240,29 @@ async def test_used_by_names_the_model_calls_that_were_given_a_fact(engine: Engi
     assert [use.thread_id for use in await scope.used_by(fact)] == [first.id, second.id, first.id, fork.id]
 
 
+@pytest.mark.parametrize("every", [False, True])
+async def test_used_by_names_every_model_call_of_a_run(engine: Engine, every: bool) -> None:  # noqa: FBT001  # a parameter
+    scope, thread = await engine.memory("user/42"), await engine.start_thread()
+    fact = await scope.remember("Likes tea")
+
+    class Often(Passing):
+        every_model_call = every
+
+    async def boil() -> str:
+        """Boil water."""
+        return "boiling"
+
+    client = ScriptedChatClient([called("boil"), called("boil"), "Here you are."])
+    agent = Agent(client, engine=engine, name="Host", tools=[tool(boil)], context_providers=Often())
+    await agent.run("Tea, please", thread=thread)
+    events = [event async for event in thread.events()]
+    calls = [event.version for event in events if event.type == "model-called"]
+    uses = await scope.used_by(fact)
+    assert [use.version for use in uses] == calls
+    assert len({use.provided for use in uses}) == (3 if every else 1)
+    assert len(calls) == 3
+
+
 # Tools
 
 
@@ -285,6 +310,39 @@ async def test_a_memory_that_a_model_stores_says_in_which_thread(engine: Engine)
     [fact] = await scope.facts()
     assert (fact.learned, fact.actor) == (Provenance(thread=thread.id, version=2), "user:42")
     assert (await scope.why(fact)).message == (await thread.history()).messages[0]
+
+
+async def test_a_memory_that_a_model_stores_in_a_run_leads_to_what_the_user_said(engine: Engine) -> None:
+    scope, thread = await engine.memory("user/42"), await engine.start_thread()
+    client = ScriptedChatClient([called("store_memory", text="Likes tea"), "Noted."])
+    agent = Agent(client, engine=engine, name="Keeper", tools=scope.tools())
+    await agent.run("I like tea", thread=thread)
+    [fact] = await scope.facts()
+    said = (await thread.history()).messages[0]
+    why = await scope.why(fact)
+    assert (why.message, why.version, why.redacted) == (said, said.version, False)
+    await thread.redact(said)
+    why = await scope.why(fact)
+    assert (why.message, why.version, why.redacted) == (None, said.version, True)
+
+
+async def test_a_model_clears_what_is_to_end_some_day_and_what_is_yet_to_hold(engine: Engine) -> None:
+    scope, ahead = await engine.memory("user/42"), datetime.now(UTC) + timedelta(days=9)
+    call = Tools(scope, await engine.start_thread())
+    old = await scope.remember("Lives in Oslo", key="town")
+    await scope.supersede(old, "Lives in Rome", valid_from=ahead)
+    await scope.remember("Has a dog")
+    assert texts(await scope.facts()) == ["Lives in Oslo", "Has a dog"]
+    assert await call("clear_memories") == {"cleared": 3, "unknown": []}
+    assert await scope.facts() == await scope.facts(valid_at=ahead) == []
+    assert await call("clear_memories") == {"cleared": 0, "unknown": []}
+
+
+async def test_a_model_stores_beside_what_is_to_end_some_day(engine: Engine) -> None:
+    scope, ahead = await engine.memory("user/42"), datetime.now(UTC) + timedelta(days=9)
+    await scope.retract(await scope.remember("Lives in Oslo", key="town"), valid_to=ahead)
+    await Tools(scope, await engine.start_thread())("store_memory", '{"text": "Lives in Rome", "key": "town"}')
+    assert texts(await scope.facts()) == ["Lives in Oslo", "Lives in Rome"]
 
 
 async def test_a_call_that_is_made_again_stores_once(engine: Engine) -> None:

@@ -17,7 +17,7 @@ from clew.domain.memory.facts import Fact
 from clew.domain.messages import Message
 from clew.service.memory import recalling, remembering
 from clew.service.memory.remembering import Asked
-from clew.service.memory.scopes import Learner, Scope
+from clew.service.memory.scopes import Learner, Scope, version_read
 from clew.service.operations import run
 from clew.synchronous.threads import Thread
 
@@ -101,6 +101,26 @@ def test_forks_of_a_fork_read_as_it_does_until_they_say_otherwise(conversations:
     assert len(texts(seen_from(conversations, back))) == 3  # it was forked from the thread, which reads live
 
 
+def test_a_fork_as_of_a_fork_as_of_knows_no_more_than_that_did(conversations: Conversations, thread: Thread) -> None:
+    remember(seen_from(conversations, None), "known from the start")
+    thread.append(HELLO)
+    first = thread.fork(memory="as-of")
+    remember(seen_from(conversations, None), "learned elsewhere")
+    ours = remember(seen_from(conversations, first), "learned in the fork")
+    first.append(HELLO)
+    second = first.fork(memory="as-of")
+    remember(seen_from(conversations, first), "learned there later")
+    assert texts(seen_from(conversations, second)) == ["known from the start", "learned in the fork"]
+    assert [run(version_read(conversations._core, each.id, NAME)) for each in (thread, first, second)] == [None, 2, 2]
+    supersede(seen_from(conversations, second), ours, "learned anew")
+    third = second.fork(memory="as-of")
+    assert texts(seen_from(conversations, third)) == ["known from the start", "learned in the fork"]
+    second.append(HELLO)
+    assert texts(seen_from(conversations, second.fork())) == ["known from the start", "learned anew"]
+    assert texts(seen_from(conversations, second.fork(memory="as-of"))) == ["known from the start", "learned anew"]
+    assert len(texts(seen_from(conversations, second.fork(memory="live")))) == 4
+
+
 def test_a_rewind_unlearns_nothing(conversations: Conversations, thread: Thread) -> None:
     fork = thread.fork(memory="as-of")
     fork.append(HELLO)
@@ -158,8 +178,12 @@ class Written:
 
 def knows(thread: NaiveThread, written: Written) -> bool:
     """Whether a thread knows what was written, told by walking up from it to the fork that reads as of its cut."""
+    return knows_at(thread, thread.version, written)
+
+
+def knows_at(thread: NaiveThread, version: int, written: Written) -> bool:
     chain: list[tuple[NaiveThread, int]] = []
-    each, left = thread, thread.version
+    each, left = thread, version
     while each.memory is None and each.parent is not None:
         chain.append((each, left))
         each, left = each.parent, each.cut
@@ -167,14 +191,14 @@ def knows(thread: NaiveThread, written: Written) -> bool:
         return True
     chain.append((each, left))
     if written.when <= each.parent.recorded[each.cut]:
-        return True
+        return knows_at(each.parent, each.cut, written)
     if written.learned is None:
         return False
-    learner, version = written.learned
+    learner, learned = written.learned
     for part, last in chain:
         if part is learner:
             in_time = part is thread or written.when <= part.recorded.get(last, 0)
-            return version <= last and (version > each.cut or in_time)
+            return learned <= last and (learned > each.cut or in_time)
     return False
 
 

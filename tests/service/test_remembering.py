@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from clew.domain.errors import (
 )
 from clew.domain.events import Event
 from clew.domain.memory.errors import FactRefusedError, ScopeError, UnknownFactError
-from clew.domain.memory.events import FactReference, FactRemembered, FactRetracted, Provenance, Statement
+from clew.domain.memory.events import FactReference, FactRemembered, FactRetracted, Provenance, ScopeOpened, Statement
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Use, Why
 from clew.domain.memory.scope import ScopeFold
 from clew.domain.messages import Message
@@ -117,6 +118,28 @@ def test_what_is_true_later_or_was_true_earlier_is_not_told_now(scope: MemorySco
     assert texts(scope.facts()) == ["Will live in Galway"]
 
 
+def test_what_is_to_end_some_day_can_be_ended_before(scope: MemoryScope, clock: SettableClock) -> None:
+    now = clock.move(0)
+    later, still_later = now + timedelta(days=1), now + timedelta(days=9)
+    fact = scope.remember("Lives in Oslo")
+    moved = scope.supersede(fact, "Lives in Rome", valid_from=still_later)
+    for refused in (still_later, still_later + timedelta(days=1)):
+        with pytest.raises(UnknownFactError):
+            scope.retract(fact, valid_to=refused)
+    with pytest.raises(UnknownFactError):
+        scope.supersede(fact, "Lives in Bergen")
+    scope.retract(fact, valid_to=later)
+    assert texts(scope.facts()) == ["Lives in Oslo"]
+    assert texts(scope.facts(valid_at=later)) == []
+    assert texts(scope.facts(at=3, valid_at=later)) == ["Lives in Oslo"]
+    scope.retract(fact)
+    assert scope.facts() == []
+    with pytest.raises(UnknownFactError):
+        scope.retract(fact)
+    assert [each.status for each in scope.facts(history=True)] == ["retracted", "live"]
+    assert texts(scope.facts(valid_at=still_later)) == [moved.text]
+
+
 @pytest.mark.parametrize("at", [0, -1, 3, True, "2", 1.0])
 def test_refuses_a_version_that_the_scope_does_not_have(scope: MemoryScope, at: Any) -> None:
     scope.remember("x")
@@ -138,6 +161,36 @@ def test_refuses_a_time_that_names_no_moment(conversations: Conversations, scope
     with pytest.raises(InvalidTimeError):
         scope.retract(fact, valid_to=time)
     assert scope.facts() == [fact]
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))),
+    ],
+    ids=["before the year 1", "after 9999"],
+)
+def test_refuses_a_time_that_utc_cannot_say(scope: MemoryScope, time: datetime) -> None:
+    fact = scope.remember("x")
+    asks: list[Callable[[], object]] = [
+        lambda: scope.remember("y", valid_from=time),
+        lambda: scope.remember("y", valid_to=time),
+        lambda: scope.retract(fact, valid_to=time),
+        lambda: scope.facts(at=time),
+        lambda: scope.facts(valid_at=time),
+    ]
+    for ask in asks:
+        with pytest.raises(InvalidTimeError, match="in UTC"):
+            ask()
+    assert scope.facts(history=True) == [fact]
+
+
+def test_the_first_and_the_last_moment_there_are_can_be_said(scope: MemoryScope) -> None:
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    fact = scope.remember("x", valid_from=first, valid_to=last)
+    assert scope.facts(valid_at=first) == scope.facts() == [fact]
+    assert scope.facts(valid_at=last) == []
 
 
 @pytest.mark.parametrize(
@@ -467,6 +520,23 @@ def test_many_write_to_one_scope_and_all_of_it_is_known(conversations: Conversat
     found = conversations.memory("user/42").facts()
     assert sorted(texts(found)) == sorted(f"{number}.{each}" for number in range(6) for each in range(5))
     assert [fact.version for fact in found] == list(range(2, 32))
+
+
+def test_refuses_a_scope_that_begins_to_hold_documents_meanwhile(file_url: str) -> None:
+    begun = [ScopeOpened(holds="documents")]
+
+    def now() -> int:
+        if begun:
+            opened = begun.pop()
+            run(commit(others._core, "user/42", ScopeFold, lambda _fold, _now: [opened]))
+        return 1_700_000_000_000_000
+
+    with Conversations.open(file_url) as others, Conversations.open(file_url, now=now) as mine:
+        scope = mine.memory("user/42")
+        with pytest.raises(ScopeError, match="holds documents"):
+            scope.remember("Likes tea")
+        assert begun == []
+        assert stored(others) == 1
 
 
 def test_one_of_many_supersedes_a_fact(conversations: Conversations, scope: MemoryScope) -> None:

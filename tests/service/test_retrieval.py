@@ -34,6 +34,18 @@ def test_finds_only_what_is_allowed(embedded: bool) -> None:  # noqa: FBT001  # 
     asyncio.run(check())
 
 
+def test_finds_what_is_allowed_behind_many_that_are_not() -> None:
+    async def check() -> None:
+        held = {
+            number: f"lost parcel {number}" if number < 200 else f"a found letter {number}" for number in range(203)
+        }
+        searchable = Searchable("c", Meaning(CountingEmbedder(), MemoryVectors()))
+        found = await searchable.search(Texts(1, held), "found lost parcel", top=9, allowed={200, 201, 202})
+        assert set(numbers(found)) == {200, 201, 202}
+
+    asyncio.run(check())
+
+
 def test_follows_its_texts_forwards_and_back_and_embeds_each_once() -> None:
     async def check() -> None:
         embedder = CountingEmbedder()

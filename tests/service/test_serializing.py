@@ -309,6 +309,30 @@ def test_a_long_thread_has_its_snapshots(source: Conversations, conversations: C
     assert conversations.verify().first_bad is None
 
 
+def test_no_event_of_a_long_thread_is_folded_more_than_once(
+    source: Conversations, conversations: Conversations
+) -> None:
+    messages = [Message.user(str(number)) for number in range(6 * SNAPSHOT_EVERY)]
+    fork = source.start_thread(thread_id="long", messages=messages).fork(thread_id="fork")
+    fork.append(messages)
+    document = document_of(source, "fork")
+    recorder: Any = conversations._core.log._recorder  # type: ignore[attr-defined]  # the log is an application
+    lineage, read = recorder.lineage, 0
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal read
+        found = lineage(*args, **options)
+        read += len(found)
+        return found
+
+    recorder.lineage = counted
+    restored = conversations.restore_thread(document)
+    del recorder.lineage
+    assert recorder.snapshot("default/thread/fork").version == 12 * SNAPSHOT_EVERY
+    assert read <= restored.version
+    assert restored.summary() == fork.summary()
+
+
 def test_two_that_restore_at_once_come_to_one_thread(source: Conversations, tmp_path: Path) -> None:
     documents = [document_of(source, "branch"), document_of(source, "root/ä")] * 4
     url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"

@@ -12,9 +12,14 @@ from tests.service.serialized_threads import document_of, keep, positions
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
+from clew.domain.control import Control
+from clew.domain.decisions import Bind, Start
 from clew.domain.errors import CorruptEventError, InvalidContentError, ThreadDocumentError
 from clew.domain.messages import Message
+from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.stores.errors import CredentialError
+from clew.service.core import Terms, commit
+from clew.service.operations import run
 
 
 @pytest.fixture
@@ -49,6 +54,14 @@ def test_a_credential_beyond_a_cut_is_refused_where_it_would_come_along(source: 
     root.redact(2)  # the event that says so lies after the state
     with pytest.raises(CredentialError, match="state of 'keeper' at version 3"):
         fork.serialize()
+
+
+def test_what_a_service_is_said_to_call_a_thread_may_be_no_credential(source: Conversations) -> None:
+    bound = Bind(ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"))
+    run(commit(source._core, "t", [Start(kind="remote"), bound], Terms(base=Control())))
+    with pytest.raises(CredentialError, match="what the service calls the thread at version 2") as caught:
+        source.thread("t").serialize()
+    assert CANARY not in str(caught.value)
 
 
 def damaged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -102,9 +115,12 @@ def test_a_document_of_a_hundred_megabytes_that_is_damaged_is_refused(
     assert positions(conversations) == 0
 
 
-def test_what_is_neither_raise_nor_fork_is_refused(source: Conversations, conversations: Conversations) -> None:
-    with pytest.raises(InvalidContentError, match="on_existing='both' is neither 'raise' nor 'fork'"):
-        conversations.restore_thread(document_of(source, "branch"), on_existing="both")  # type: ignore[arg-type]  # as said
+@pytest.mark.parametrize("given", ["both", None, ["fork"]])
+def test_what_is_neither_raise_nor_fork_is_refused(
+    source: Conversations, conversations: Conversations, given: Any
+) -> None:
+    with pytest.raises(InvalidContentError, match="is neither 'raise' nor 'fork'"):
+        conversations.restore_thread(document_of(source, "branch"), on_existing=given)
 
 
 def test_a_thread_that_does_not_verify_is_not_serialized(source: Conversations) -> None:

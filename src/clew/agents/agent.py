@@ -204,7 +204,7 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
         setup = self._setup(given)
 
         async def prepare(state: RunState) -> Setup:
-            compare(thread.id, state.fingerprint, setup, self._on_changed)
+            compare(thread.id, state.fingerprint, setup.serving(thread), self._on_changed)
             return await as_it_was(thread.runs, state, setup)
 
         async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse[ThreadT]:

@@ -103,7 +103,7 @@ class AgentThreads(ABC, Generic[LocalT_co, RemoteT_co]):
         """Compare with what the agent was made of before, once for each of the threads that it last ran on."""
         if thread.id in self._compared:
             return
-        await take_up(thread.runs, self._made_of(), self._on_changed)
+        await take_up(thread.runs, self._made_of().serving(thread), self._on_changed)
         self._compared[thread.id] = None
         if len(self._compared) > _COMPARED:
             del self._compared[next(iter(self._compared))]

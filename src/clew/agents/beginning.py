@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from clew.agents.context.served import left_by_providers, run_started
+from clew.agents.context.served import check_supplied, left_by_providers, run_started
 from clew.agents.recording import Emit
 from clew.agents.run import Run
 from clew.agents.setup import Setup
@@ -97,7 +97,9 @@ async def resume_run(
         if _lost_calls(control.run, state):
             await _abandon(setup, thread, control.run, asked=False)
             continue
-        run = Run(setup.serving(thread), thread, state, emit, control.run.attempt + 1)
+        serving = setup.serving(thread)
+        await check_supplied(serving, log, state.run_id)
+        run = Run(serving, thread, state, emit, control.run.attempt + 1)
         cut_off = await _cut_off(log, control.run)
         before = [Advance(state.run_id, control.run.attempt, cut_off)] if cut_off else []
         run.recording.add(

@@ -42,6 +42,10 @@ Reason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""
 
 
+_OF_SERVICE = ServiceThreadBound | ModelAnswered | ModelFailed
+"""What says what the service has had, and what it calls that."""
+
+
 class Asked(NamedTuple):
     """What a model is asked: in no provider's words, and as the body of the request."""
 
@@ -64,18 +68,23 @@ class ModelCalls:
         opening = getattr(self._setup.client, "open_service_thread", None)
         if opening is None or (await self._attempt.thread.runs.control(fresh=True)).service_thread_id is not None:
             return
-        if self._recording.steps:
-            await self._recording.write(blobs=blobs(self._setup.definitions))
+        recording = self._recording
+        if not self._attempt.state.began:
+            await recording.write(blobs=blobs(self._setup.definitions))
         reference = await opening()
         if reference is not None:
-            self._recording.add(ServiceThreadBound(id=reference.id, kind=reference.kind))
-            await self._recording.write()
+            # What was given for the request waits on: it is recorded with the call, or given again after a crash.
+            waiting, recording.steps = recording.steps, [ServiceThreadBound(id=reference.id, kind=reference.kind)]
+            try:
+                await recording.write()
+            finally:
+                recording.steps += waiting
 
     async def call(self) -> Asked:
         """Record that the model is asked; returns what it is asked, on the thread as it is at that moment."""
         recording = self._recording
         self._check_rounds()
-        if self._attempt.thread.kind == "remote" and self._attempt.state.began and recording.steps:
+        if self._attempt.thread.kind == "remote" and any(isinstance(step, _OF_SERVICE) for step in recording.steps):
             await recording.write()  # what the service has had is read from the log
         while True:
             call, asked = await self._called(await recording.history())

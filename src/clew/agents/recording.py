@@ -150,7 +150,8 @@ class Recording:
         not any more.
         """
         steps, self.steps = tuple(self.steps), []
-        named, self.blobs = (*blobs, *self.blobs), []
+        own = len(self.blobs)
+        named = (*blobs, *self.blobs)
         if final:
             self.let_go()  # a renewal that came after it would hold the lease for nobody
         over = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in steps)
@@ -175,6 +176,7 @@ class Recording:
         except StoreUnavailableError:
             self.steps = [*takewhile(lambda step: not isinstance(step, _AHEAD), steps), *self.steps]
             raise
+        del self.blobs[:own]
         self._drop_draft = False
         self._over = final
         self._take(written)

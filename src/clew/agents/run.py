@@ -105,8 +105,9 @@ class Run:
             reason: Reason = "stopped" if self.stopped else "cancelled"
             await self._end(RunAbandoned(reason=reason), reason)
             raise
-        except RunTakenOverError:
+        except RunTakenOverError as error:
             await self._tools.stop()
+            await self._context.given_up(error)
             raise  # it is not this caller's to record any more
         except Exception as error:
             await self._fail(error)
@@ -152,8 +153,7 @@ class Run:
 
     async def _complete(self, finish_reason: str | None) -> None:
         await self._context.finish()
-        self.recording.add(RunCompleted(finish_reason=finish_reason))
-        await self.recording.write(final=True)
+        await self._context.end(RunCompleted(finish_reason=finish_reason))
         await self._attempt.tell_added()
 
     async def _fail(self, error: Exception) -> None:

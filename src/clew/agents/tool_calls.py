@@ -56,6 +56,7 @@ class ToolCalls:
             await self._carry_out([call for call in self._attempt.state.calls if call.place.content in places])
         waits = bool(plan.ask) or any(call.status == "asked" for call in calls)
         if waits:
+            self._attempt.context.pause()
             await recording.write(final=True)
             await self._attempt.tell_added()
         return waits

@@ -156,7 +156,9 @@ class MemoryScope:
         """
         found = await drive(recalling.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
         within = self._searchable(found)
-        ranking = await within.search(found.texts, query, top=top, min_score=min_score, allowed=found.numbers)
+        ranking = await within.search(
+            found.texts, query, top=top, min_score=min_score, allowed=found.numbers, meaning=self._meaning
+        )
         return [Found(found.fact(number), score) for number, score in ranking]
 
     async def why(self, fact: Fact | str) -> Why:
@@ -193,7 +195,7 @@ class MemoryScope:
         if self._meaning is None:
             return recalling.searchable(found)
         kept: Searchable | None = found.kept.made.get("meaning")
-        if kept is None or kept.meaning is None or kept.meaning.embedder is not self._meaning.embedder:
+        if kept is None or kept.meaning is None or kept.meaning.space != self._meaning.space:
             kept = found.kept.made["meaning"] = Searchable(found.collection, self._meaning)
         return kept
 

@@ -9,10 +9,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from clew.cli.text import one_line, safe, shortened, shown_time
+from clew.cli.rendering import ROOMY
+from clew.cli.text import one_line, shortened, shown_time
 from clew.cli.words import counted, joined
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from clew.domain.memory.facts import Fact, FactStatus, Use, Why
     from clew.service.memory.recalling import ScopeSummary
 
@@ -24,21 +27,22 @@ BEGINNING = 300
 """Characters of the message that a fact was learned from, at the most."""
 
 
-def scope_table(scopes: Sequence[ScopeSummary]) -> Table:
-    """A line for each scope."""
+def scope_table(console: Console, scopes: Sequence[ScopeSummary]) -> Table:
+    """A line for each scope; a narrow terminal leaves its room to their names."""
+    roomy = console.width >= ROOMY
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=True)
     table.add_column("Scope", overflow="fold", ratio=1, min_width=12)
     table.add_column("Holds", no_wrap=True)
     table.add_column("Facts", justify="right", no_wrap=True)
-    table.add_column("Ver", justify="right", no_wrap=True)
-    table.add_column("Updated", no_wrap=True)
+    if roomy:
+        table.add_column("Ver", justify="right", no_wrap=True)
+        table.add_column("Updated", no_wrap=True)
     for each in scopes:
         table.add_row(
             Text(one_line(each.name), style="bold"),
             each.holds,
             f"{each.facts:,}" if each.holds == "facts" else "",
-            str(each.version),
-            shown_time(each.updated_at)[:16],
+            *((str(each.version), shown_time(each.updated_at)[:16]) if roomy else ()),
         )
     return table
 
@@ -64,7 +68,7 @@ def fact(found: Fact, *, score: float | None = None) -> Text:
     return Text.assemble(
         (one_line(found.id), "bold"),
         "  ",
-        (safe(found.text), STATUS_STYLES[found.status]),
+        (one_line(found.text), STATUS_STYLES[found.status]),
         (f"\n    {beside}", "dim"),
     )
 

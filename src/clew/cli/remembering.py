@@ -254,7 +254,7 @@ def _print_scopes(conversations: Conversations, *, as_json: bool) -> None:
 
     console, scopes = rendering.console(), list(conversations.scopes())
     if scopes:
-        console.print(memory_rendering.scope_table(scopes))
+        console.print(memory_rendering.scope_table(console, scopes))
     else:
         console.print("There are no memory scopes. What agents remember outside their threads is kept in them.")
 

@@ -188,7 +188,7 @@ _ALLOWED: dict[Status, tuple[type, ...]] = {
     "active": (Say, Advance, Note, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
     # What happened in a run that was under way is recorded all the same: see check_allowed().
     "suspended": (Advance, Note, Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
-    "ended": (Label, Checkpoint, Redact, Delete),
+    "ended": (Note, Label, Checkpoint, Redact, Delete),  # components are told of these, too
     "deleted": (Redact,),
 }
 

@@ -198,8 +198,10 @@ class HistoryBuilder:
         self._rewinds: dict[int, int] = {}
         self._kept = KeptBuilder()
 
-    def __len__(self) -> int:
-        return len(self._messages)
+    @property
+    def weight(self) -> int:
+        """How much is held, in messages of an ordinary length."""
+        return len(self._messages) + self._kept.weight
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in the next events of the lineage."""

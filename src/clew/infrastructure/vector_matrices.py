@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clew.domain.memory.errors import EmbeddingError
 from clew.domain.runs.errors import MissingExtraError
+from clew.infrastructure import forking
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +38,10 @@ class Matrices:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
+        self._begin()
+        forking.watch(self)
+
+    def _begin(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Matrix] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -62,6 +67,16 @@ class Matrices:
         """Forget all of them."""
         with self._lock:
             self._kept.clear()
+
+    def before_fork(self) -> None:
+        """Nothing is to be brought to rest: the child takes none of it."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Begin with nothing: a lock that another thread of the parent held would never be released here."""
+        self._begin()
 
 
 class _Matrix:

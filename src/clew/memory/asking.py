@@ -24,6 +24,10 @@ def _close(schema: dict[str, Any]) -> None:
     schema["required"] = list(properties)
 
 
+MOST_SAID = 1_000_000
+"""Characters of an answer; a longer one is not read."""
+
+
 class Reply(BaseModel):
     """A JSON object that a model is to answer with.
 
@@ -74,6 +78,12 @@ async def ask(
 
 def _read(text: str, reply: type[ReplyT], model: str) -> ReplyT:
     """The reply in a text, with or without words or a fence around it, and after what it thought aloud."""
+    if len(text) > MOST_SAID:
+        raise AnswerFormatError(
+            f"The model {model!r} answered with {len(text):,} characters, and {MOST_SAID:,} are read at the most. What "
+            "it said was not used.",
+            text[:MOST_SAID],
+        )
     said = text.rpartition("</think>")[2]
     inside = said[said.find("{") : said.rfind("}") + 1]
     try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
 from clew.domain.errors import InvalidNameError
@@ -16,6 +15,7 @@ from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.facts import Passage
 from clew.domain.memory.ports import DocumentPort
 from clew.domain.runs.errors import AgentConfigurationError, InvalidToolError
+from clew.memory.wording import checked_search, shortened
 from clew.memory.words import words_of
 
 When: TypeAlias = Literal["before_run", "tool"]
@@ -35,8 +35,9 @@ SEARCHING = (
 """What the model is told of the tool, unless something else is given."""
 
 _BEGINNING = 200
+_LONGEST_NAME = 2_000
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_TAG = re.compile(r"<(?=\s*/?\s*passage)", re.IGNORECASE)
+_TAG = re.compile(r"<(?=[^<>\w]*passage)", re.IGNORECASE)  # whatever else is between, seen or not
 
 
 class TextRetrieval(ContextProvider):
@@ -73,13 +74,10 @@ class TextRetrieval(ContextProvider):
                 "TextRetrieval was given documents without a namespace, which would be everyone's. "
                 "Name one: engine.documents(name, namespace='…')."
             )
-        if when not in {"before_run", "tool"}:
+        if when not in get_args(When):
             raise AgentConfigurationError(f"TextRetrieval: when={when!r} is neither 'before_run' nor 'tool'.")
-        if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-            raise AgentConfigurationError(f"TextRetrieval: top={top!r} is no number of passages, 1 or more.")
-        if isinstance(min_score, bool) or not math.isfinite(min_score) or not 0 <= min_score <= 1:
-            raise AgentConfigurationError(f"TextRetrieval: min_score={min_score!r} is no score of 0 to 1.")
-        if not _TOOL_NAME.fullmatch(tool):
+        checked_search(self, top, min_score)
+        if not isinstance(tool, str) or not _TOOL_NAME.fullmatch(tool):
             raise InvalidToolError(f"{tool!r} cannot be the name of a tool: letters, digits, _ and -, 64 at most.")
         if not id:
             raise InvalidNameError("TextRetrieval was given an empty id. Leave it out, or give it one.")
@@ -168,7 +166,7 @@ def _quoted(number: int, passage: Passage) -> str:
 
 
 def _attribute(value: str) -> str:
-    return html.escape(" ".join(value.split()))
+    return html.escape(shortened(" ".join(value.split()), _LONGEST_NAME))
 
 
 def _beginning(text: str) -> str:

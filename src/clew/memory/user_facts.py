@@ -150,23 +150,26 @@ async def _remember(
     scope = ctx.scope
     known = facts[-MOST_FACTS:]
     replaced: set[str] = set()
+    gone: list[Fact] = []
     there = {fact.text.casefold() for fact in facts}
     for each in learned.facts[:MOST_LEARNED]:
         text = tidy(each.text, MOST_CHARACTERS)
+        old = numbered(known, each.replaces)
+        if text.casefold() in there and old is not None and old.text.casefold() != text.casefold():
+            gone.append(old)  # what is true instead is known already
         if not text or text.casefold() in there:
             continue
         there.add(text.casefold())
         source = numbered(said, each.message) or said[-1]
-        old = numbered(known, each.replaces)
         if old is not None and old.id not in replaced:
             replaced.add(old.id)
             with contextlib.suppress(UnknownFactError):  # another run was faster: then it is a fact of its own
                 await scope.supersede(old, text, source=source)
                 continue
         await scope.remember(text, source=source)
-    for number in learned.forget:
-        gone = numbered(known, number)
-        if gone is not None and gone.id not in replaced:
-            replaced.add(gone.id)
+    gone += [fact for fact in (numbered(known, number) for number in learned.forget) if fact is not None]
+    for fact in gone:
+        if fact.id not in replaced:
+            replaced.add(fact.id)
             with contextlib.suppress(UnknownFactError):  # it is gone already
-                await scope.retract(gone, reason="the user took it back")
+                await scope.retract(fact, reason="the user took it back")

@@ -118,7 +118,7 @@ class UserPreferences(ContextProvider):
         for each in learned.preferences[:MOST_PREFERENCES]:
             if _name(each.name) and tidy(each.value, MOST_VALUE):
                 await _set(ctx, each.name, each.value, numbered(said, each.message) or said[-1])
-        for name in learned.forget:
+        for name in learned.forget[:MOST_PREFERENCES]:
             await _forget(ctx, name)
 
 
@@ -185,7 +185,7 @@ async def _retract(ctx: ProviderContext, facts: Sequence[Fact]) -> None:
 
 
 def _name(name: str) -> str:
-    return tidy(name, MOST_NAME).casefold()
+    return tidy(name.casefold(), MOST_NAME)  # in this order: some letters have a longer lower case
 
 
 def _told(fact: Fact) -> str:

@@ -215,7 +215,7 @@ def _take_in(core: Core, stream: str, events: tuple[Event, ...]) -> None:
         if len(own) < len(events) or known.builder.version != own[0].version - 1:
             return
         known.builder.add(own)
-    core.known.histories.put(stream, known, len(known.builder))
+    core.known.histories.put(stream, known, known.builder.weight)
 
 
 class _Submitted(NamedTuple):

@@ -206,7 +206,7 @@ def _build(core: Core, thread_id: str, stream: str, head: int | None = None, ver
     with core.known.lock:  # another reader may have gone on with the same builder meanwhile
         builder.add(more[builder.version - after :])
         found = builder.history(version)
-    core.known.histories.put(stream, Reading(builder, shredded), len(builder))
+    core.known.histories.put(stream, Reading(builder, shredded), builder.weight)
     return found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from functools import partial, reduce
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args
 
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.control import SNAPSHOT_EVERY, Control
+from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import (
     ConflictError,
     CorruptEventError,
@@ -28,6 +30,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Fork, Restore, Row
+from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.stores.secrets import check_no_credentials
 from clew.infrastructure.envelope import decode
@@ -53,8 +56,8 @@ class Restored(NamedTuple):
 def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
     """A thread as one JSON object: see domain/formats/thread_document.py.
 
-    Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state that looks like one, and
-    CorruptEventError for a thread that does not verify.
+    Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state or a name of the service's that looks
+    like one, and CorruptEventError for a thread that does not verify.
     """
     yield from readable(core, thread_id, "serialize")
     lineage = yield from read(partial(_lineage, core.log, thread_id, core.stream(thread_id)))
@@ -68,7 +71,7 @@ def restore(
 
     Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError; then nothing is stored.
     """
-    if on_existing not in {"raise", "fork"}:
+    if on_existing not in get_args(OnExisting):
         raise InvalidContentError(f"on_existing={on_existing!r} is neither 'raise' nor 'fork'.")
     lineage = yield from read(partial(read_document, document, _decoded))
     thread_id = lineage.name.id
@@ -101,9 +104,9 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
         if not missing:
             return ahead
         batch = yield from read(partial(_batch, core.log, missing))
-        rows = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()))
+        restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()))
         try:
-            yield from wait(core.log.restore(rows))
+            yield from wait(core.log.restore(restore))
         except ConflictError as found:
             conflict = found
             continue
@@ -112,16 +115,23 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
         core.models.nudge()
         for (name, version), by in batch.redacted_by.items():
             yield from writing.forget(core, name, version, by)
-        controls = yield from read(partial(_due, core.log, batch.rows))
-        yield from wait(core.log.restore(Restore((), {}, controls=controls)))
+        for _, rows in groupby(batch.rows, attrgetter("stream")):  # those of a fork are made from its parent's
+            controls = yield from read(partial(_due, core.log, list(rows)))
+            if controls:
+                yield from wait(core.log.restore(Restore((), {}, controls=controls)))
         return 0
     raise conflict
 
 
 def _due(log: EventLog, rows: Sequence[Row]) -> list[tuple[str, Control]]:
-    """The snapshots of the versions of which an append makes them."""
-    due = (row for row in rows if row.version % SNAPSHOT_EVERY == 0)
-    return [(row.stream, log.control(row.stream, row.version)) for row in due]
+    """The snapshots of a stream of which an append makes them, each made from the one before it."""
+    found: list[tuple[str, Control]] = []
+    for row in rows:
+        if row.version % SNAPSHOT_EVERY == 0:
+            control = found[-1][1] if found else log.control(row.stream, row.version)
+            since = log.lineage(row.stream, after=control.version, upto=row.version)
+            found.append((row.stream, reduce(advance, since, control)))
+    return found
 
 
 def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
@@ -264,6 +274,8 @@ def _document(lineage: Lineage) -> JsonObject:
         data: Any = event.data
         if isinstance(data, ContextStateRecorded):
             check_no_credentials(data.state, f"state of {data.provider!r} at version {event.version}")
+        elif isinstance(data, ServiceThreadBound):
+            check_no_credentials(data.id, f"what the service calls the thread at version {event.version}")
     return write_document(lineage)
 
 

@@ -22,6 +22,9 @@ _SAID = (
     Message(role="assistant", contents=(Text(text=""), Text(text="Yes.")), source={"refusal": None}),
 )
 
+_BETWEEN = "/:-_."
+"""What stores put between the names of a tenant and a thread."""
+
 
 async def check_history_store(factory: StoreFactory) -> None:
     """Try a history store with a few messages. Raises HistoryStoreContractError, which names the rule it breaks.
@@ -105,9 +108,13 @@ async def _check_apart(lab: _Lab) -> None:
     rule = "threads and tenants are kept apart"
     one = lab.context()
     contexts = [one, lab.context(), one._replace(tenant="check-other")]
-    for context, message in zip(contexts, lab.messages, strict=False):
+    for between in _BETWEEN:  # both names are the same when they are but put together
+        contexts.append(StoreContext(f"check{between}a", one.thread_id))
+        contexts.append(StoreContext("check", f"a{between}{one.thread_id}"))
+    said = [lab.messages[at % 2]._replace(id=f"apart-{at}") for at in range(len(contexts))]
+    for context, message in zip(contexts, said, strict=True):
         await (await lab.store(context)).add_messages([message])
-    for context, message in zip(contexts, lab.messages, strict=False):
+    for context, message in zip(contexts, said, strict=True):
         _check_ends(await lab.held(await lab.store(context), rule), [message], rule)
 
 

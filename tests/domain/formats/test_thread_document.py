@@ -163,12 +163,17 @@ def state_of(row: int, text: str) -> dict[str, Any]:
     return changed(("streams", 0, "rows", row, "state"), lambda holder, key: holder.update({key: text}))
 
 
+def type_of(row: int, text: str) -> dict[str, Any]:
+    return changed(("streams", 0, "rows", row, "type"), lambda holder, key: holder.update({key: text}))
+
+
 SHAPES: dict[str, tuple[object, str]] = {
     "nothing": (None, "It is NoneType, and no document of a thread"),
     "text": (json.dumps(DOCUMENT), "It is str, and no document of a thread"),
     "a list": ([DOCUMENT], "It is list, and no document of a thread"),
     "another document": ({"clew": "chat", "version": 1}, "no document of a thread"),
     "a newer one": (changed_to(version=2, more={}), "the document is in version 2, and this Clew reads version 1."),
+    "a version that is too long to show": (changed_to(version=10**5000), "document.version: "),
     "an older one": (changed_to(version=0), "document.version: Input should be 1"),
     "true for 1": (changed_to(version=True), "version"),
     "a version in words": (changed_to(version="1"), "document.version"),
@@ -179,6 +184,8 @@ SHAPES: dict[str, tuple[object, str]] = {
     "a state that is too long": (state_of(1, "A" * (MAX_BYTES * 4 // 3 + 8)), "String should have at most"),
     "no base64": (state_of(1, "?"), "streams[0].rows[1].state: it is not base64"),
     "no state": (state_of(1, ""), "streams[0].rows[1].state: it is not base64"),
+    "a type that no text can be": (type_of(1, "a\ud800"), "streams[0].rows[1].type: it is no name of a type"),
+    "a type that some stores cannot hold": (type_of(1, "a\0"), "streams[0].rows[1].type: it is no name of a type"),
     "a blob that nothing names": (
         changed_to(blobs=[{"digest": "0" * 64, "data": "eA=="}]),
         "blobs[0]: it is not what the events come to",
@@ -201,6 +208,12 @@ GONE = digest(SAID)
 FORK = state(parent_id="f", parent_version=1, parent_hash="0" * 64)
 START: Written = ("thread-started", STARTED)
 
+
+def enveloped(**fields: int) -> bytes:
+    """The stored bytes of an event without data whose envelope says something else."""
+    return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, "d": {}, **fields}).encode()
+
+
 FORGED: dict[str, tuple[list[Written], str]] = {
     "a start that is a message": ([("thread-started", SAID)], "rows[0]: its bytes are no event of its type"),
     "no start": ([("message-appended", SAID)], "rows[0]: 'message-appended' has no place here"),
@@ -218,6 +231,15 @@ FORGED: dict[str, tuple[list[Written], str]] = {
         [START, ("message-appended", STUB, GONE), ("message-redacted", redaction(2, stub=STUB.decode() + " "))],
         "version 2, which was redacted",
     ),
+    "a message that is not counted": ([START, ("message-appended", SAID)], "rows[1]: it does not count the messages"),
+    "more messages than there are": (
+        [START, ("thread-ended", enveloped(n=7))],
+        "rows[1]: it does not count the messages",
+    ),
+    "a rewind to what is to come": ([START, ("history-rewound", state(to=3))], "rows[1]: it goes back to a version"),
+    "a rewind to itself": ([START, ("history-rewound", state(to=2))], "rows[1]: it goes back to a version"),
+    "no time": ([START, ("thread-ended", enveloped(t=10**30))], "rows[1]: when it was recorded is no time"),
+    "a time before the last": ([START, ("thread-ended", enveloped(t=0))], "rows[1]: it was recorded before"),
     "a redaction of nothing": ([START, ("message-redacted", redaction(7))], "version 7, which was redacted"),
 }
 
@@ -246,7 +268,7 @@ def fork_of(parent: OwnRows, *, cut: int = 1, name: str = "default/thread/g", ha
 
 
 def test_a_fork_has_its_parent_before_it() -> None:
-    parent = own(START, ("message-appended", SAID))
+    parent = own(START, ("thread-labelled", state(labels={"a": 1})))
     fork = fork_of(parent)
     assert [event.version for event in verified([parent, fork], decoded).events] == [1, 2]
     for streams, said in (

@@ -252,6 +252,7 @@ def test_versions_that_are_none_are_refused(kept: Any) -> None:
         (Reduction([2], Message.assistant(calls=ROUND[0].calls)), "calls a function"),
         (Reduction([2], answers("a")), "only words"),
         (Reduction([2], Message.user("\ud800")), "a summary that cannot be stored"),
+        (Reduction([2], Message.user("x" * 2**24)), "a summary of 16,777,2.. bytes"),
         (Reduction([2], trimmed=[(3, 50)]), "as trimmed, which maps"),  # type: ignore[arg-type]
         (Reduction([2], trimmed={3: 50}), "trims version 3, which it does not keep"),
         (Reduction([2, 3], trimmed={3: 5}), "trims version 3 to 5 characters"),

@@ -32,6 +32,8 @@ KEYS = [
     "x-api-key",
     "AWS_SECRET_ACCESS_KEY",
     "private key",
+    "password2",
+    "API_KEY_2",
     "Authorization",
     "credentials",
 ]

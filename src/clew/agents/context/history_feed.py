@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from typing import TypeVar
 
@@ -35,8 +36,8 @@ class _GaveUpError(Exception):
 class StoreFeed:
     """The history store of one thread in this process, and what failed there since it was last asked for.
 
-    A store that has failed is left alone until the next ``before``, which gives it in order what it missed: so it never
-    has a gap, and one that hangs is waited for once in a run.
+    A store that has failed, or was being asked when its run was cancelled, is left alone until the next ``before``,
+    which gives it in order what it missed: so it never has a gap, and one that hangs is waited for once in a run.
     """
 
     def __init__(self, factory: StoreFactory, context: StoreContext, seconds: float | None = None) -> None:
@@ -87,7 +88,7 @@ class StoreFeed:
         store = self._store
         if store is None:
             return None
-        self._resting = False
+        self._resting = True  # also when this is cancelled
         try:
             listed = await self._listed(store)
             missing = to_feed(path, listed)
@@ -95,8 +96,8 @@ class StoreFeed:
                 await self._give(store, missing)
                 listed = await self._listed(store)
         except _GaveUpError:
-            self._resting = True
             return None
+        self._resting = False
         return counted(path, listed)
 
     async def add(self, messages: Sequence[HistoryMessage]) -> None:
@@ -104,10 +105,10 @@ class StoreFeed:
         store, new = self._store, as_stored(messages)
         if store is None or self._resting or not new:
             return
-        try:
+        self._resting = True  # the same
+        with suppress(_GaveUpError):
             await self._give(store, new)
-        except _GaveUpError:
-            self._resting = True
+            self._resting = False
 
     async def _make(self) -> HistoryStore:
         made = self._factory(self._context)

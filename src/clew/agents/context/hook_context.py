@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from clew.domain.context.provider import ContextProvider
@@ -89,4 +90,4 @@ class HookContext:
         """Say what the answer rests on."""
         check_json(citation, "citation")
         if citation not in self.citations:
-            self.citations.append(citation)
+            self.citations.append(deepcopy(citation))

@@ -8,7 +8,7 @@ from clew.agents.context.serving import Serving
 from clew.agents.context.supplied import Providers
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.decisions import Intent, Note, Say, check_allowed
+from clew.domain.decisions import Intent, Note, Say, check_allowed, decide
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.runs.events import AgentIdentity
@@ -31,7 +31,7 @@ class Outside:
         if not self._serving:
             return
         if before is not None:
-            check_allowed(self._thread.id, await self._thread.runs.control(fresh=True), before)
+            decide(self._thread.id, await self._thread.runs.control(fresh=True), before)
         try:
             await self._take_up(shown=hook != "on_thread_created")  # that comes before its first message
             await self._serving.tell(hook, *given)
@@ -40,6 +40,7 @@ class Outside:
 
     async def context(self, messages: Sequence[Message]) -> Context:
         """What all of them give to whoever is about to ask a model about new messages."""
+        check_allowed(self._thread.id, await self._thread.runs.control(fresh=True), Say(tuple(messages)))
         new = [HistoryMessage(0, message.role, message, "", 0) for message in messages]
         try:
             await self._take_up()
@@ -52,12 +53,14 @@ class Outside:
         found = await self._thread.runs.history()
         await self._serving.load(found.kept)
         if shown:
-            await self._serving.shown(found.messages)
+            serving = found.kept.serving
+            run = (await self._thread.runs.control(fresh=True)).run if serving else None
+            await self._serving.shown(found.messages, but=() if run is None else serving.get(run.id, ()))  # it does
 
     async def _record(self) -> None:
         """Have recorded what they leave, also when one of them failed."""
         steps, said = self._serving.steps, [step for step in self._serving.steps if isinstance(step, Message)]
-        noted = [*(step for step in steps if not isinstance(step, Message)), *self._serving.states()]
+        noted = [*(step for step in steps if not isinstance(step, Message)), *self._serving.states(shown=True)]
         intents: list[Intent] = [Note(tuple(noted))] if noted else []
         intents += [Say(tuple(said))] if said else []
         if intents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from clew.agents.context.model_history import ModelHistory
@@ -11,14 +12,19 @@ from clew.agents.setup import Setup, rules_of
 from clew.agents.tools import Tool
 from clew.domain.context.contributions import NO_CONTRIBUTIONS, Contributions, new_messages, with_newest
 from clew.domain.context.events import ContextProvided, HistoryReduced
-from clew.domain.errors import InvalidContentError, StoreError
+from clew.domain.errors import ConflictError, InvalidContentError, StoreError
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
+from clew.domain.runs.asking import unsent
 from clew.domain.runs.definitions import blobs
-from clew.domain.runs.errors import ContextProviderError
+from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
+from clew.domain.runs.events import RunAbandoned, RunCompleted
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.state import Rule
 from clew.domain.view import model_view
+
+_TRIES = 100
+"""How often the end of a run is put off because somebody says something: a hook may answer whatever it is shown."""
 
 
 class RunContext:
@@ -28,7 +34,6 @@ class RunContext:
         self._setup = setup
         self._thread = thread
         self._recording = recording
-        self._over = False
         self._history = ModelHistory(setup, recording)
         self._serving = Serving(
             thread, setup.providers.all, agent=setup.identity, actor=setup.actor, run_id=recording.state.run_id
@@ -60,7 +65,7 @@ class RunContext:
 
     def given(self) -> Contributions:
         """What providers gave to the run, with what of that waits to be recorded."""
-        if not self._serving:
+        if not self._serving and not self._recording.state.provided:
             return NO_CONTRIBUTIONS
         provided = self._provided()
         return Contributions(provided, self._serving.schemas(provided))
@@ -72,7 +77,7 @@ class RunContext:
             return
         try:
             await self._history.prepare()
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             if not self._recording.state.began:  # what was said is not lost with it
                 await self._recording.write(blobs=blobs(self._setup.definitions))
             raise
@@ -80,11 +85,8 @@ class RunContext:
     async def _begin(self, inputs: Sequence[Message]) -> None:
         recording, failed = self._recording, None
         begins = recording.log.begins
-        history = await recording.history()
-        if not model_view(history).messages:
-            raise InvalidContentError(
-                f"run: there is nothing to answer on thread {recording.log.thread_id!r}. Give some input."
-            )
+        if not any(message.text for message in inputs):
+            await self._check_asked()
         if begins:
             try:
                 await self._serving.load(recording.kept)
@@ -101,12 +103,20 @@ class RunContext:
             await self._serving.load(recording.kept)
         await self._prepare()
 
+    async def _check_asked(self) -> None:
+        """Nothing is recorded of a run that would ask nothing."""
+        recording = self._recording
+        service = (await self._thread.runs.service_side()).call if self._thread.kind == "remote" else None
+        if not unsent(model_view(await recording.history()), service):
+            raise InvalidContentError(
+                f"run: there is nothing to answer on thread {recording.log.thread_id!r}. Give some input."
+            )
+
     async def resume(self) -> None:
         """Take up what a run was given that is gone on with; one that had not come so far is given it now."""
         recording = self._recording
-        if self._serving:
-            await recording.history()
-            await self._serving.load(recording.kept)
+        await recording.history()
+        await self._serving.load(recording.kept)
         if recording.state.asked is None:
             await self._prepare()
             return
@@ -123,7 +133,7 @@ class RunContext:
             return
         if self._recording.steps:
             await self._recording.write()
-        history = await self._recording.history()
+        history = await self._read()
         await self._serving.shown(history)
         await self._invoke(new_messages(history), first=False)
         self._leave()
@@ -134,8 +144,7 @@ class RunContext:
             return
         await self._recording.write()
         await self._history.feed()
-        await self._serving.shown(await self._recording.history())
-        self._over = True
+        await self._serving.shown(await self._read())
         await self._serving.invoked(await self.request(), self._recording.state.added)
         await self._history.look_after()
         self._leave()
@@ -144,19 +153,56 @@ class RunContext:
         """The run waits for somebody, or is over: give the store what it has not had."""
         await self._history.feed()
 
+    async def end(self, last: RunCompleted) -> None:
+        """Record that the run is over, and how; what others say until then is shown to who watches."""
+        recording = self._recording
+        for _ in range(_TRIES if self._serving.watches else 0):
+            waiting = list(recording.steps)
+            recording.add(last)
+            try:
+                await recording.write(final=True, expected_version=recording.version)
+            except (RunInProgressError, RunTakenOverError):
+                raise
+            except ConflictError:
+                recording.steps = waiting
+                recording.lose_history()
+                await self._serving.shown(await recording.history())
+                self._leave()
+            else:
+                return
+        recording.add(last)
+        await recording.write(final=True)
+
+    def pause(self) -> None:
+        """The run waits for somebody: whoever goes on with it shows only what is said from here on."""
+        self._leave(shown=True)
+
     async def close(self, error: BaseException) -> None:
         """The run ends without an answer: have everybody told, unless they were."""
-        if not self._serving:
+        if self._serving:
+            await self._tell(error)
+            self._leave(shown=True)
+
+    async def given_up(self, error: BaseException) -> None:
+        """The run is not this attempt's any more. When somebody went back and ended it, nobody else tells of that.
+
+        What the providers keep of it then is no part of the thread any more.
+        """
+        state, log = self._recording.state, self._recording.log
+        if not self._serving or not state.began:
             return
-        if not self._over:
-            self._over = True
-            added = self._recording.state.added
-            try:
-                request = await self.request()
-            except StoreError:
-                return  # it cannot be told what was asked, and nothing could be recorded of it
-            await self._serving.invoked(request, added or None, error)
-        self._leave()
+        ended = (event.data for event in await log.events(state.began) if event.run_id == state.run_id)
+        if any(isinstance(data, RunAbandoned) and data.reason == "asked" for data in ended):
+            await self._tell(error)
+
+    async def _tell(self, error: BaseException) -> None:
+        self._serving.raises = False
+        try:
+            request = await self.request()
+        except StoreError:
+            return  # it cannot be told what was asked, and nothing could be recorded of it
+        await self._serving.load(self._recording.kept)  # for those whose turn had not come
+        await self._serving.invoked(request, self._recording.state.added or None, error)
 
     async def request(self) -> list[HistoryMessage]:
         """The messages that the run was to answer."""
@@ -182,9 +228,15 @@ class RunContext:
                 provided = with_newest(provided, step)
         return provided
 
-    def _leave(self) -> None:
-        """Let wait what the providers left."""
+    async def _read(self) -> list[HistoryMessage]:
+        """The history, and what others have recorded of the providers' states since it was read last."""
+        history = await self._recording.history()
+        self._serving.adopt(self._recording.kept)
+        return history
+
+    def _leave(self, *, shown: bool = False) -> None:
+        """Let wait what the providers left; ``shown`` counts what they were shown, too."""
         serving = self._serving
-        self._recording.add(*serving.steps, *serving.states())
+        self._recording.add(*serving.steps, *serving.states(shown=shown))
         self._recording.blobs += serving.blobs
         serving.steps, serving.blobs = [], []

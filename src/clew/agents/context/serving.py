@@ -22,13 +22,17 @@ from clew.domain.messages import Message
 from clew.domain.models.answer_parts import joined
 from clew.domain.models.client import ToolSchema
 from clew.domain.ports import Blob
-from clew.domain.runs.definitions import blobs
+from clew.domain.runs.definitions import Definitions, blobs
 from clew.domain.runs.errors import ContextProviderError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
 
 Given: TypeAlias = ContextProvided | ContextFailed | Message
 """What providers leave to be recorded beside their states."""
+
+
+_HAPPENED: frozenset[Hook] = frozenset({"on_thread_created", "on_resume"})
+"""The hooks that are called of what cannot be refused any more."""
 
 
 class Serving:
@@ -45,7 +49,8 @@ class Serving:
     ) -> None:
         self.steps: list[Given] = []
         self.blobs: list[Blob] = []
-        self._outside = run_id is None
+        self.raises = True
+        """Whether a failure is raised where the provider's policy says so: not of a run that is over anyway."""
         self._slots = [
             Slot(provider, HookContext(thread, provider, agent=agent, actor=actor, run_id=run_id))
             for provider in providers
@@ -93,20 +98,39 @@ class Serving:
     # Hooks
 
     async def load(self, kept: Kept) -> None:
-        """Take up what the providers keep of the thread; one that keeps nothing begins."""
+        """Take up what the providers keep of the thread; one that keeps nothing begins.
+
+        One that fails is raised when all had their turn: what another keeps must not be written over for want of it.
+        """
+        failed: ContextProviderError | None = None
         for slot in self._slots:
-            found = kept.states.get(slot.provider.id)
-            await self._call(slot, "initial_state", partial(_begin, slot, found, kept.served.get(slot.provider.id, 0)))
+            if slot.loaded:
+                continue
+            slot.loaded = True
+            found, seen = kept.states.get(slot.provider.id), kept.served.get(slot.provider.id, 0)
+            try:
+                await self._call(slot, "initial_state", partial(_begin, slot, found, seen))
+            except ContextProviderError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def adopt(self, kept: Kept) -> None:
+        """Take up what others have recorded of the providers' states since they were loaded."""
+        for slot in self._slots:
+            slot.adopt(kept.states.get(slot.provider.id))
 
     async def created(self, given: Sequence[Message]) -> None:
         """The thread begins, with this input."""
         await self.tell("on_thread_created", list(given))
 
-    async def shown(self, history: Sequence[HistoryMessage]) -> None:
-        """Show the messages that were not shown yet, each once and in their order."""
-        for message in history:
-            for slot in self._slots:
-                if slot.watches and message.version > slot.seen:
+    async def shown(self, history: Sequence[HistoryMessage], *, but: Sequence[str] = ()) -> None:
+        """Show the messages that were not shown yet, each once and in their order, ``but`` not to some providers."""
+        watching = [slot for slot in self._slots if slot.watches and slot.provider.id not in but]
+        first = min((slot.seen for slot in watching), default=0)
+        for message in history if watching else ():
+            for slot in watching if message.version > first else ():
+                if message.version > slot.seen:
                     slot.seen = message.version
                     await self._hook(slot, "on_message", message)
 
@@ -124,6 +148,7 @@ class Serving:
 
             async def give(slot: Slot = slot) -> None:
                 found = await _outcome(slot.provider.invoking(slot.context, list(messages)))
+                slot.look()  # what it gives counts only with what it keeps
                 provided = slot.give(found, before, self._others(slot, tools))
                 if provided is not None:
                     self.steps.append(provided)
@@ -135,7 +160,10 @@ class Serving:
     async def invoke_again(
         self, messages: Sequence[HistoryMessage], provided: Sequence[ContextProvided], tools: Sequence[Tool]
     ) -> None:
-        """For a run that is gone on with: what was given is on the log, but for the functions of tools."""
+        """For a run that is gone on with: what was given is on the log, but for the functions of tools.
+
+        Of tools that are not there any more, or are others, this is recorded.
+        """
         for slot in self._slots:
             given = next((each for each in provided if each.provider == slot.provider.id), None)
             if given is None:
@@ -150,6 +178,13 @@ class Serving:
                     slot.restore()  # what it keeps of this was recorded the first time
 
                 await self._call(slot, "invoking", give)
+        there = {slot.provider.id: slot.definitions for slot in self._slots}
+        for each in provided:
+            now = blobs(there.get(each.provider, Definitions(None)))
+            digests = tuple(blob.digest.hex() for blob in now)
+            if each.tools and digests != each.tools:
+                self.steps.append(each.model_copy(update={"tools": digests}))
+                self.blobs += now
 
     async def invoked(
         self,
@@ -157,23 +192,32 @@ class Serving:
         response: Sequence[HistoryMessage] | None,
         exception: BaseException | None = None,
     ) -> None:
-        """The run is over. After one that failed, no failure of a provider's is raised."""
+        """The run is over: tell those who were not told yet."""
         for slot in self._slots:
-            try:
+            if not slot.told:
+                slot.told = True
                 given = (list(request), None if response is None else list(response), exception)
                 await self._hook(slot, "invoked", *given)
-            except ContextProviderError:
-                if exception is None:
-                    raise
 
     async def tell(self, hook: Hook, *given: object) -> None:
-        """Call a hook of the thread's life."""
+        """Call a hook of the thread's life. Of what has happened already all are told, though one of them fails."""
+        failed: ContextProviderError | None = None
         for slot in self._slots:
-            await self._hook(slot, hook, *given)
+            try:
+                await self._hook(slot, hook, *given)
+            except ContextProviderError as error:
+                if hook not in _HAPPENED:
+                    raise
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
-    def states(self) -> list[ContextStateRecorded]:
-        """The states that changed since they were last asked for; outside a run also what was shown."""
-        found = (slot.state(shown=self._outside) for slot in self._slots)
+    def states(self, *, shown: bool = False) -> list[ContextStateRecorded]:
+        """The states that changed since they were last asked for, or if ``shown`` counts, were shown anything since.
+
+        It counts wherever the end of a run does not say up to where its providers were shown what was said.
+        """
+        found = (slot.state(shown=shown) for slot in self._slots)
         return [state for state in found if state is not None]
 
     def _others(self, slot: Slot, tools: Sequence[Tool]) -> list[Tool]:
@@ -185,23 +229,29 @@ class Serving:
     async def _call(self, slot: Slot, hook: Hook, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Call a hook. One that fails changes no state, and is recorded; where it must not fail, that is raised.
 
-        Raises ContextProviderError.
+        One that is cancelled with the run changes no state either. Raises ContextProviderError.
         """
-        provider = slot.provider
+        provider, before, cited = slot.provider, slot.now, len(slot.context.citations)
         if slot.broken:
             return
-        scope = asyncio.timeout(provider.timeout)
+        scope, cancelled = asyncio.timeout(provider.timeout), _cancelled()
         try:
             async with scope:
                 await work()
             slot.look()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             if hook == "initial_state":
                 slot.broken = True
             else:
+                slot.now = before
                 slot.restore()
+            del slot.context.citations[cited:]
+            if not isinstance(error, Exception | SystemExit | asyncio.CancelledError):
+                raise
+            if _cancelled() > cancelled:  # whatever the hook made of that
+                raise asyncio.CancelledError from error
             self.steps.append(ContextFailed(provider=provider.id, hook=hook, error=failure(error)))
-            if provider.on_failure == "fail":
+            if provider.on_failure == "fail" and self.raises:
                 late = isinstance(error, TimeoutError) and scope.expired()
                 why = f"it took longer than {provider.timeout:g} s." if late else _why(error)
                 raise ContextProviderError(provider.id, hook, why) from error
@@ -211,6 +261,12 @@ async def _begin(slot: Slot, kept: KeptState | None, seen: int) -> None:
     slot.load(kept, seen)
     if kept is None:
         slot.context.state = await _outcome(slot.provider.initial_state(slot.context))
+
+
+def _cancelled() -> int:
+    """How often the task at hand was asked to end: a hook may also fail by something else that was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def _outcome(found: Any) -> Any:

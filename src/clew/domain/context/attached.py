@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from clew.domain.context.kept import HISTORY_STORE
 from clew.domain.context.provider import ContextProvider, ContextProviders
 from clew.domain.names import check_id
 from clew.domain.runs.errors import AgentConfigurationError
@@ -42,13 +44,16 @@ class ThreadProviders:
 
     def copy(self) -> ThreadProviders:
         """The same providers, for a fork."""
-        return ThreadProviders(self._providers)
+        other = ThreadProviders(self._providers)
+        other.dropped = set(self.dropped)
+        return other
 
 
 def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
     """One provider or several as several.
 
-    Raises AgentConfigurationError for what is none, for two of one id, and for a policy that is none.
+    Raises AgentConfigurationError for what is none, for two of one id, for the one of history stores, and for a policy
+    or a timeout that is none.
     """
     several: Sequence[Any] = () if given is None else (given,) if isinstance(given, ContextProvider) else given
     if not isinstance(several, Sequence) or isinstance(several, str):
@@ -59,9 +64,17 @@ def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
                 f"context_providers: {_name(provider)} is none. Give an object of a clew.ContextProvider."
             )
         check_id(provider.id, f"id of {type(provider).__name__}")
+        if provider.id == HISTORY_STORE:
+            raise AgentConfigurationError(
+                f"{type(provider).__name__}: by the id {HISTORY_STORE!r} go history stores. Give it another."
+            )
         if provider.on_failure not in {"fail", "continue"}:
             raise AgentConfigurationError(
                 f"{provider.id}: on_failure={provider.on_failure!r} is neither 'fail' nor 'continue'."
+            )
+        if provider.timeout is not None and not _is_time(provider.timeout):
+            raise AgentConfigurationError(
+                f"{provider.id}: timeout={provider.timeout!r} is no time. Give seconds above 0, or None."
             )
     ids = [provider.id for provider in several]
     twice = next((id_ for id_ in ids if ids.count(id_) > 1), None)
@@ -70,6 +83,10 @@ def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
             f"context_providers: two have the id {twice!r}, and state is kept by it. Give one of them another id."
         )
     return tuple(several)
+
+
+def _is_time(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < math.inf
 
 
 def _name(given: object) -> str:

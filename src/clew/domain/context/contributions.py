@@ -47,6 +47,8 @@ class Contributions:
                 place = next(
                     (n for n, (version, _) in enumerate(found) if each.before and version >= each.before), len(found)
                 )
+                while place < len(found) and found[place][1].results:  # results stay with their calls
+                    place += 1
                 found[place:place] = [(0, message) for message in each.messages]
         return tuple(message for _, message in found)
 

@@ -26,6 +26,10 @@ HISTORY_STORE = "history-store"
 """The id under which the state of a history store is kept; also what the log calls a history that it bounded."""
 
 
+_ORDINARY = 500
+"""Characters of an ordinary message."""
+
+
 class KeptState(NamedTuple):
     """A component's state, where it was recorded, and the version of the last message that it was shown by then."""
 
@@ -39,9 +43,9 @@ class Kept(NamedTuple):
     """What a thread keeps at a version.
 
     ``states`` are by the ids of their providers, ``reductions`` by those of agents, each with its version. ``served``
-    says where the last run on the path ended that a provider served. ``named`` are the providers that served the
-    newest run as the thread's, or were missing there; ``own`` are those of each agent, as it last ran. ``serving`` are
-    the providers of the runs that have begun and not ended, by run. Nothing in it is changed in place.
+    says where the last run on the path was completed that a provider served. ``named`` are the providers that served
+    the newest run as the thread's, or were missing there; ``own`` are those of each agent, as it last ran. ``serving``
+    are the providers of the runs that have begun and not ended, by run. Nothing in it is changed in place.
     """
 
     states: Mapping[str, KeptState] = MappingProxyType({})
@@ -73,17 +77,23 @@ def kept_after(kept: Kept, event: Event) -> Kept:
                 named=tuple(dict.fromkeys((*event.data.providers, *event.data.missing))),
                 own={**kept.own, agent.id: fingerprint.providers},
             )
-        case RunCompleted() | RunFailed() | RunAbandoned():
+        case RunCompleted():
             over = kept.serving.get(event.run_id or "", ())
             return kept._replace(serving={}, served={**kept.served, **dict.fromkeys(over, event.version)})
+        case RunFailed() | RunAbandoned():
+            return kept._replace(serving={})
         case _:
             return kept
 
 
 class KeptBuilder:
-    """What matters of a lineage that is read once and forwards, and from it what is kept at any of its versions."""
+    """What matters of a lineage that is read once and forwards, and from it what is kept at any of its versions.
+
+    ``weight`` says how much that is, in messages of an ordinary length: every state that ever was is held.
+    """
 
     def __init__(self) -> None:
+        self.weight = 0
         self._states: dict[str, list[tuple[int, KeptState]]] = {}
         self._reductions: dict[str, list[tuple[int, tuple[int, HistoryReduced]]]] = {}
         self._served: dict[str, list[tuple[int, int]]] = {}
@@ -92,14 +102,17 @@ class KeptBuilder:
 
     def take(self, event: Event) -> None:
         """Take in the next event of a type that matters."""
+        self.weight += 1
         match event.data:
             case ContextStateRecorded(provider=provider, state=state, seen=seen):
+                self.weight += len(repr(state)) // _ORDINARY
                 found = KeptState(event.version, event.stream, state, seen)
                 self._states.setdefault(provider, []).append((event.version, found))
             case HistoryReduced(agent=agent):
                 self._reductions.setdefault(agent, []).append((event.version, (event.version, event.data)))
             case _:
-                for provider in self._newest.serving.get(event.run_id or "", ()):
+                completed = isinstance(event.data, RunCompleted)
+                for provider in self._newest.serving.get(event.run_id or "", ()) if completed else ():
                     self._served.setdefault(provider, []).append((event.version, event.version))
                 self._runs.append(event)
                 self._newest = kept_after(self._newest, event)

@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import CorruptEventError, InvalidNameError, ThreadDocumentError
-from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
+from clew.domain.events import (
+    MESSAGE_APPENDED,
+    NEVER_SHREDDED,
+    Event,
+    HistoryRewound,
+    MessageRedacted,
+    Opaque,
+    Shredded,
+    ThreadForked,
+)
 from clew.domain.names import StreamName, check_id, parse_stream_name, stream_name
 from clew.domain.ports import Fork, Row
 
@@ -91,6 +100,7 @@ def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Line
         previous = _left(streams[number - 1] if number else None, own.fork, where)
         end = streams[number + 1].fork if number + 1 < len(streams) else None
         found = _verified_rows(own, previous, decode, where)
+        _check_course([*events, *found], len(events), where)
         inherited = len(found) if end is None else end.cut - own.rows[0].version + 1
         events += found[:inherited]
         beyond += found[inherited:]
@@ -135,11 +145,35 @@ def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
         event = decode(row)
     except CorruptEventError:
         raise ThreadDocumentError(f"{where}: its bytes are no event of its type. {AGAIN}") from None
+    try:
+        event.time  # noqa: B018  # what it says it is may be no time
+    except OverflowError:
+        raise ThreadDocumentError(f"{where}: when it was recorded is no time. {AGAIN}") from None
     if isinstance(event.data, Shredded) != (row.digest is not None):
         raise ThreadDocumentError(f"{where}: a digest comes with a stub, and a stub with a digest. {AGAIN}")
     if row.digest is not None and row.type in NEVER_SHREDDED:
         raise ThreadDocumentError(f"{where}: it is shredded, and events of its type never are. {AGAIN}")
     return event
+
+
+def _check_course(events: Sequence[Event], after: int, where: str) -> None:
+    """Raise unless what is ``after`` so many events of a lineage goes on from them in messages and time.
+
+    The hashes of any rows can be made to follow; these are what the rest of Clew relies on without looking again.
+    """
+    for at, event in enumerate(events[after:], start=after):
+        here = f"{where}.rows[{at - after}]"
+        data = event.data
+        previous = data.to if isinstance(data, HistoryRewound) else at
+        if not 0 <= previous <= at:
+            raise ThreadDocumentError(f"{here}: it goes back to a version that is not before it. {AGAIN}")
+        if isinstance(data, Opaque):  # it may say nothing
+            continue
+        there = events[previous - 1].messages if previous else 0
+        if there >= 0 and event.messages != there + (event.type == MESSAGE_APPENDED):
+            raise ThreadDocumentError(f"{here}: it does not count the messages that there are. {AGAIN}")
+        if at and event.recorded_at < events[at - 1].recorded_at:
+            raise ThreadDocumentError(f"{here}: it was recorded before the event that it follows on. {AGAIN}")
 
 
 def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:

@@ -29,6 +29,9 @@ KIND = "thread"
 VERSION = 1
 """The version of the documents that are written, and read."""
 
+_MANY = 2**63
+"""Versions are below it: what is not is no number that was ever written."""
+
 _NEWER = "Restore it with the Clew that wrote it, or a newer one."
 _SHOWN = 100
 
@@ -36,7 +39,7 @@ _LONGEST = 4 * ((MAX_BYTES + 2) // 3)
 """Characters of base64: no event has more."""
 
 Hash: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256, in hex")]
-Version: TypeAlias = Annotated[int, Field(ge=1, lt=2**63)]
+Version: TypeAlias = Annotated[int, Field(ge=1, lt=_MANY)]
 
 
 class _Shape(BaseModel):
@@ -180,7 +183,7 @@ def _checked(document: object) -> ThreadDocument:
             "json.load() gives of a document that thread.serialize() has written."
         )
     version = document.get("version")
-    if type(version) is int and version > VERSION:
+    if type(version) is int and VERSION < version < _MANY:
         raise ThreadDocumentError(
             f"version: the document is in version {version}, and this Clew reads version {VERSION}. {_NEWER}"
         )
@@ -204,6 +207,8 @@ def _row(number: int, at: int, stream: str, row: RowShape) -> Row:
         state = b""
     if not state or _base64(state) != row.state:  # there is one way to write them
         raise ThreadDocumentError(f"streams[{number}].rows[{at}].state: it is not base64. {AGAIN}")
+    if not row.type.isprintable():
+        raise ThreadDocumentError(f"streams[{number}].rows[{at}].type: it is no name of a type. {AGAIN}")
     shredded = None if row.digest is None else bytes.fromhex(row.digest)
     return Row(0, stream, row.version, row.type, state, bytes.fromhex(row.hash), shredded)
 

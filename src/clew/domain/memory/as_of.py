@@ -21,18 +21,25 @@ class AsOf:
     """A thread that reads scopes as of a cut: what was recorded up to ``position``, and what it has learned since.
 
     ``version`` is that of the cut. ``inherited`` are the threads between the fork that cut and this one, which it has
-    its past from: what they learned up to there is the thread's, too.
+    its past from: what they learned up to there is the thread's, too. ``before`` is how the thread that was cut reads,
+    None where it reads scopes as they are: nobody knows more of the time before the cut than was known there.
     """
 
     thread: str
     version: int
     position: int
     inherited: Mapping[str, Inherited]
+    before: AsOf | None = None
+
+    @property
+    def first(self) -> int:
+        """The position up to which everything is known, wherever it was learned."""
+        return self.position if self.before is None else self.before.first
 
     def sees(self, position: int, learned: Provenance | None) -> bool:
         """Whether the thread knows what was recorded at a position, and was learned there."""
         if position <= self.position:
-            return True
+            return self.before is None or self.before.sees(position, learned)
         if learned is None:
             return False
         if learned.thread == self.thread:

@@ -12,6 +12,8 @@ ClewError
 
 from __future__ import annotations
 
+from shlex import quote
+
 from clew.domain.errors import ClewError
 
 
@@ -23,9 +25,15 @@ class UnknownFactError(ClewError):
     """The scope holds no live fact of that id."""
 
     def __init__(self, scope: str, fact: str) -> None:
-        super().__init__(f"Scope {scope!r} has no live fact {fact!r}. `clew memory list` shows those that there are.")
+        super().__init__(
+            f"Scope {scope!r} has no live fact {fact!r}. `clew memory list {quote(scope)} --history` shows all of them."
+        )
         self.scope = scope
         self.fact = fact
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.scope, self.fact)
 
 
 class UnknownDocumentError(ClewError):
@@ -39,6 +47,10 @@ class FactRefusedError(ClewError):
         super().__init__(f"Scope {scope!r} does not take the fact: {reason}")
         self.scope = scope
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.scope, self.reason)
 
 
 class EmbeddingError(ClewError):

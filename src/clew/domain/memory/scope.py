@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidContentError, InvalidTimeError
@@ -158,7 +159,7 @@ class ScopeFold:
             said = known.statement
             if (key is not None and said.key != key) or (kind is not None and said.kind != kind):
                 continue
-            if point.sees_fact(known) and _holds(known, point, history=history):
+            if (point.as_of is None or point.sees_fact(known)) and _holds(known, point, history=history):
                 yield number, known
 
     def _learn(self, event: Event, id_: str, statement: Statement, replaces: str | None) -> None:
@@ -176,10 +177,11 @@ class ScopeFold:
 
 
 def _ending(known: _Known, point: Point) -> _Ending | None:
-    """What has ended a fact, as far as it is known at a point."""
+    """What has ended a fact first, as far as it is known at a point."""
     if not known.endings:
         return None
-    return next((each for each in known.endings if point.sees(each.version, each.position, each.learned)), None)
+    seen = [each for each in known.endings if point.sees(each.version, each.position, each.learned)]
+    return min(seen, key=attrgetter("valid_to"), default=None)
 
 
 def _span(known: _Known, ending: _Ending | None) -> tuple[int, int | None]:
@@ -260,15 +262,15 @@ def decide(
 ) -> list[MemoryEvent]:
     """The events that an intent leads to, at the time ``now``; the scope begins with the first fact.
 
-    A fact is live to whoever writes when it is live as they read: ``as_of``. Raises UnknownFactError,
-    InvalidContentError or InvalidTimeError.
+    A fact is live to whoever writes when it is live as they read: ``as_of``. One that is to end some day can be ended
+    before. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
     """
     if isinstance(intent, Remember):
         _check_statement(intent.statement, now)
         begun: list[MemoryEvent] = [] if fold.version else [opening]
         return [*begun, FactRemembered(fact=intent.fact, statement=_own(intent.statement))]
     live = fold.fact(scope, intent.fact, Point(fold.version, as_of=as_of))
-    if live is None or live.status != "live":
+    if live is None or (live.status != "live" and not _ends_before(live, intent, now)):
         raise UnknownFactError(scope, intent.fact)
     if isinstance(intent, Supersede):
         statement = intent.statement.model_copy(update={"key": live.key, "kind": live.kind})
@@ -279,6 +281,13 @@ def decide(
     return [
         FactRetracted(fact=live.id, reason=intent.reason, valid_to=intent.valid_to, learned=intent.learned),
     ]
+
+
+def _ends_before(fact: Fact, intent: MemoryIntent, now: int) -> bool:
+    """Whether a fact is taken back before the time at which it ends already."""
+    if not isinstance(intent, Retract) or fact.valid_to is None:
+        return False
+    return to_time(now if intent.valid_to is None else intent.valid_to) < fact.valid_to
 
 
 def check_fact(text: str, key: str | None, kind: str | None, metadata: JsonObject | None) -> None:

@@ -9,11 +9,15 @@ from typing import Any
 from clew.domain.context.events import HistoryReduced
 from clew.domain.errors import InvalidContentError
 from clew.domain.history import HistoryMessage
+from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Message, check_message
 from clew.domain.reducing.cutting import SHORTEST, cut
 from clew.domain.reducing.errors import ReducerError
 from clew.domain.reducing.groups import Groups, groups_of
 from clew.domain.reducing.reducer import Reducible, Reduction
+
+MOST_OF_SUMMARY = MAX_BYTES - 1024**2
+"""Bytes of a summary: an event has to hold it, with what is around it."""
 
 
 def reducible(
@@ -45,7 +49,8 @@ def reduce_history(
     """
     found = checked(result, given, reducer)
     kept = set(found.kept)
-    out = [(each.version, each.version) for each in given.history if each.version not in kept | {given.summary}]
+    stays = kept | {given.summary}
+    out = [(each.version, each.version) for each in given.history if each.version not in stays]
     summary = found.summary
     if given.summary is not None and previous is not None:
         out += previous.left_out
@@ -153,6 +158,11 @@ def _check_summary(summary: Any, kept: set[int], given: Reducible, reducer: str)
         check_message(summary)
     except InvalidContentError as error:
         raise ReducerError(reducer, f"gave a summary that cannot be stored. {error}") from error
+    size = len(summary.model_dump_json().encode())
+    if size > MOST_OF_SUMMARY:
+        raise ReducerError(
+            reducer, f"gave a summary of {size:,} bytes, and one has {MOST_OF_SUMMARY:,} at most. Give a shorter one."
+        )
     if given.summary is not None and given.summary in kept:
         raise ReducerError(
             reducer,

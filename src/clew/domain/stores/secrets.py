@@ -77,7 +77,7 @@ def check_no_credentials(value: Json, where: str) -> None:
 
 
 def _names_one(key: str) -> bool:
-    words = [word.lower() for word in _WORDS.findall(key)]
+    words = [word.lower() for word in _WORDS.findall(key.rstrip("0123456789_- "))]  # also the second of them
     if not words:
         return False
     opens = len(words) > 1 and words[-1] in {"key", "keys"} and words[-2] in _KEYS

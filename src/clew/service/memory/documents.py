@@ -76,7 +76,8 @@ async def upsert(core: Core, view: View, documents: Sequence[Document], actor: s
     new = await drive(read(partial(check_documents, documents, view.namespace)))
     if view.meaning is None:
         return await drive(_add(core, view, new, actor))
-    vectors = await view.meaning.embedded(passage for document in new for passage in passages(document.text))
+    texts = await drive(read(lambda: [passage for document in new for passage in passages(document.text)]))
+    vectors = await view.meaning.embedded(texts)
     ids = await drive(_add(core, view, new, actor))
     try:
         await view.meaning.keep(vectors)
@@ -99,7 +100,8 @@ async def search(core: Core, view: View, query: str, top: int, min_score: float,
     """The passages that have most to do with some words, of what the namespace shows at a version or a time."""
     shelf, searchable = await drive(_seen(core, view, at))
     texts = Texts(shelf.stamp, shelf.passages)
-    return shelf.found(await searchable.search(texts, query, top=top, min_score=min_score))
+    found = await searchable.search(texts, query, top=top, min_score=min_score, meaning=view.meaning)
+    return shelf.found(found)
 
 
 def _open(core: Core, view: View, actor: str | None) -> Operation[None]:
@@ -144,7 +146,7 @@ def _searchable(core: Core, view: View, kept: Kept, shelf: Shelf, when: str) -> 
     name = f"{when} {space} {view.namespace}"
     found = made.get(name)
     if found is None:
-        found = Searchable(f"{stream_of(core, view.name)} {name}", view.meaning)
+        found = Searchable(f"{stream_of(core, view.name)}#{kept.shredded} {name}", view.meaning)
     made.put(name, found, len(shelf.passages) + 1)
     return found
 

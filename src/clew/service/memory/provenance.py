@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
+from clew.domain.context.events import ContextProvided
 from clew.domain.control import Control
-from clew.domain.events import Event
-from clew.domain.history import as_message
-from clew.domain.memory.events import FactReference
+from clew.domain.history import HistoryMessage, as_message
+from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, Use, Why
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
+from clew.service import reading
 from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.memory.scopes import Scope, known
@@ -22,7 +23,7 @@ MEMORY = "memory"
 """The projection that knows which facts were passed on."""
 
 EVENTS = 100
-"""Events that are read at once to find the model call that came next."""
+"""Events that are read at once to find the model calls that came next."""
 
 
 def why(scope: Scope, fact: Fact | str) -> Operation[Why]:
@@ -36,9 +37,8 @@ def used_by(scope: Scope, fact: Fact | str) -> Operation[list[Use]]:
     where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", found.id))
     uses: list[Use] = []
     for row in (yield from core.models.select(MEMORY, Query("used", where, ["position"]))):
-        call = yield from read(partial(_next_call, core, row["thread_id"], row["version"], row["run_id"]))
-        if call is not None:
-            uses.append(Use(row["thread_id"], call, row["version"], row["run_id"]))
+        calls = yield from read(partial(_calls, core, row["thread_id"], row["version"], row["run_id"]))
+        uses += (Use(row["thread_id"], call, row["version"], row["run_id"]) for call in calls)
     return uses
 
 
@@ -53,13 +53,12 @@ def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Wh
     learned = fact.learned
     if learned is None:
         return Why(fact, actor=fact.actor, promoted_from=earlier)
-    event = yield from _event(core, learned.thread, learned.version)
-    message = None if event is None else as_message(event)
+    message = yield from _message(core, learned)
     redacted = message is not None and message.redacted
     return Why(
         fact,
         thread_id=learned.thread,
-        version=learned.version,
+        version=learned.version if message is None else message.version,
         message=None if redacted else message,
         redacted=redacted,
         actor=fact.actor,
@@ -67,26 +66,38 @@ def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Wh
     )
 
 
-def _event(core: Core, thread_id: str, version: int) -> Operation[Event | None]:
-    """An event of a thread's lineage; None when the thread is not there, or is not to be read any more."""
+def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None]:
+    """The message at a version of a thread; None when the thread is not there, or is not to be read any more.
+
+    What a tool or a hook remembers has a step of its run as its provenance: it is from what the user last said there.
+    """
+    thread_id, version = learned.thread, learned.version
     control: Control = yield from load_thread(core, thread_id)
     if not version <= control.version or control.status == "deleted":
         return None
-    found = yield from read(lambda: core.log.lineage(core.stream(thread_id), after=version - 1, upto=version))
-    return found[0] if found else None
+    message = as_message((yield from reading.event(core, thread_id, version)))
+    if message is not None:
+        return message
+    then = yield from reading.history(core, thread_id, version)
+    return next((each for each in reversed(then.messages) if each.role == "user"), None)
 
 
-def _next_call(core: Core, thread_id: str, after: int, run_id: str | None) -> int | None:
-    """The version at which the run asked the model next, None if it never did."""
-    stream = core.stream(thread_id)
+def _calls(core: Core, thread_id: str, provided: int, run_id: str | None) -> list[int]:
+    """The versions at which the run asked the model with what was provided: until it ended, or that was replaced."""
+    stream, after, calls = core.stream(thread_id), provided - 1, list[int]()
+    provider: str | None = None
     while page := core.log.lineage(stream, after=after, upto=after + EVENTS):
         for event in page:
-            if event.run_id == run_id and isinstance(event.data, ModelCalled):
-                return event.version
-            if event.type in _LAST and event.run_id == run_id:
-                return None
+            if event.version == provided:
+                provider = event.data.provider if isinstance(event.data, ContextProvided) else None
+            elif event.run_id != run_id:
+                continue
+            elif isinstance(event.data, ModelCalled):
+                calls.append(event.version)
+            elif event.type in _LAST or (isinstance(event.data, ContextProvided) and event.data.provider == provider):
+                return calls
         after = page[-1].version
-    return None
+    return calls
 
 
 _LAST = frozenset({"run-completed", "run-failed", "run-abandoned"})

@@ -19,7 +19,7 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import MemoryIntent, Point, Remember, Retract, ScopeFold, Supersede, check_fact, decide
 from clew.domain.names import check_id
 from clew.service.core import load as load_thread
-from clew.service.memory.scopes import Scope, as_read, fact_id, known, moment, opened
+from clew.service.memory.scopes import Scope, as_read, check_kind, fact_id, known, moment
 from clew.service.memory.streams import commit, key_of
 from clew.service.operations import Operation, read
 
@@ -141,10 +141,10 @@ def _write(scope: Scope, intent: Remember | Supersede, words: list[Any], asked: 
 def _commit(scope: Scope, intent: MemoryIntent, words: list[Any], asked: Asked) -> Operation[tuple[ScopeFold, int]]:
     learner = scope.learner
     as_of = yield from as_read(scope)
-    yield from opened(scope)
     opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 
     def decided(fold: ScopeFold, now: int) -> list[MemoryEvent]:
+        check_kind(scope, fold)  # somebody may have begun it since
         return decide(scope.name, fold, intent, now=now, as_of=as_of, opening=opening)
 
     key = asked.idempotency_key

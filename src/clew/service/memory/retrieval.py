@@ -19,6 +19,9 @@ from clew.domain.memory.ranking import Ranking, TextIndex, fuse
 DEPTH = 50
 """How far down the rankings by words and by meaning are looked at, at least, before they become one."""
 
+LONGEST = 1e18
+"""The length that a vector must be below: the squares of float32 numbers, in which it is kept, end at 3.4e38."""
+
 BATCH = 256
 """Texts that are embedded before their vectors are kept: what is lost when it breaks off."""
 
@@ -80,9 +83,10 @@ class Meaning:
                     f"The embedder {self.model!r} gave a vector of {len(vector)} numbers, and says that its vectors "
                     f"have {self.dimensions}. Nothing was stored."
                 )
-            if not all(map(math.isfinite, vector)):
+            if not math.hypot(*vector) < LONGEST:
                 raise EmbeddingError(
-                    f"The embedder {self.model!r} gave a vector that holds NaN or infinity. Nothing was stored."
+                    f"The embedder {self.model!r} gave a vector that holds NaN, infinity or numbers too large to be "
+                    "compared. Nothing was stored."
                 )
         return found
 
@@ -132,27 +136,36 @@ class Searchable:
         self._learning = asyncio.Lock()
 
     async def search(
-        self, texts: Texts, query: str, *, top: int = 5, min_score: float = 0.0, allowed: Collection[int] | None = None
+        self,
+        texts: Texts,
+        query: str,
+        *,
+        top: int = 5,
+        min_score: float = 0.0,
+        allowed: Collection[int] | None = None,
+        meaning: Meaning | None = None,
     ) -> Ranking:
         """The best of the texts, by words and, where there is an embedder, by meaning: numbers and scores, best first.
 
-        ``allowed``, a set or the keys of a dict, narrows them down. domain/memory/ranking.py says what a score is; none
-        is below ``min_score``, and none is 0. Raises InvalidContentError or EmbeddingError.
+        ``allowed``, a set or the keys of a dict, narrows them down. ``meaning`` is who is asked this time, of the same
+        space. domain/memory/ranking.py says what a score is; none is below ``min_score``, and none is 0. Raises
+        InvalidContentError or EmbeddingError.
         """
         _check_search(query, top, min_score)
+        meaning = meaning or self.meaning
         if not query.strip() or not texts.by_number:
             return []
-        if self.meaning is None:
+        if meaning is None:
             return await asyncio.to_thread(self.by_words, texts, query, top=top, min_score=min_score, allowed=allowed)
         depth = max(DEPTH, 2 * top)
-        [vector] = await self.meaning.vectors([query])
-        await self._learn(self.meaning, texts)
+        [vector] = await meaning.vectors([query])
+        await self._learn(meaning, texts)
         asked = _Asked(query, vector, depth, allowed)
-        found = await asyncio.to_thread(self._both, self.meaning, texts, asked)
+        found = await asyncio.to_thread(self._both, meaning, texts, asked)
         if found is None:  # the index was dropped since
             async with self._learning:
-                await self.meaning.learn(texts.by_number.values())
-            found = await asyncio.to_thread(self._both, self.meaning, texts, asked)
+                await meaning.learn(texts.by_number.values())
+            found = await asyncio.to_thread(self._both, meaning, texts, asked)
         if found is None:
             raise EmbeddingError("The index of vectors was emptied while it was searched. Search again.")
         return _cut(fuse(found), top, min_score)
@@ -188,7 +201,8 @@ class Searchable:
         with self._lock:
             self._hold(texts)
             entries = self._digests
-        wanted = min(len(entries), depth if allowed is None else len(entries))
+        # However good those are that are not allowed: behind all of them are as many as are asked for.
+        wanted = min(len(entries), depth + (0 if allowed is None else max(0, len(entries) - len(allowed))))
         found = meaning.index.nearest(meaning.space, self.collection, entries, texts.stamp, vector, wanted)
         if len(found) < wanted:
             return None

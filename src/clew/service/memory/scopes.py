@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from clew.domain.errors import InvalidContentError, InvalidTimeError
-from clew.domain.events import to_microseconds
+from clew.domain.events import to_microseconds, to_time
 from clew.domain.memory.as_of import AsOf, Inherited
 from clew.domain.memory.errors import EmbeddingMismatchError, ScopeError, UnknownFactError
 from clew.domain.memory.facts import Fact
@@ -92,7 +92,7 @@ def version_read(core: Core, thread_id: str, name: str) -> Operation[int | None]
     reading = yield from reading_of(core, thread_id)
     if reading is None:
         return None
-    stream, position = stream_of(core, name), reading.position
+    stream, position = stream_of(core, name), reading.first
     return (yield from read(partial(_version_at, core.log, stream, position)))
 
 
@@ -134,7 +134,12 @@ def moment(time: object, name: str) -> int | None:
         raise InvalidTimeError(
             f"{name}={time.isoformat()} has no offset, so it names no moment. Add one, as in +00:00."
         )
-    return to_microseconds(time)
+    found = to_microseconds(time)
+    try:
+        to_time(found)
+    except OverflowError:
+        raise InvalidTimeError(f"{name}={time.isoformat()} is in UTC before the year 1, or after 9999.") from None
+    return found
 
 
 def _as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
@@ -146,7 +151,9 @@ def _as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
         name, version = parse_stream_name(stream.parent), stream.cut or 0
         inherited["" if name is None else name.id] = Inherited(version, _position(log, stream.parent, version))
         stream = log.stream(stream.parent)
-    return AsOf(thread_id, cut[1], _position(log, parent, cut[1]), inherited)
+    earlier = log.control(parent, cut[1]).as_of
+    before = None if earlier is None else _as_of(core, cut[0], earlier)
+    return AsOf(thread_id, cut[1], _position(log, parent, cut[1]), inherited, before)
 
 
 def _version_at(log: EventLog, stream: str, position: int) -> int:

@@ -30,7 +30,7 @@ def memory_tools(scope: MemoryPort) -> list[Tool]:
             key: What it is about, in a word or two, where there is one answer at a time, such as "units".
         """
         source, actor, once = _source(context), context.actor, context.idempotency_key
-        there = [] if key is None else await scope.facts(key=key)
+        there = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
         if there and there[-1].text == text:
             return _shown(there[-1])
         if there:
@@ -74,7 +74,9 @@ def memory_tools(scope: MemoryPort) -> list[Tool]:
         Args:
             ids: The ids of the memories that are to be forgotten; without ids all of them are.
         """
-        there = [fact.id for fact in await scope.facts()]
+        # With what is yet to hold, and what is to end some day.
+        coming = [fact for fact in await scope.facts(history=True) if fact.status == "live"]
+        there = list(dict.fromkeys(fact.id for fact in (*await scope.facts(), *coming)))
         cleared = [id_ for id_ in there if ids is None or id_ in ids]
         for id_ in cleared:
             await scope.retract(id_, reason="cleared by the model", actor=context.actor)

@@ -1,0 +1,480 @@
+"""Context providers when a run ends otherwise than well: each is told once, and nothing is left open or lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.agents.run_checks import check_requests, check_store, events_of
+from tests.agents.shelves import Cupboard, Shelf
+from tests.agents.turns import Gate
+from tests.agents.watching import Noted, Watching
+
+from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatClient, tool
+from clew.domain.context.events import ContextFailed, ContextProvided
+from clew.domain.context.provider import ProviderContext
+from clew.domain.history import HistoryMessage
+from clew.domain.reducing.reducer import Reducer, Reducible, Reduction
+from clew.domain.runs.errors import (
+    AgentConfigurationError,
+    ContextProviderError,
+    RunLimitError,
+    RunTakenOverError,
+    ToolFailedError,
+)
+from clew.domain.runs.events import RunAbandoned, RunFailed
+from clew.domain.stores.store import StoredMessage
+from clew.errors import CheckpointExistsError, InvalidNameError
+from clew.testing import call
+
+pytestmark = pytest.mark.anyio
+
+
+def agent_of(engine: Engine, *lines: Any, **more: Any) -> Agent:
+    return Agent(client=ScriptedChatClient(list(lines)), engine=engine, **more)
+
+
+async def check_over(engine: Engine, thread: Any) -> list[Any]:
+    """The run is over and nobody holds its lease; returns the data of the events."""
+    events = await events_of(thread)
+    assert (await check_store(engine, thread, events)).run is None
+    assert await thread.runs.lease() is None
+    await check_requests(thread, events)
+    return [event.data for event in events]
+
+
+def ends(noted: Sequence[Noted]) -> list[Any]:
+    """Who was told of the end of a run, and with what error."""
+    return [(each[0], each[-1]) for each in noted if "invoked" in each]
+
+
+class Misbehaving(ContextProvider):
+    """Does this in one of its hooks."""
+
+    def __init__(self, hook: str, act: Callable[[Any], Any], id: str = "bad", **settings: Any) -> None:  # noqa: A002  # what it is called
+        self.id = id
+        setattr(self, hook, lambda ctx, *_: act(ctx))
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError
+
+
+async def test_whoever_comes_after_one_that_fails_is_told_of_the_end_too() -> None:
+    noted: list[Noted] = []
+    providers = [Watching("first", noted), Misbehaving("invoked", broken), Watching("last", noted)]
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(ContextProviderError):
+            await agent_of(engine, "Yes.", context_providers=providers).run("Well?", thread=thread)
+        assert ends(noted) == [("first", None), ("last", "ContextProviderError")]
+        await check_over(engine, thread)
+
+
+async def test_whoever_comes_after_one_that_fails_is_told_of_what_has_happened_to_the_thread() -> None:
+    noted: list[Noted] = []
+    bad = Misbehaving("on_thread_created", broken, on_resume=broken)
+    async with Engine.open("memory:") as engine:
+        agent = agent_of(engine, "Yes.", context_providers=[bad, Watching("last", noted)])
+        with pytest.raises(ContextProviderError):
+            await agent.run("Well?")
+        assert ("last", "created", "Well?") in noted
+        thread = await engine.start_thread()
+        thread.context_providers.add(bad, Watching("last", noted))
+        await thread.suspend()
+        with pytest.raises(ContextProviderError):
+            await thread.resume()
+        assert noted[-1] == ("last", "resume")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then(how: str) -> None:
+    noted: list[Noted] = []
+    reached = asyncio.Event()
+
+    async def hang(ctx: Any) -> None:
+        ctx.state["half"] = True
+        reached.set()
+        await asyncio.Event().wait()
+
+    slow = Misbehaving("invoked", hang, initial_state=lambda _: {"whole": True})
+    providers = [Watching("first", noted), slow, Watching("last", noted)]
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, "Yes.", context_providers=providers)
+        if how == "late":
+            with pytest.raises(RunLimitError):
+                await agent.run("Well?", thread=thread, max_seconds=0.2)
+        else:
+            run = asyncio.ensure_future(agent.run("Well?", thread=thread))
+            await reached.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+        assert ends(noted) == [("first", None), ("last", "CancelledError" if how == "cancelled" else "RunLimitError")]
+        assert (await thread.state()).states["bad"] == {"whole": True}
+        await check_over(engine, thread)
+
+
+async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before() -> None:
+    seen: list[Any] = []
+
+    class Half(ContextProvider):
+        def initial_state(self, ctx: ProviderContext) -> Any:
+            del ctx
+            return {"lines": []}
+
+        async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> None:
+            del messages
+            ctx.state["lines"].append("half of it")
+            await asyncio.Event().wait()
+
+        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
+            del given
+            seen.append(list(ctx.state["lines"]))
+            ctx.state["lines"].append("told")
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(RunLimitError):
+            await agent_of(engine, context_providers=Half()).run("Well?", thread=thread, max_seconds=0.1)
+        assert seen == [[]]
+        assert (await thread.state()).states == {"half": {"lines": ["told"]}}
+        await check_over(engine, thread)
+
+
+async def test_a_provider_whose_turn_did_not_come_keeps_its_state() -> None:
+    class Counting(ContextProvider):
+        def initial_state(self, ctx: ProviderContext) -> Any:
+            del ctx
+            return {"runs": 0}
+
+        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
+            del given
+            ctx.state = {"runs": (ctx.state or {"runs": 0})["runs"] + 1}
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        await agent_of(engine, "Yes.", context_providers=Counting()).run("Well?", thread=thread)
+        agent = agent_of(engine, "No.", context_providers=[Misbehaving("initial_state", broken), Counting()])
+        with pytest.raises(ContextProviderError):
+            await agent.run("Well?", thread=thread)
+        assert (await thread.state()).states == {"counting": {"runs": 2}}
+        await check_over(engine, thread)
+
+
+@pytest.mark.parametrize("hook", ["initial_state", "on_message", "invoking", "invoked"])
+@pytest.mark.parametrize("on_failure", ["fail", "continue"])
+async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothing(hook: str, on_failure: str) -> None:
+    async def awaits_what_was_cancelled(_: Any) -> None:
+        work = asyncio.ensure_future(asyncio.sleep(10))
+        work.cancel()
+        await work
+
+    kind = type("Watches", (Misbehaving,), {"on_message": lambda *_: None})  # a hook that is there is called
+    provider = kind(hook, awaits_what_was_cancelled, on_failure=on_failure)
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, "Yes.", "No.", context_providers=provider)
+        if on_failure == "fail":
+            with pytest.raises(ContextProviderError):
+                await agent.run("Well?", thread=thread)
+        else:
+            assert (await agent.run("Well?", thread=thread)).text == "Yes."
+        found = await check_over(engine, thread)
+        assert "CancelledError" in {each.error.kind for each in found if isinstance(each, ContextFailed)}
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "continue"])
+async def test_a_run_is_cancelled_though_a_hook_makes_another_error_of_that(on_failure: str) -> None:
+    reached = asyncio.Event()
+
+    async def stubborn(_: Any) -> None:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError from None
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, context_providers=Misbehaving("invoking", stubborn, on_failure=on_failure))
+        run = asyncio.ensure_future(agent.run("Well?", thread=thread))
+        await reached.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert isinstance((await check_over(engine, thread))[-1], RunAbandoned)
+
+
+BIG = "x" * (17 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("hook", ["on_thread_created", "invoking", "invoked"])
+@pytest.mark.parametrize("on_failure", ["fail", "continue"])
+async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(hook: str, on_failure: str) -> None:
+    def grow(ctx: Any) -> None:
+        ctx.state = {"all": BIG}
+
+    provider = Misbehaving(hook, grow, on_failure=on_failure, initial_state=lambda _: {"small": True})
+    async with Engine.open("memory:") as engine:
+        agent = agent_of(engine, "Yes.", context_providers=provider)
+        if on_failure == "fail":
+            with pytest.raises(ContextProviderError, match="15,728,640"):
+                await agent.run("Well?")
+        else:
+            assert (await agent.run("Well?")).text == "Yes."
+        async for summary in engine.threads():
+            thread = await engine.thread(summary.thread_id)
+        assert (await thread.state()).states == {"bad": {"small": True}}
+        assert (await thread.history()).messages[0].text == "Well?"
+        assert any(isinstance(each, ContextFailed) for each in await check_over(engine, thread))
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "continue"])
+async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(on_failure: str) -> None:
+    def give(ctx: Any) -> Context:
+        ctx.state = {"gave": True}
+        return Context(instructions=BIG, tools=[lambda_tool])
+
+    @tool
+    def lambda_tool() -> str:
+        """Do nothing."""
+        return ""
+
+    provider = Misbehaving("invoking", give, on_failure=on_failure)
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, "Yes.", context_providers=provider)
+        if on_failure == "fail":
+            with pytest.raises(ContextProviderError, match="15,728,640"):
+                await agent.run("Well?", thread=thread)
+        else:
+            assert (await agent.run("Well?", thread=thread)).text == "Yes."
+        found = await check_over(engine, thread)
+        assert not any(isinstance(each, ContextProvided) for each in found)
+        assert (await thread.state()).states == {}
+
+
+async def test_what_a_provider_gives_does_not_count_when_its_state_is_nonsense() -> None:
+    def give(ctx: Any) -> Context:
+        ctx.state = {"n": float("nan")}
+        return Context(instructions="Do not say this.")
+
+    provider = Misbehaving("invoking", give, on_failure="continue")
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, "Yes.", context_providers=provider)
+        await agent.run("Well?", thread=thread)
+        found = await check_over(engine, thread)
+        assert [each.hook for each in found if isinstance(each, ContextFailed)] == ["invoking"]
+        assert not any(isinstance(each, ContextProvided) for each in found)
+
+
+async def test_messages_of_a_run_that_failed_are_shown_once_each() -> None:
+    @tool(errors="raise")
+    def explode() -> str:
+        """Fail."""
+        raise RuntimeError
+
+    watching = Watching()
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, call("explode"), "Yes.", context_providers=watching, tools=[explode])
+        with pytest.raises(ToolFailedError):
+            await agent.run("Well?", thread=thread)
+        await agent.run("Again?", thread=thread)
+        shown = [each[1] for each in watching.noted if each[0] == "message"]
+        assert shown == [each.text or "→" for each in await thread.history()]
+        assert (await thread.state()).states["watching"] == {"shown": len(shown)}
+
+
+async def test_a_message_that_somebody_appends_while_a_run_ends_is_shown() -> None:
+    noted: list[Noted] = []
+
+    class Appending(Watching):
+        async def invoked(self, ctx: ProviderContext, *given: Any, **more: Any) -> None:
+            await super().invoked(ctx, *given, **more)
+            if len(await thread.history()) == 2:
+                await thread.append(Message.user("One more thing."))
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, "Yes.", "Fine.", context_providers=Appending("watching", noted))
+        await agent.run("Well?", thread=thread)
+        await agent.run(thread=thread)
+        shown = [each[1] for each in noted if each[0] == "message"]
+        assert shown == ["Well?", "Yes.", "One more thing.", "Fine."]
+        assert len(ends(noted)) == 2
+        await check_over(engine, thread)
+
+
+async def test_a_run_that_is_given_up_is_closed_though_a_provider_fails() -> None:
+    noted: list[Noted] = []
+
+    @tool(approval="always")
+    def risk() -> str:
+        """Take a risk."""
+        return ""
+
+    bad = Misbehaving("initial_state", lambda _: {}, id="bad")
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=[bad, Watching("good", noted)])
+        await agent.run("Well?", thread=thread)
+        bad.initial_state = broken  # type: ignore[assignment, method-assign]  # it breaks meanwhile
+        with pytest.raises(ContextProviderError):
+            await agent.run("Never mind.", thread=thread, abandon_run=True)
+        assert ends(noted) == [("good", "RunAbandonedError"), ("good", "ContextProviderError")]
+        found = await check_over(engine, thread)
+        assert [type(each) for each in found if isinstance(each, RunAbandoned | RunFailed)] == [RunAbandoned, RunFailed]
+        assert [each.text for each in await thread.history() if each.role == "user"] == ["Well?", "Never mind."]
+
+
+async def test_a_run_that_somebody_rewound_tells_its_providers_and_leaves_no_state() -> None:
+    gate, watching = Gate(), Watching()
+
+    async def line(_: Any) -> str:
+        await gate()
+        return "Too late."
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = Agent(ScriptedChatClient(line), engine=engine, context_providers=watching)
+        run = asyncio.ensure_future(agent.run("Well?", thread=thread))
+        await gate.reached.wait()
+        await thread.rewind(to=1, abandon_run=True)
+        gate.opened.set()
+        with pytest.raises(RunTakenOverError):
+            await run
+        assert watching.noted[-1] == ("invoked", ["Well?"], None, "RunTakenOverError")
+        assert (await thread.state()).states == {}
+        await check_over(engine, thread)
+
+
+async def test_a_message_is_shown_once_though_its_run_waits_for_approval() -> None:
+    @tool(approval="always")
+    def risk() -> str:
+        """Take a risk."""
+        return "taken"
+
+    shown: list[str] = []
+
+    class Telling(ContextProvider):
+        async def on_message(self, ctx: ProviderContext, message: HistoryMessage) -> None:
+            del ctx
+            shown.append(message.text or message.role)
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=Telling())
+        waiting = await agent.run("Well?", thread=thread)
+        await waiting.approvals[0].approve(actor="somebody")
+        await agent.continue_run(thread)
+        assert shown == ["Well?", "assistant", "tool", "Yes."]
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "soon", True])
+async def test_a_timeout_that_is_none_is_refused(seconds: Any) -> None:
+    async with Engine.open("memory:") as engine:
+        with pytest.raises(AgentConfigurationError, match="timeout"):
+            agent_of(engine, context_providers=Watching(timeout=seconds))
+
+
+async def test_what_was_said_is_kept_though_a_reducer_takes_too_long() -> None:
+    class Hanging(Reducer):
+        name, when = "hanging", "before_retrieval"
+
+        async def reduce(self, given: Reducible) -> Reduction:
+            del given
+            await asyncio.Event().wait()
+            return Reduction(())
+
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread()
+        with pytest.raises(RunLimitError, match="on the log"):
+            await agent_of(engine, reducer=Hanging()).run("Well?", thread=thread, max_seconds=0.1)
+        assert [each.text for each in await thread.history()] == ["Well?"]
+        assert isinstance((await check_over(engine, thread))[-1], RunFailed)
+
+
+async def test_nobody_is_told_of_a_checkpoint_whose_name_is_taken() -> None:
+    watching = Watching()
+    async with Engine.open("memory:") as engine:
+        thread = await engine.start_thread(context_providers=[watching])
+        await thread.checkpoint("one")
+        for name, error in (("one", CheckpointExistsError), ("5", InvalidNameError)):
+            with pytest.raises(error):
+                await thread.checkpoint(name)
+        assert [each for each in watching.noted if each[0] == "checkpoint"] == [("checkpoint", "one")]
+
+
+async def test_one_that_was_taken_off_a_thread_is_not_missed_on_its_forks() -> None:
+    watching = Watching()
+    async with Engine.open("memory:") as engine:
+        agent = agent_of(engine, "Yes.", "No.", on_missing_provider="raise")
+        thread = await engine.start_thread(context_providers=[watching])
+        await agent.run("Well?", thread=thread)
+        thread.context_providers.remove(watching)
+        assert (await agent.run("And now?", thread=await thread.fork())).text == "No."
+
+
+async def test_a_store_that_was_being_read_when_a_run_was_cancelled_is_given_nothing_out_of_order() -> None:
+    class Hanging(Shelf):
+        async def list_messages(self) -> list[StoredMessage]:
+            if hangs:
+                await asyncio.Event().wait()
+            return await super().list_messages()
+
+    hangs, cupboard = False, Cupboard(most=2)
+    async with Engine.open("memory:") as engine:
+        agent = agent_of(engine, "1", "2", "3", history_store=lambda ctx: Hanging(cupboard, f"default/{ctx.thread_id}"))
+        thread = await engine.start_thread()
+        await agent.run("One?", thread=thread)
+        await agent.run("Two?", thread=thread)
+        hangs = True
+        with pytest.raises(RunLimitError):
+            await agent.run("Three?", thread=thread, max_seconds=0.1)
+        assert cupboard.texts(thread) == ["Two?", "2"]
+        hangs = False
+        await agent.run("Four?", thread=thread)
+        assert cupboard.texts(thread) == ["Four?", "3"]
+
+
+async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_afterwards() -> None:
+    hangs, cupboard = True, Cupboard()
+
+    class Hanging(Shelf):
+        async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
+            nonlocal hangs
+            if hangs and messages[0].message.text == "Two?":
+                hangs = False
+                await asyncio.Event().wait()
+            await super().add_messages(messages)
+
+    class Late(ContextProvider):
+        every_model_call = True
+
+        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
+            del ctx, given
+            await thread.append(Message.user("By the way."))
+
+    async with Engine.open("memory:") as engine:
+        agent = agent_of(
+            engine,
+            call("unknown"),
+            "2",
+            context_providers=Late(),
+            history_store=lambda ctx: Hanging(cupboard, f"default/{ctx.thread_id}"),
+        )
+        thread = await engine.start_thread(messages=[Message.user("One?"), Message.assistant("1")])
+        with pytest.raises(RunLimitError):
+            await agent.run("Two?", thread=thread, max_seconds=0.1)
+        await agent.run("Three?", thread=thread)
+        held, said = cupboard.ids(thread), [each.event_id for each in await thread.history()]
+        assert held == said[: len(held)]
+        assert len(held) >= len(said) - 1  # what is said while the run ends waits for the next one
