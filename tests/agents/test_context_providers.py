@@ -519,6 +519,11 @@ async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state
             await strict.run("Again.", thread=thread)
         assert len(await events_of(thread)) == before
         thread.context_providers.add(Watching("attached"))
+        # What is one agent's own is missed by that agent, and by no other.
+        await agent_of(engine, "Yes.", name="Other", on_missing_provider="raise").run("And you?", thread=thread)
+        with pytest.raises(MissingProviderError, match="'own'") as caught:
+            await strict.run("Again.", thread=thread)
+        assert caught.value.providers == ["own"]
         supplied = agent_of(
             engine, "Yes.", "Yes.", name="Guide", on_missing_provider="raise", context_providers=Watching("own")
         )

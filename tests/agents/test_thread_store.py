@@ -154,6 +154,23 @@ def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(tmp_path:
     asyncio.run(host())
 
 
+def test_a_run_goes_on_from_what_another_process_did_since_the_thread_was_put_to_rest_here(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'clew.db'}"
+
+    async def host() -> None:
+        async with Engine.open(url) as here, Engine.open(url) as there:
+            thread = await ThreadStore(here, agent_of(here)).get("t")
+            await thread.run("Hello")
+            await thread.suspend()
+            elsewhere = await ThreadStore(there, agent_of(there)).get("t")
+            await elsewhere.run("Hello again")
+            async with asyncio.timeout(20):  # what is refused on what was known here is decided on what is there
+                await thread.run("And again", on_conflict="wait")
+            assert len(await thread.history()) == 6
+
+    asyncio.run(host())
+
+
 def test_two_processes_that_ask_at_once_get_the_same_thread(tmp_path: Path) -> None:
     async def work(wire: Wire) -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:

@@ -158,6 +158,7 @@ def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms:
         except ClewError:
             if loaded is None:
                 loaded = yield from load(core, thread_id)
+                _drop_older(core, stream, loaded)
                 continue
             first = yield from _repeated(core, terms.key)
             if first is None:
@@ -173,6 +174,14 @@ def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms:
                 break
             loaded = None
     raise conflict or ConflictError(thread_id, 0, 0)
+
+
+def _drop_older(core: Core, stream: str, found: Control) -> None:
+    """Forget a tip that somebody else has written after: what reads would be decided on has gone on without it."""
+    with core.known.lock:
+        tip = core.known.tips.get(stream)
+        if tip is not None and tip.version < found.version:
+            core.known.tips.drop(stream)
 
 
 def _outcome(core: Core, stream: str, submitted: _Submitted, *, shreds: bool) -> Operation[Committed]:

@@ -44,8 +44,9 @@ class Kept(NamedTuple):
 
     ``states`` are by the ids of their providers, ``reductions`` by those of agents, each with its version. ``served``
     says where the last run on the path was completed that a provider served. ``named`` are the providers that served
-    the newest run as the thread's, or were missing there; ``own`` are those of each agent, as it last ran. ``serving``
-    are the providers of the runs that have begun and not ended, by run. Nothing in it is changed in place.
+    the newest run as the thread's, or were missing there; ``own`` are those of each agent, as it last ran, and that
+    were missing there. ``serving`` are the providers of the runs that have begun and not ended, by run. Nothing in it is
+    changed in place.
     """
 
     states: Mapping[str, KeptState] = MappingProxyType({})
@@ -71,11 +72,12 @@ def kept_after(kept: Kept, event: Event) -> Kept:
         case HistoryReduced(agent=agent):
             return kept._replace(reductions={**kept.reductions, agent: (event.version, event.data)})
         case RunStarted(agent=agent, fingerprint=fingerprint):
-            by = (*fingerprint.providers, *event.data.providers, *event.data.run_providers)
+            providers, missing = event.data.providers, event.data.missing
+            own = [id_ for id_ in kept.own.get(agent.id, ()) if id_ in missing and id_ not in kept.named]
             return kept._replace(
-                serving={event.run_id or "": by},
-                named=tuple(dict.fromkeys((*event.data.providers, *event.data.missing))),
-                own={**kept.own, agent.id: fingerprint.providers},
+                serving={event.run_id or "": (*fingerprint.providers, *providers, *event.data.run_providers)},
+                named=tuple(dict.fromkeys((*providers, *(id_ for id_ in missing if id_ not in own)))),
+                own={**kept.own, agent.id: (*fingerprint.providers, *own)},
             )
         case RunCompleted():
             over = kept.serving.get(event.run_id or "", ())
