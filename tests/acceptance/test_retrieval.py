@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.acceptance.programs import requests, said
 
-from clew import Agent, Document, Engine, HashingEmbedder, ScriptedChatClient, TextRetrieval
+from clew import Agent, Document, Engine, HashingEmbedder, ScriptedChatClient, TextRetrieval, tool
 from clew.errors import EmbeddingMismatchError, ScopeError
 from clew.testing import call
 
@@ -178,5 +178,36 @@ def test_a_fork_as_of_its_cut_looks_things_up_as_they_were_there() -> None:
                 found = str(client.requests[-1])
                 assert ("000 000" in found) == (expected is not None)
                 assert expected is None or expected in found
+
+    asyncio.run(main())
+
+
+def test_what_was_cited_before_a_run_waited_for_approval_is_cited_when_it_goes_on(tmp_path: Path) -> None:
+    @tool(approval="always")
+    def publish() -> str:
+        """Publish what was found."""
+        return "published"
+
+    async def agent_in(engine: Engine, *script: Any) -> Agent:
+        retrieval = TextRetrieval(await memories(engine), when="tool")
+        return Agent(
+            client=ScriptedChatClient(list(script)), engine=engine, tools=[publish], context_providers=[retrieval]
+        )
+
+    async def main() -> None:
+        url = f"sqlite:///{tmp_path}/clew.db"
+        async with Engine.open(url) as engine:
+            other = Document("Fabrikam sells lamps.", source_name="Fabrikam", namespaces=["group/g2"])
+            await (await memories(engine)).upsert([report(), other])
+            first = [call("search_documents", query="Contoso income"), call("publish")]
+            response = await (await agent_in(engine, *first)).run(QUESTION)
+            await response.approvals[0].approve()
+        async with Engine.open(url) as engine:
+            agent = await agent_in(engine, call("search_documents", query="Fabrikam lamps"), "Both [1] [2].")
+            thread = await agent.thread(response.thread.id)
+            answer = (await agent.continue_run(thread)).messages[-1]
+            cited: Any = answer.metadata["citations"]
+            assert {each["source_name"] for each in cited} == {NAME, "Fabrikam"}
+            assert [each["number"] for each in cited] == list(range(1, len(cited) + 1))
 
     asyncio.run(main())

@@ -530,3 +530,20 @@ async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state
         await supplied.run("Again.", thread=thread)
         thread.context_providers.remove("attached")
         await supplied.run("Without it, on purpose.", thread=thread)
+
+
+async def test_a_provider_writes_to_its_own_scope_and_only_looks_into_others() -> None:
+    class Prying(ContextProvider):
+        scope = "user/1"
+
+        async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
+            del given
+            assert await ctx.memory("group/g").facts() == []
+            await ctx.scope.remember("Likes tea.")
+            await ctx.memory("group/g").remember("Likes tea.")
+
+    async with Engine.open("memory:") as engine:
+        with pytest.raises(ContextProviderError, match=r"promote\(fact, to=…\)"):
+            await agent_of(engine, "Yes.", context_providers=Prying()).run("Hi.")
+        assert [fact.text for fact in await (await engine.memory("user/1")).facts()] == ["Likes tea."]
+        assert await (await engine.memory("group/g")).facts(history=True) == []

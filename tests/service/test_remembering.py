@@ -412,11 +412,11 @@ def test_a_screen_allows_redacts_or_refuses(conversations: Conversations, scope:
 
     app = conversations.memory("app", screen=screen)
     plain = scope.remember("Tea sells well", metadata={"a": 1})
-    named = scope.remember("Caoimhe likes tea", metadata={"name": "Caoimhe"})
+    named = scope.remember("Caoimhe likes tea", key="Caoimhe", metadata={"name": "Caoimhe"})
     card = scope.remember("Pays by card 4111")
     assert scope.promote(plain, to=app).metadata == {"a": 1}
     redacted = scope.promote(named, to=app)
-    assert (redacted.text, redacted.metadata) == ("Somebody likes tea", {})
+    assert (redacted.text, redacted.key, redacted.metadata) == ("Somebody likes tea", None, {})
     with pytest.raises(FactRefusedError, match="no payment data") as raised:
         scope.promote(card, to=app)
     assert (raised.value.scope, raised.value.reason) == ("app", "no payment data")

@@ -45,14 +45,16 @@ class MemoryScope:
         run_id: str | None,
         actor: str | None,
         provider: str | None,
+        reads_only: bool = False,
         embedder: Embedder | None = None,
     ) -> Self:
         """A scope as a thread reads and writes it: for agents.
 
         It is read live, or as of the thread's cut. What is written has the thread as its provenance, at the version of
-        ``source`` or else at its newest; in a run it is written once, however often the same is asked for.
+        ``source`` or else at its newest; in a run it is written once, however often the same is asked for. One that
+        ``reads_only`` raises ScopeError for what is written.
         """
-        return cls(*_opened(core, name, embedder, None, Learner(thread_id, run_id, actor, provider)))
+        return cls(*_opened(core, name, embedder, None, Learner(thread_id, run_id, actor, provider, reads_only)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -13,6 +13,7 @@ from clew.agents.inputs import Input, inputs
 from clew.agents.options import ContinueOptions, RunOptions
 from clew.agents.response import AgentResponse
 from clew.agents.stream import AgentStream
+from clew.awaited.memory import MemoryScope
 from clew.awaited.serializing import SerializedThread
 from clew.domain.context.attached import ThreadProviders
 from clew.domain.context.events import Hook
@@ -94,11 +95,17 @@ class AgentThread(SerializedThread, ABC):
             self._providers = ThreadProviders()
         return self._providers
 
-    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str) -> MemoryPort:
+    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
         """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
-        from clew.awaited.memory import MemoryScope
-
-        return MemoryScope.of_thread(self._core, name, thread_id=self.id, run_id=run_id, actor=actor, provider=provider)
+        return MemoryScope.of_thread(
+            self._core,
+            name,
+            thread_id=self.id,
+            run_id=run_id,
+            actor=actor,
+            provider=provider,
+            reads_only=reads_only,
+        )
 
     async def reads_at(self, name: str) -> int | None:
         """The version of a scope or a store of documents that the thread reads, None for the newest: for agents."""

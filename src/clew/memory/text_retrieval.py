@@ -111,7 +111,8 @@ class TextRetrieval(ContextProvider):
         return Context(instructions=told.replace("{tool}", self._tool), tools=[self._search_tool(ctx)])
 
     def _search_tool(self, ctx: ProviderContext) -> Callable[..., object]:
-        numbers: dict[tuple[str, str], int] = {}  # of all calls of the run, so that a number stands for one passage
+        # Of all calls of the run, so that a number stands for one passage; also of those before the run was taken up.
+        numbers = {(str(each.get("document")), str(each.get("text"))): n for n, each in enumerate(ctx.citations, 1)}
 
         async def search(query: str) -> str:
             """Search the documents for passages.
@@ -125,7 +126,7 @@ class TextRetrieval(ContextProvider):
             numbered = []
             for each in passages:
                 known = len(numbers)
-                number = numbers.setdefault((each.document, each.text), known + 1)
+                number = numbers.setdefault((each.document, _beginning(each.text)), known + 1)
                 if number > known:
                     ctx.cite(self._citation(number, each))
                 numbered.append((number, each))

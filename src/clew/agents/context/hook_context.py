@@ -73,7 +73,11 @@ class HookContext:
         """A memory scope, read as the thread reads them."""
         if name not in self._scopes:
             self._scopes[name] = self._thread.scope(
-                name, run_id=self.run_id, actor=self.actor, provider=self._provider.id
+                name,
+                run_id=self.run_id,
+                actor=self.actor,
+                provider=self._provider.id,
+                reads_only=name != self._provider.scope,
             )
         return self._scopes[name]
 

@@ -129,6 +129,7 @@ class RunContext:
         """Before each model call but the first: show what was said, and ask those who give context to each."""
         await self._history.feed()
         await self._history.look_again()
+        self._leave()
         if not self._serving.watches and not self._serving.asked_again:
             return
         if self._recording.steps:
@@ -240,3 +241,4 @@ class RunContext:
         self._recording.add(*serving.steps, *serving.states(shown=shown))
         self._recording.blobs += serving.blobs
         serving.steps, serving.blobs = [], []
+        self._recording.add(*serving.cited(self._provided()))

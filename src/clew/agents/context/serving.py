@@ -95,6 +95,15 @@ class Serving:
             citations=self.citations,
         )
 
+    def cited(self, provided: Sequence[ContextProvided]) -> list[ContextProvided]:
+        """What was given, where tools have cited more since: so that whoever goes on with the run knows of it."""
+        cites = {slot.provider.id: tuple(slot.context.citations) for slot in self._slots}
+        return [
+            each.model_copy(update={"citations": cites[each.provider]})
+            for each in provided
+            if len(cites.get(each.provider, ())) > len(each.citations)
+        ]
+
     # Hooks
 
     async def load(self, kept: Kept) -> None:

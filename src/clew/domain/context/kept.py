@@ -45,8 +45,8 @@ class Kept(NamedTuple):
     ``states`` are by the ids of their providers, ``reductions`` by those of agents, each with its version. ``served``
     says where the last run on the path was completed that a provider served. ``named`` are the providers that served
     the newest run as the thread's, or were missing there; ``own`` are those of each agent, as it last ran, and that
-    were missing there. ``serving`` are the providers of the runs that have begun and not ended, by run. Nothing in it is
-    changed in place.
+    were missing there. ``serving`` are the providers of the runs that have begun and not ended, by run. Nothing in it
+    is changed in place.
     """
 
     states: Mapping[str, KeptState] = MappingProxyType({})

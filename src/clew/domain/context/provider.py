@@ -98,7 +98,10 @@ class ProviderContext(Protocol):
         ...
 
     def memory(self, name: str) -> MemoryPort:
-        """A memory scope, read as this thread reads them. Raises ScopeError for a name that is none."""
+        """A memory scope, read as this thread reads them. Raises ScopeError for a name that is none.
+
+        A provider writes to the scope of its own only: what is learned in a thread gets into another one by promote().
+        """
         ...
 
     async def reads_at(self, name: str) -> int | None:
@@ -106,6 +109,11 @@ class ProviderContext(Protocol):
 
         None is the newest; a fork that reads as of its cut has an older one, and 0 where there was nothing yet.
         """
+        ...
+
+    @property
+    def citations(self) -> Sequence[JsonObject]:
+        """What was cited in this run, by this provider, oldest first; also before somebody else went on with it."""
         ...
 
     def cite(self, citation: JsonObject) -> None:

@@ -123,9 +123,10 @@ class Allow(NamedTuple):
 
 
 class Redact(NamedTuple):
-    """A scope's screen lets a fact in with other words."""
+    """A scope's screen lets a fact in with other words, and without its metadata; its key is what is given here."""
 
     text: str
+    key: str | None = None
 
 
 class Refuse(NamedTuple):

@@ -149,8 +149,8 @@ class ThreadPort(Protocol):
         """The context providers that are attached to the thread, in this process."""
         ...
 
-    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str) -> MemoryPort:
-        """A memory scope as the thread reads it, for one of its providers. Raises ScopeError."""
+    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
+        """A memory scope as the thread reads it, for one of its providers, perhaps only to look. Raises ScopeError."""
         ...
 
     async def reads_at(self, name: str) -> int | None:

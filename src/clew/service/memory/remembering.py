@@ -73,12 +73,13 @@ def promote(
     found = yield from known(scope, fact)
     if found.status != "live":
         raise UnknownFactError(scope.name, found.id)
-    text, metadata = yield from read(partial(_screened, to, found))
+    said = yield from read(partial(_screened, to, found))
+    check_fact(said.text, said.key, found.kind, said.metadata)
     statement = Statement(
-        text=text,
-        key=found.key,
+        text=said.text,
+        key=said.key,
         kind=found.kind,
-        metadata=metadata,
+        metadata=said.metadata,
         valid_from=to_microseconds(found.valid_from),
         valid_to=None if found.valid_to is None else to_microseconds(found.valid_to),
         learned=found.learned,
@@ -86,7 +87,8 @@ def promote(
     )
     asked = Asked(actor=actor, idempotency_key=idempotency_key)
     intent = Remember(to.core.thread_id(), statement)
-    return (yield from _write(replace(to, learner=scope.learner), intent, ["promote", scope.name, found.id, []], asked))
+    learner = None if scope.learner is None else replace(scope.learner, reads_only=False)
+    return (yield from _write(replace(to, learner=learner), intent, ["promote", scope.name, found.id, []], asked))
 
 
 def _statement(scope: Scope, text: str, asked: Asked) -> Operation[Statement]:
@@ -140,6 +142,11 @@ def _write(scope: Scope, intent: Remember | Supersede, words: list[Any], asked: 
 
 def _commit(scope: Scope, intent: MemoryIntent, words: list[Any], asked: Asked) -> Operation[tuple[ScopeFold, int]]:
     learner = scope.learner
+    if learner is not None and learner.reads_only:
+        raise ScopeError(
+            f"Scope {scope.name!r} is not that of the provider {learner.provider!r}, which may only look into it: what "
+            "is learned in a thread gets there by promote(fact, to=…). Promote it, or give the provider that scope."
+        )
     as_of = yield from as_read(scope)
     opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 
@@ -169,22 +176,22 @@ def _words(verb: str, text: str | None, asked: Asked, fact: str | None = None) -
     return [verb, fact, asked.key, asked.kind, text, [asked.metadata or {}, *times]]
 
 
-def _screened(to: Scope, fact: Fact) -> tuple[str, JsonObject]:
-    """The words with which a fact may enter, and its metadata, if the words are its own.
+def _screened(to: Scope, fact: Fact) -> Fact:
+    """The fact as it may enter: as it is, or with other words, and then with no more than those and their key.
 
     Raises FactRefusedError, also for a screen that does not say.
     """
     if to.screen is None:
-        return fact.text, fact.metadata
+        return fact
     try:
         said: object = to.screen(fact)
     except Exception as error:
         raise FactRefusedError(to.name, f"its screen failed with {type(error).__name__}.") from error
     match said:
         case Allow():
-            return fact.text, fact.metadata
-        case Redact(text=text) if isinstance(text, str) and text.strip():
-            return text, {}
+            return fact
+        case Redact(text=text, key=key) if isinstance(text, str) and text.strip():
+            return fact._replace(text=text, key=key, metadata={})
         case Redact():
             raise FactRefusedError(to.name, "its screen left nothing of it.")
         case Refuse(reason=reason):

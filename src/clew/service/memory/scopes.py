@@ -25,14 +25,15 @@ from clew.service.operations import Operation, read
 class Learner:
     """A thread that a scope is read and written for: as it reads, and with it as the provenance.
 
-    ``run_id`` and ``provider`` are what a write that is repeated is known by. ``reads`` are the versions of scopes that
-    were looked at, in order.
+    ``run_id`` and ``provider`` are what a write that is repeated is known by. ``reads_only`` is true where a provider
+    looks into a scope that is not its own. ``reads`` are the versions of scopes that were looked at, in order.
     """
 
     thread_id: str
     run_id: str | None = None
     actor: str | None = None
     provider: str | None = None
+    reads_only: bool = False
     reads: dict[tuple[str, int], None] = field(default_factory=dict)
 
 
