@@ -547,3 +547,26 @@ async def test_a_provider_writes_to_its_own_scope_and_only_looks_into_others() -
             await agent_of(engine, "Yes.", context_providers=Prying()).run("Hi.")
         assert [fact.text for fact in await (await engine.memory("user/1")).facts()] == ["Likes tea."]
         assert await (await engine.memory("group/g")).facts(history=True) == []
+
+
+async def test_whoever_goes_back_past_a_run_that_waits_tells_its_providers() -> None:
+    @tool(approval="always")
+    def risk() -> str:
+        """Risk something."""
+        return "done"
+
+    watching = Watching()
+    async with Engine.open("memory:") as engine:
+        agent = agent_of(engine, "Hello.", call("risk"), "Fine.", tools=[risk], context_providers=watching)
+        thread = (await agent.run("Hi.")).thread
+        await thread.checkpoint("before")
+        await agent.run("Risk it.", thread=thread)
+        kept = (await thread.state(at="before")).states
+        await thread.rewind("before", abandon_run=True)
+        assert [each for each in watching.noted if each[0] == "invoked"] == [
+            ("invoked", ["Hi."], ["Hello."], None),
+            ("invoked", ["Risk it."], [""], "RunAbandonedError"),
+        ]
+        assert (await thread.state()).states == kept
+        assert (await agent.run("Again.", thread=thread)).text == "Fine."
+        assert [each[0] for each in watching.noted].count("invoked") == 3

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
 from clew.agents.agent import Agent
 from clew.agents.approvals import Approval, approvals
+from clew.agents.context.left_run import LeftRun, left_run, tell_given_up
 from clew.agents.context.outside import Outside
 from clew.agents.inputs import Input, inputs
 from clew.agents.options import ContinueOptions, RunOptions
@@ -17,7 +18,7 @@ from clew.awaited.memory import MemoryScope
 from clew.awaited.serializing import SerializedThread
 from clew.domain.context.attached import ThreadProviders
 from clew.domain.context.events import Hook
-from clew.domain.context.provider import Context
+from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.decisions import Intent
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind
@@ -122,6 +123,18 @@ class AgentThread(SerializedThread, ABC):
     async def tell(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
         """Tell the context providers what happens to the thread: see the port."""
         await self._outside(actor).tell(hook, *given, before=before)
+
+    async def left_run(self) -> LeftRun | None:
+        """The open run that nobody carries out, None when there is none or nobody to be told: for threads."""
+        return await left_run(self) if self._supplied() else None
+
+    async def tell_given_up(self, left: LeftRun) -> None:
+        """Tell the context providers of a run that somebody ended by going back: for threads."""
+        await tell_given_up(left, self, self._supplied(), None if self.agent is None else self.agent.identity)
+
+    def _supplied(self) -> list[ContextProvider]:
+        own = () if self.agent is None else self.agent.context_providers
+        return [*own, *self.context_providers]
 
     def _outside(self, actor: str | None) -> Outside:
         own = () if self.agent is None else self.agent.context_providers

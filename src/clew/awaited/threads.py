@@ -188,7 +188,11 @@ class Thread(AgentThread, ReadThread):
         way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit. Raises
         ServiceCannotForkError where the service that holds the thread cannot go back.
         """
-        return await self._do(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
+        left = await self.left_run() if abandon_run else None
+        version = await self._do(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
+        if left is not None:
+            await self.tell_given_up(left)
+        return version
 
     async def edit(
         self,
