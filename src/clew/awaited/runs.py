@@ -130,7 +130,9 @@ class AgentThread(SerializedThread, ABC):
 
     async def tell_given_up(self, left: LeftRun) -> None:
         """Tell the context providers of a run that somebody ended by going back: for threads."""
-        await tell_given_up(left, self, self._supplied(), None if self.agent is None else self.agent.identity)
+        agent = None if self.agent is None else self.agent.identity
+        # What they keep of it is no part of the thread any more.
+        await tell_given_up(left, self, self._supplied(), agent, reason="asked")
 
     def _supplied(self) -> list[ContextProvider]:
         own = () if self.agent is None else self.agent.context_providers

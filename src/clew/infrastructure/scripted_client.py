@@ -219,7 +219,7 @@ def _lines(script: Line | LineFunction | Sequence[Line | LineFunction], *, loop:
         return itertools.repeat(script)
     single = isinstance(script, str | FunctionCall | Message | Answer | Fault | Exception)
     # mypy does not follow from ``single`` what a script is.
-    items: list[Line | LineFunction] = [script] if single else list(script)  # type: ignore[list-item,arg-type]
+    items: list[Line | LineFunction] = [script] if single else list(script)  # type: ignore[list-item,arg-type]  # single says which
     for item in items:
         if not callable(item) and not isinstance(item, Answer | Fault | Exception):
             _message(item)  # what is no answer is told at once

@@ -1,4 +1,4 @@
-"""A run that nobody carries out any more, and that somebody ends by going back: its context providers are told."""
+"""A run that nobody carries out any more, and that somebody gives up: its context providers are told."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from clew.agents.context.serving import Serving
 from clew.domain.context.contributions import new_messages
-from clew.domain.context.kept import Kept
 from clew.domain.context.provider import ContextProvider
-from clew.domain.history import HistoryMessage
+from clew.domain.history import History
 from clew.domain.runs.errors import RunAbandonedError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
@@ -17,11 +16,10 @@ from clew.domain.runs.state import RunState, fold
 
 
 class LeftRun(NamedTuple):
-    """An open run that waits for somebody, or crashed, as the thread was then."""
+    """An open run that waits for somebody, or crashed, and the thread as it was then."""
 
     state: RunState
-    kept: Kept
-    asked: Sequence[HistoryMessage]
+    history: History
 
 
 async def left_run(thread: ThreadPort) -> LeftRun | None:
@@ -30,19 +28,29 @@ async def left_run(thread: ThreadPort) -> LeftRun | None:
     run = (await log.control(fresh=True)).run
     if run is None or await log.lease() is not None:
         return None
-    state, found = fold(run.id, await log.events(run.began - 1)), await log.history()
-    first = state.added[0].version if state.added else found.version + 1
-    return LeftRun(state, found.kept, new_messages([each for each in found.messages if each.version < first]))
+    return LeftRun(fold(run.id, await log.events(run.began - 1)), await log.history())
 
 
 async def tell_given_up(
-    left: LeftRun, thread: ThreadPort, providers: Sequence[ContextProvider], agent: AgentIdentity | None
-) -> None:
-    """Tell those who served the run, of who is supplied. What they keep of it is no part of the thread any more."""
-    state, kept = left.state, left.kept
+    left: LeftRun,
+    thread: ThreadPort,
+    providers: Sequence[ContextProvider],
+    agent: AgentIdentity | None,
+    *,
+    reason: str,
+    actor: str | None = None,
+) -> Serving:
+    """Tell those who served the run, of who is supplied; what they leave is the caller's to record."""
+    state, kept = left.state, left.history.kept
     named = kept.serving.get(state.run_id, ())
     served = [provider for provider in providers if provider.id in named]
-    serving = Serving(thread, served, agent=agent, run_id=state.run_id)
+    serving = Serving(thread, served, agent=agent, actor=actor, run_id=state.run_id)
     serving.raises = False
-    await serving.load(kept)
-    await serving.invoked(left.asked, state.added or None, RunAbandonedError(thread.id, state.run_id, "asked"))
+    if served:
+        messages = left.history.messages
+        first = state.added[0].version if state.added else left.history.version + 1
+        asked = new_messages([message for message in messages if message.version < first])
+        await serving.load(kept)
+        await serving.shown(messages)
+        await serving.invoked(asked, state.added or None, RunAbandonedError(thread.id, state.run_id, reason))
+    return serving

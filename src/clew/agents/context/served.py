@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 
-from clew.agents.context.serving import Serving
+from clew.agents.context.left_run import LeftRun, tell_given_up
 from clew.agents.recording import Recording
 from clew.agents.setup import Setup
-from clew.domain.context.contributions import new_messages
 from clew.domain.context.kept import HISTORY_STORE
 from clew.domain.decisions import RunStep
-from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning, RunAbandonedError, missing_words
+from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning, missing_words
 from clew.domain.runs.events import RunStarted
 from clew.domain.runs.ports import RunLog, ThreadPort
 from clew.domain.runs.state import RunState
@@ -57,16 +56,6 @@ def _report(setup: Setup, thread_id: str, missing: tuple[str, ...]) -> None:
 
 async def left_by_providers(setup: Setup, thread: ThreadPort, state: RunState, reason: str) -> list[RunStep]:
     """What those leave to be recorded who served a run that is given up, as far as they are supplied."""
-    found = await thread.runs.history()
-    named = found.kept.serving.get(state.run_id, ())
-    providers = [provider for provider in setup.providers.all if provider.id in named]
-    serving = Serving(thread, providers, agent=setup.identity, actor=setup.actor, run_id=state.run_id)
-    serving.raises = False
-    if not serving:
-        return []
-    first = state.added[0].version if state.added else found.version + 1
-    asked = new_messages([message for message in found.messages if message.version < first])
-    await serving.load(found.kept)
-    await serving.shown(found.messages)
-    await serving.invoked(asked, state.added or None, RunAbandonedError(thread.id, state.run_id, reason))
+    left = LeftRun(state, await thread.runs.history())
+    serving = await tell_given_up(left, thread, setup.providers.all, setup.identity, reason=reason, actor=setup.actor)
     return [*serving.steps, *serving.states(shown=True)]
