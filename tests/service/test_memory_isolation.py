@@ -136,6 +136,9 @@ async def _check(writes: Iterable[tuple[str, Place, Place]]) -> None:
         for tenant, engine in engines.items():
             listed = {(tenant, each.name) async for each in engine.scopes()}
             assert listed == {home for homes in model.homes.values() for home in homes if home[0] == tenant}
+            exported = b"".join([line async for line in engine.export_events()]).decode()
+            own = {word for word, homes in model.homes.items() if any(home[0] == tenant for home in homes)}
+            assert model.homes.keys() & set(WORD.findall(exported)) == own
 
 
 def of_tenant(engine: Engine, tenant: str) -> Engine:
