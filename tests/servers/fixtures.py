@@ -10,6 +10,7 @@ from tests.servers.aimock_server import Aimock, aimock_server
 from tests.servers.installation import newer_python, ogx
 from tests.servers.llmock_server import Llmock, llmock_server, refusing_url
 from tests.servers.mem0_server import Mem0Server, mem0_server
+from tests.servers.postgres_server import VERSIONS, GivenServer, PostgresServer
 from tests.servers.redis_server import RedisServer
 from tests.servers.stateful_server import StatefulServer, ogx_server, own_stateful_server
 
@@ -103,3 +104,26 @@ def redis(running_redis: RedisServer) -> RedisServer:
         running_redis.start()
     running_redis.flush()
     return running_redis
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this process's own, for tests that end it or look into it."""
+    with PostgresServer(VERSIONS[-1]) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_postgres(request: pytest.FixtureRequest) -> PostgresServer | GivenServer:
+    given = os.environ.get("CLEW_TEST_POSTGRES")
+    if given:
+        return GivenServer(given)
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server
+
+
+@pytest.fixture
+def postgres(running_postgres: PostgresServer | GivenServer) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database, on the server that ``CLEW_TEST_POSTGRES`` names if it does."""
+    with running_postgres.database() as url:
+        yield url

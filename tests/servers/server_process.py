@@ -80,6 +80,10 @@ class ServerProcess:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    def wait(self) -> None:
+        """Until the command has ended by itself."""
+        self._process.wait(PATIENCE)
+
     @property
     def url(self) -> str:
         """The root of the server, without a slash at the end."""

@@ -1,0 +1,187 @@
+"""A PostgreSQL server of the tests: on loopback, durable as shipped, and a database of its own for each test."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+from tests.servers import unprivileged
+from tests.servers.installation import postgres as programs
+from tests.servers.server_process import ServerProcess
+
+VERSIONS = (16, 18)
+SCRIPT = Path(unprivileged.__file__)
+OWNER = "clew_tests"
+
+# A role that must say this; the owner of the databases need not, as each connection would wait for the hashing.
+GUARDED = "clew_guarded"
+PASSWORD = "zq7-canary-51ce"  # noqa: S105 - of a server that only this machine reaches, for as long as a test runs
+
+ACCESS = f"""\
+host all {GUARDED} 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+local all all trust
+"""
+
+SETTINGS = {
+    # Nothing of a killed server is to stay behind in the machine's shared memory.
+    "dynamic_shared_memory_type": "mmap",
+    "shared_buffers": "64MB",
+    "max_connections": "200",
+    # Statistics are gathered in transactions, and a reader stops below any that is open.
+    "autovacuum": "off",
+    "listen_addresses": "127.0.0.1",
+}
+
+# Somebody else may take a port between its being chosen and the server's listening on it.
+TRIES = 5
+
+_numbers = count()
+
+
+class PostgresServer:
+    """Runs until the block ends, or until this process does. ``kill`` ends it at once; ``start`` begins it again."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.port = 0
+        self._process: ServerProcess | None = None
+        # Not below pytest's folders, which are closed to other users.
+        self._folder = Path(tempfile.mkdtemp(prefix="clew-postgres-"))
+        self.data = self._folder / "data"
+        self.data.mkdir()
+
+    def __enter__(self) -> Self:
+        try:
+            self._make()
+            for left in reversed(range(TRIES)):
+                self.port = _free_port()
+                try:
+                    self.start()
+                except RuntimeError:
+                    if not left:
+                        raise
+                else:
+                    break
+            self.ask(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            # At once, but it takes its shared memory with it.
+            self._end(signal.SIGQUIT)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres", user: str = OWNER, password: str = "") -> str:
+        """The URL of one of its databases."""
+        return f"postgresql://{user}{password and ':' + password}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start it on its port, with what it holds."""
+        process = ServerProcess(
+            self._command("postgres", "-D", self.data, "-p", self.port, "-k", self.data),
+            ready="database system is ready to accept connections",
+            port=self.port,
+            folder=self.data,
+        )
+        self._process = process.__enter__()
+
+    def kill(self) -> None:
+        """End it with SIGKILL, in the middle of whatever it does."""
+        self._end(signal.SIGKILL)
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        """The answer to a statement, in its first database."""
+        return ask(self.url(), statement)
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database, which is gone after the block."""
+        with database(self.url()) as url:
+            yield url
+
+    def _make(self) -> None:
+        if os.geteuid() == 0:
+            user = pwd.getpwnam(unprivileged.NAME)
+            for folder in (self._folder, self.data):
+                os.chown(folder, user.pw_uid, user.pw_gid)
+        self.data.chmod(0o700)
+        options = ["-A", "trust", "-U", OWNER, "-E", "UTF8", "--locale", "C", "--no-sync", "-D", self.data]
+        command = self._command("initdb", *options)
+        done = subprocess.run(command, cwd=self.data, capture_output=True, text=True, check=False)
+        if done.returncode:
+            message = f"initdb ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            raise RuntimeError(message)
+        (self.data / "pg_hba.conf").write_text(ACCESS, encoding="utf-8")
+        with (self.data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+            settings.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
+
+    def _command(self, program: str, *options: object) -> list[str]:
+        return [sys.executable, "-I", "-S", str(SCRIPT), str(programs(self.version) / program), *map(str, options)]
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError, FileNotFoundError):
+                os.kill(int((self.data / "postmaster.pid").read_text(encoding="utf-8").split()[0]), how)
+                process.wait()
+            process.__exit__()
+
+
+class GivenServer:
+    """A server that somebody else runs, whose URL ``CLEW_TEST_POSTGRES`` is."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database, which is gone after the block."""
+        with database(self._url) as url:
+            yield url
+
+
+def ask(url: str, statement: str) -> list[tuple[Any, ...]]:
+    """The answer to a statement."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def database(url: str) -> Iterator[str]:
+    """A new database on the server of a URL, which is gone after the block."""
+    name = f"clew_{os.getpid()}_{next(_numbers)}"
+    ask(url, f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+    try:
+        yield urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+    finally:
+        ask(url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def end_sessions(url: str) -> None:
+    """Cut every other connection to the database."""
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    ask(url, f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE {others}")  # noqa: S608 - of constants
+
+
+def _free_port() -> int:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return int(chosen.getsockname()[1])
