@@ -1,0 +1,129 @@
+-- What the writers of a PostgreSQL store say. Each heading names a statement.
+
+-- insert one if it follows
+-- One statement and one round trip: it writes nothing when the event before is not there.
+INSERT INTO clew_event (position, stream, version, type, state, hash)
+SELECT (%(base)b + pg_current_xact_id()::text::int8) << 20, %(stream)b, %(version)b, %(type)b, %(state)b, %(hash)b
+WHERE EXISTS (
+    SELECT FROM clew_event WHERE stream = %(stream)b AND version = %(before)b AND hash = %(previous)b
+)
+RETURNING position
+
+-- insert many if they follow
+INSERT INTO clew_event (position, stream, version, type, state, hash)
+SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), stream, version, type, state, hash
+FROM unnest(%(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[], %(hashes)b::bytea[])
+    WITH ORDINALITY AS row (stream, version, type, state, hash, n)
+WHERE (
+    SELECT count(*) FROM unnest(%(heads)b::int8[], %(befores)b::int8[], %(previous)b::bytea[])
+        AS head (stream, version, hash)
+    JOIN clew_event USING (stream, version, hash)
+) = %(count)b
+ORDER BY stream, version
+RETURNING position
+
+-- insert
+INSERT INTO clew_event (position, stream, version, type, state, hash, digest)
+SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), stream, version, type, state, hash, digest
+FROM unnest(
+    %(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[], %(hashes)b::bytea[],
+    %(digests)b::bytea[]
+) WITH ORDINALITY AS row (stream, version, type, state, hash, digest, n)
+ORDER BY stream, version
+RETURNING position
+
+-- begin streams
+INSERT INTO clew_stream (id, name, parent, cut, began)
+SELECT id, name, parent, cut, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | ordinal
+FROM unnest(%(ids)b::int8[], %(names)b::bytea[], %(parents)b::int8[], %(cuts)b::int8[], %(ordinals)b::int8[])
+    AS begun (id, name, parent, cut, ordinal)
+ORDER BY id
+
+-- transaction
+SELECT pg_current_xact_id()::text::int8
+
+-- outcome of a transaction
+SELECT pg_xact_status(%(transaction)b::int8::text::xid8)
+
+-- session
+SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()
+
+-- end session
+SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+WHERE pid = %(pid)b::int4 AND backend_start::text = %(since)b::text
+
+-- position of a row
+SELECT position FROM clew_event WHERE stream = %(stream)b AND version = %(version)b AND hash = %(hash)b
+
+-- lock streams
+SELECT FROM clew_stream WHERE id = ANY (%(ids)b::int8[]) ORDER BY id FOR NO KEY UPDATE
+
+-- heads
+SELECT stream.id, stream.name, last.version, last.hash
+FROM clew_stream AS stream
+CROSS JOIN LATERAL (
+    SELECT version, hash FROM clew_event WHERE clew_event.stream = stream.id ORDER BY version DESC LIMIT 1
+) AS last
+WHERE stream.id = ANY (%(ids)b::int8[])
+
+-- row
+SELECT state, digest, hash FROM clew_event WHERE stream = %(stream)b AND version = %(version)b
+
+-- key
+SELECT first, last, salt, digest FROM clew_key WHERE stream = %(stream)b AND key = %(key)b
+
+-- rows of a key
+SELECT position, hash, version FROM clew_event WHERE position BETWEEN %(first)b AND %(last)b ORDER BY position
+
+-- put key
+INSERT INTO clew_key (stream, key, salt, digest, first, last)
+VALUES (%(stream)b, %(key)b, %(salt)b, %(digest)b, %(first)b, %(last)b)
+
+-- shred
+UPDATE clew_event SET state = %(stub)b, digest = %(digest)b
+WHERE stream = %(stream)b AND version = %(version)b AND digest IS NULL
+RETURNING position
+
+-- forget what a key stands for
+UPDATE clew_key SET digest = NULL WHERE first = (%(position)b::int8 >> 20) << 20
+
+-- count shredded
+UPDATE clew_meta SET shredded = shredded + %(count)b
+
+-- put snapshot
+INSERT INTO clew_snapshot (stream, version, state) VALUES (%(stream)b, %(version)b, %(state)b)
+ON CONFLICT (stream, version) DO UPDATE SET state = excluded.state
+
+-- put blobs
+INSERT INTO clew_blob (digest, kind, data, came)
+SELECT digest, kind, data, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1)
+FROM unnest(%(digests)b::bytea[], %(kinds)b::bytea[], %(datas)b::bytea[])
+    WITH ORDINALITY AS blob (digest, kind, data, n)
+ORDER BY digest
+ON CONFLICT (digest) DO NOTHING
+
+-- lease
+SELECT holder, until FROM clew_lease WHERE stream = %(stream)b
+
+-- take lease
+INSERT INTO clew_lease (stream, holder, until) VALUES (%(stream)b, %(holder)b, %(until)b)
+ON CONFLICT (stream) DO UPDATE SET holder = excluded.holder, until = excluded.until
+
+-- drop lease
+DELETE FROM clew_lease WHERE stream = %(stream)b
+
+-- put draft
+INSERT INTO clew_draft (stream, run, data) VALUES (%(stream)b, %(run)b, %(data)b)
+ON CONFLICT (stream) DO UPDATE SET run = excluded.run, data = excluded.data
+
+-- drop draft
+DELETE FROM clew_draft WHERE stream = %(stream)b
+
+-- track
+INSERT INTO clew_tracking AS kept (application, notification) VALUES (%(application)b, %(notification)b)
+ON CONFLICT (application) DO UPDATE SET notification = excluded.notification
+WHERE kept.notification < excluded.notification
+RETURNING notification
+
+-- tracked
+SELECT notification FROM clew_tracking WHERE application = %(application)b

@@ -1,0 +1,142 @@
+-- What is read from a PostgreSQL store. Each heading names a statement.
+--
+-- Who reads in the order of positions reads below the horizon: the lowest transaction that has not ended when the
+-- statement begins. What is below it is there or will never be.
+
+-- horizon
+SELECT (%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+
+-- change
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8
+
+-- lineage
+WITH RECURSIVE line (id, name, parent, cut, upto) AS (
+    SELECT id, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+    UNION ALL
+    SELECT p.id, p.name, p.parent, p.cut, least(line.upto, line.cut)
+    FROM line JOIN clew_stream AS p ON p.id = line.parent
+    -- The cut grows from a parent to its forks; asked for, it ends the walk even where somebody made a circle.
+    WHERE line.cut > %(after)b AND (p.cut IS NULL OR p.cut < line.cut)
+)
+SELECT e.position, line.name, e.version, e.type, e.state, e.hash, e.digest
+FROM line CROSS JOIN LATERAL (
+    -- A fence: each stream of the line is looked up in the index, whatever the planner thinks of their number.
+    SELECT * FROM clew_event WHERE stream = line.id AND version > %(after)b AND version <= line.upto OFFSET 0
+) AS e
+ORDER BY e.version
+
+-- own rows
+SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
+FROM clew_stream AS s JOIN clew_event AS e ON e.stream = s.id
+WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b
+ORDER BY e.version LIMIT %(limit)b
+
+-- stored events
+SELECT e.version, e.type, e.state
+FROM clew_stream AS s JOIN clew_event AS e ON e.stream = s.id
+WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b AND e.version <= %(upto)b
+ORDER BY e.version LIMIT %(limit)b
+
+-- stored events backwards
+SELECT e.version, e.type, e.state
+FROM clew_stream AS s JOIN clew_event AS e ON e.stream = s.id
+WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b AND e.version <= %(upto)b
+ORDER BY e.version DESC LIMIT %(limit)b
+
+-- rows
+SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
+FROM (
+    SELECT * FROM clew_event
+    WHERE position > %(after)b AND position <= %(upto)b
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+    ORDER BY position LIMIT %(limit)b
+) AS e JOIN clew_stream AS s ON s.id = e.stream
+ORDER BY e.position
+
+-- rows of types
+SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
+FROM (
+    SELECT * FROM clew_event
+    WHERE position > %(after)b AND position <= %(upto)b AND type = ANY (%(types)b::bytea[])
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+    ORDER BY position LIMIT %(limit)b
+) AS e JOIN clew_stream AS s ON s.id = e.stream
+ORDER BY e.position
+
+-- rows with a prefix
+SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
+FROM clew_event AS e JOIN clew_stream AS s ON s.id = e.stream
+WHERE e.position > %(after)b AND s.name >= %(prefix)b AND (%(end)b::bytea IS NULL OR s.name < %(end)b)
+    AND e.position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+ORDER BY e.position LIMIT %(limit)b
+
+-- rows at
+SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
+FROM clew_event AS e JOIN clew_stream AS s ON s.id = e.stream
+WHERE e.position = ANY (%(positions)b::int8[])
+    AND e.position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+ORDER BY e.position
+
+-- last position
+SELECT max(position) FROM clew_event
+WHERE position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+
+-- streams
+-- A parent that is no stream, where somebody changed it, is shown by its key and not as none.
+SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
+FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
+WHERE s.began > %(after)b
+    AND s.began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+ORDER BY s.began LIMIT %(limit)b
+
+-- streams with a prefix
+SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
+FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
+WHERE s.began > %(after)b
+    AND s.began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+    AND substring(s.name FROM 1 FOR 256) >= substring(%(prefix)b FROM 1 FOR 256) AND s.name >= %(prefix)b
+    AND (%(end)b::bytea IS NULL OR (substring(s.name FROM 1 FOR 256) <= %(end)b AND s.name < %(end)b))
+ORDER BY s.began LIMIT %(limit)b
+
+-- stream
+SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
+FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
+WHERE s.id = %(id)b AND s.name = %(name)b
+
+-- forks
+SELECT s.began, s.name, p.name, s.cut
+FROM clew_stream AS s JOIN clew_stream AS p ON p.id = s.parent
+WHERE s.parent = %(id)b AND p.name = %(name)b
+ORDER BY s.began
+
+-- orphans
+SELECT e.stream, e.version FROM clew_event AS e
+WHERE e.version < 0 OR NOT EXISTS (SELECT FROM clew_stream AS s WHERE s.id = e.stream)
+ORDER BY e.stream, e.version LIMIT %(limit)b
+
+-- snapshot
+WITH RECURSIVE line (id, name, parent, cut, upto, depth) AS (
+    SELECT id, name, parent, cut, %(upto)b::int8, 0 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+    UNION ALL
+    SELECT p.id, p.name, p.parent, p.cut, least(line.upto, line.cut), line.depth + 1
+    FROM line JOIN clew_stream AS p ON p.id = line.parent
+    WHERE p.cut IS NULL OR p.cut < line.cut
+)
+SELECT line.name, newest.version, newest.state
+FROM line CROSS JOIN LATERAL (
+    SELECT version, state FROM clew_snapshot
+    WHERE stream = line.id AND version <= line.upto ORDER BY version DESC LIMIT 1
+) AS newest
+ORDER BY line.depth LIMIT 1
+
+-- blob
+SELECT digest, kind, data FROM clew_blob WHERE digest = %(digest)b
+
+-- blobs
+SELECT came, digest FROM clew_blob WHERE came > %(after)b ORDER BY came LIMIT %(limit)b
+
+-- draft
+SELECT run, data FROM clew_draft WHERE stream = %(stream)b
+
+-- shredded
+SELECT shredded FROM clew_meta
