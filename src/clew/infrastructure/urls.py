@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from clew.domain.errors import StoreUrlError
+from clew.domain.runs.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
     from clew.infrastructure.application import ConversationLog
     from clew.infrastructure.sqlite_migrations import Schemas
 
-FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db) or memory:."
+FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database or memory:."
+
+MOST_CONNECTIONS = 1_000
+POSTGRES = ("postgresql", "postgres")
 
 
 def open_log(url: str, *, create: bool = True) -> ConversationLog:
@@ -24,15 +29,20 @@ def open_log(url: str, *, create: bool = True) -> ConversationLog:
     ``sqlite:///file.db`` is relative to the working directory, ``sqlite:////file.db`` absolute; ``memory:`` is gone
     with the process. ``?synchronous=OFF`` (or NORMAL; the default is FULL) trades durability for speed.
 
-    Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+    ``postgresql://user:password@host:5432/database`` is PostgreSQL's own form, with all settings that its client
+    library knows (``?sslmode=verify-full``), a service or a password file; without ``create`` a database without
+    Clew's tables is a StoreSchemaError. ``?workers=4`` and ``?readers=8`` are how many appends and queries of the
+    process are sent at a time.
+
+    Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, or MissingExtraError.
     """
     if not isinstance(url, str):
         message = f"{type(url).__name__} is not a URL. {FORMS}"
         raise StoreUrlError(message)
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError:  # brackets that hold no address
-        scheme = ""
+    scheme = _scheme(url)
+    if scheme in POSTGRES:
+        settings = {**_postgres(url), "POSTGRES_CREATE": "yes" if create else "no", "ORIGINATOR_ID_TYPE": "text"}
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.postgres_factory:PostgresFactory", **settings})
     if scheme == "memory" and url == "memory:":
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})
     if scheme == "sqlite":
@@ -44,11 +54,7 @@ def open_log(url: str, *, create: bool = True) -> ConversationLog:
 
 def sqlite_path(url: str) -> str:
     """The path of the SQLite file that a URL names. Raises StoreUrlError for any other."""
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError:  # as above
-        scheme = ""
-    if scheme != "sqlite":
+    if _scheme(url) != "sqlite":
         message = (
             f"{_without_secrets(url)!r} names no SQLite file. Use sqlite:///file.db (sqlite:////absolute/file.db)."
         )
@@ -59,6 +65,13 @@ def sqlite_path(url: str) -> str:
 def schemas(url: str) -> Schemas:
     """The schema of the database that a URL names, and the one that this Clew knows. Raises what migrate() does."""
     from clew.infrastructure import sqlite_migrations
+
+    if _scheme(url) in POSTGRES:
+        address = _postgres(url)["POSTGRES_URL"]
+        from clew.infrastructure import postgres_schema
+        from clew.infrastructure.postgres_sessions import Address
+
+        return sqlite_migrations.Schemas(postgres_schema.version(Address(address)), postgres_schema.SCHEMA_VERSION)
 
     return sqlite_migrations.schemas(sqlite_path(url))
 
@@ -71,25 +84,38 @@ def migrate(url: str, *, backup: str | None = None) -> Schemas:
     """
     from clew.infrastructure import sqlite_migrations
 
+    if _scheme(url) in POSTGRES:
+        address = _postgres(url)["POSTGRES_URL"]
+        if backup is not None:
+            message = "A PostgreSQL database is copied by PostgreSQL's own pg_dump, and not to a file of Clew's."
+            raise StoreUrlError(message)
+        from clew.infrastructure import postgres_schema
+        from clew.infrastructure.postgres_sessions import Address
+
+        return sqlite_migrations.Schemas(postgres_schema.migrate(Address(address)), postgres_schema.SCHEMA_VERSION)
+
     return sqlite_migrations.migrate(sqlite_path(url), backup=backup)
 
 
 def open_projections(url: str) -> ProjectionStore:
     """The tables of projections beside the log that a URL names: a file with ``.projections`` after its name.
 
-    Nothing is made until something is written. Raises StoreUrlError.
+    Beside a PostgreSQL database they are in the memory of the process, made anew when it starts. Nothing is made until
+    something is written. Raises StoreUrlError.
     """
     from clew.infrastructure.sqlite_projections import SQLiteProjections
 
-    return SQLiteProjections(None if url == "memory:" else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
+    in_memory = url == "memory:" or _scheme(url) in POSTGRES
+    return SQLiteProjections(None if in_memory else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
 
 
 def open_vectors(url: str) -> VectorIndex:
     """The index of vectors beside the log that a URL names: a file with ``.vectors`` after its name.
 
-    Nothing is made until something is written. Raises StoreUrlError.
+    Beside a PostgreSQL database it is in the memory of the process. Nothing is made until something is written.
+    Raises StoreUrlError.
     """
-    if url == "memory:":
+    if url == "memory:" or _scheme(url) in POSTGRES:
         from clew.infrastructure.memory_vectors import MemoryVectors
 
         return MemoryVectors()
@@ -121,6 +147,30 @@ def _sqlite(url: str, *, create: bool) -> dict[str, str]:
         "SQLITE_SYNCHRONOUS": synchronous,
         "SQLITE_CREATE": "yes" if create else "no",
         "ORIGINATOR_ID_TYPE": "text",
+    }
+
+
+def _scheme(url: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError:  # brackets that hold no address
+        return ""
+
+
+def _postgres(url: str) -> dict[str, str]:
+    """The settings of a PostgreSQL store. Raises StoreUrlError, or MissingExtraError without the driver."""
+    if find_spec("psycopg") is None or find_spec("psycopg_pool") is None:
+        raise MissingExtraError("A PostgreSQL store", "psycopg", "postgres")
+    address, _, query = url.partition("?")
+    own = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name in ("workers", "readers")}
+    for name, value in own.items():
+        if not (value.isascii() and value.isdecimal() and 0 < int(value) <= MOST_CONNECTIONS):
+            message = f"{_without_secrets(url)!r}: {name} is a number from 1 to {MOST_CONNECTIONS}."
+            raise StoreUrlError(message)
+    rest = "&".join(part for part in query.split("&") if part.split("=")[0] not in own)
+    return {
+        "POSTGRES_URL": f"{address}?{rest}" if rest else address,
+        **{f"POSTGRES_{name.upper()}": value for name, value in own.items()},
     }
 
 
