@@ -28,7 +28,6 @@ from eventsourcing.utils import Environment
 
 from clew.infrastructure.postgres_factory import PostgresFactory
 from clew.infrastructure.postgres_recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append
 
 POSTGRES = "clew.infrastructure.postgres_factory"
 
@@ -219,5 +218,5 @@ def test_is_found_by_the_module_or_by_the_class(postgres: str) -> None:
             Environment(env={"PERSISTENCE_MODULE": topic, "POSTGRES_URL": postgres})
         )
         assert isinstance(factory, PostgresFactory)
-        factory.application_recorder().submit(Append(())).result()
+        assert factory.application_recorder().max_notification_id() is None
         factory.close()

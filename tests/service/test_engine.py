@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import pytest
@@ -26,6 +26,8 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine
+from clew.infrastructure.postgres_datastore import WORKERS
+from clew.infrastructure.postgres_recorder import PostgresRecorder
 from clew.service.remembered import CACHED_THREADS
 
 HELLO = Message.user("Hello.")
@@ -52,12 +54,20 @@ Run = Callable[[Callable[[Engine], Coroutine[Any, Any, None]]], None]
 def resting_writer(engine: Engine) -> Iterator[None]:
     """While this is held the writer takes appends, as soon as it can, and writes none of them."""
     recorder = cast("Any", engine._core.log).recorder
+    if isinstance(recorder, PostgresRecorder):
+        with ExitStack() as held:
+            for _ in range(WORKERS):
+                held.enter_context(recorder.datastore.writing.use())
+            yield
+        return
     with recorder.datastore.exclusive() if hasattr(recorder, "datastore") else recorder._database_lock:
         yield
 
 
 def waiting(engine: Engine) -> int:
     recorder = cast("Any", engine._core.log).recorder
+    if isinstance(recorder, PostgresRecorder):
+        return recorder.datastore.pool.waiting
     queue = recorder.datastore.queue if hasattr(recorder, "datastore") else recorder._queue
     return cast("int", queue._waiting.qsize())
 

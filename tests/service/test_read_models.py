@@ -38,6 +38,9 @@ class Events:
 
 ALL = Query("event", order=("position",))
 
+# Of these stores the positions are known: one, two, three.
+counting = pytest.mark.parametrize("url", ["memory", "sqlite"], indirect=True)
+
 
 @pytest.fixture
 def conversations(url: str) -> Iterator[Conversations]:
@@ -51,6 +54,7 @@ def test_reads_what_was_written_before_the_call(conversations: Conversations) ->
         assert len(conversations.rows("events", ALL)) == count
 
 
+@counting
 def test_reads_the_rows_that_a_query_names(conversations: Conversations) -> None:
     conversations.start_thread().append([Message.user("a"), Message.user("b")])
     found = conversations.rows("events", Query("event", [Where("type", "=", "message-appended")], ["-position"], 1))
@@ -67,6 +71,7 @@ def test_refuses_projections_tables_and_columns_that_there_are_not(conversations
             conversations.rows("events", query)
 
 
+@counting
 def test_says_how_far_projections_are_and_what_they_went_on_without(conversations: Conversations) -> None:
     assert [each.state for each in conversations.projections()] == ["waiting"]
     thread = conversations.start_thread(thread_id="t")
@@ -82,6 +87,7 @@ def test_says_how_far_projections_are_and_what_they_went_on_without(conversation
     assert len(conversations.rows("events", ALL)) == 2
 
 
+@counting
 def test_says_that_a_rebuild_is_under_way(conversations: Conversations) -> None:
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait()
@@ -111,11 +117,13 @@ def test_a_service_that_only_reads_builds_what_was_changed_anew(file_url: str) -
         assert conversations.projections()[0].version == 2
 
 
+@counting
 def test_fills_by_itself_after_an_append(conversations: Conversations) -> None:
     conversations.start_thread()
     wait_until(lambda: conversations.projections()[0].position == 1)
 
 
+@counting
 def test_waits_until_a_position_is_reached(conversations: Conversations) -> None:
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait(4)
@@ -178,6 +186,7 @@ def test_a_projection_that_is_another_programs_is_named(file_url: str) -> None:
         conversations.wait()
 
 
+@counting
 def test_the_engine_offers_the_same(url: str) -> None:
     async def work() -> None:
         async with Engine.open(url, projections=[Events()]) as engine:

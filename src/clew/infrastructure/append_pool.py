@@ -49,6 +49,7 @@ class AppendPool:
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._undone = 0
+        self._taken = 0
         self._closed = False
 
     def submit(self, append: Append) -> Future[Appended]:
@@ -66,6 +67,11 @@ class AppendPool:
             if not job.behind:
                 self._make_ready(job)
         return job.future
+
+    @property
+    def waiting(self) -> int:
+        """How many appends no thread has taken yet."""
+        return self._undone - self._taken
 
     def close(self) -> None:
         """Have everything written that was submitted, then end the threads. Does nothing the second time."""
@@ -101,6 +107,7 @@ class AppendPool:
                     return None
                 self._changed.wait()
             self._idle -= 1
+            self._taken += 1
             return self._ready.popleft()
 
     def _answer(self, job: _Job) -> None:
@@ -121,6 +128,7 @@ class AppendPool:
     def _done(self, job: _Job) -> None:
         with self._changed:
             self._undone -= 1
+            self._taken -= 1
             for name in job.names:
                 line = self._lines[name]
                 line.popleft()
@@ -140,7 +148,9 @@ def streams_of(append: Append) -> Iterable[str]:
         yield stream_name(event.originator_id)
     for fork in append.forks.values():
         yield fork.parent
-    for each in (*append.shreds, *append.snapshots, *append.claims, *append.drafts):
-        yield each.stream
+    yield from (shred.stream for shred in append.shreds)
+    yield from (snapshot.stream for snapshot in append.snapshots)
+    yield from (claim.stream for claim in append.claims)
+    yield from (draft.stream for draft in append.drafts)
     if append.key is not None:
         yield append.key.stream

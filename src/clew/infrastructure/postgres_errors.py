@@ -26,6 +26,7 @@ _WORDS = {
     "password authentication failed": "28",
     "no password supplied": "28",
     "no pg_hba.conf entry": "28",
+    'FATAL: role "': "28",
     '" does not exist': "3D000",
     "permission denied for database": "42501",
     "too many clients": "53300",

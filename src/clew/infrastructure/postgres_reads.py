@@ -94,7 +94,10 @@ class PostgresReads:
     def blob(self, digest: bytes) -> Blob | None:
         """The blob of that digest as it lies in the store."""
         found = self.datastore.query(SQL["blob"], {"digest": digest})
-        return Blob(found[0][0], text(found[0][1]), found[0][2]) if found else None
+        if not found:
+            return None
+        stored, kind, data = found[0]
+        return Blob._make((stored, text(kind), data))
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
         """Key and digest of each blob in the order in which they came."""

@@ -42,9 +42,7 @@ class PostgresRecorder(PostgresReads, ProcessRecorder):
 
         Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
         """
-        return cls(
-            PostgresDatastore(url, workers=workers, readers=readers, originator_id_type="text", create=create)
-        )
+        return cls(PostgresDatastore(url, workers=workers, readers=readers, originator_id_type="text", create=create))
 
     def submit(self, append: Append) -> Future[Appended]:
         """Hand an append to the writer threads."""

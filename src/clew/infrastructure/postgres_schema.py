@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 _LOCK = 0x436C6577
 """Of the advisory lock under which tables are made: ``Clew`` in ASCII."""
 
+# A look into the table of tables: what PostgreSQL remembers of names may be older than the lock.
+_IS_THERE = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_meta' AND pg_table_is_visible(oid)"
+
 _MIGRATIONS = statements("postgres_schema.sql")
 
 
@@ -62,7 +65,7 @@ def migrate(address: Address) -> int:
 
 
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
-    if connection.execute("SELECT to_regclass('clew_meta')").fetchall() == [(None,)]:
+    if not connection.execute(_IS_THERE).fetchall():
         return 0
     found = int(connection.execute("SELECT schema FROM clew_meta").fetchall()[0][0])
     if found > SCHEMA_VERSION:

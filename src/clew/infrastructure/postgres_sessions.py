@@ -38,7 +38,7 @@ class Address:
 
     def __init__(self, conninfo: str) -> None:
         try:
-            given = conninfo_to_dict(conninfo)
+            given: dict[str, Any] = dict(conninfo_to_dict(conninfo))
         except psycopg.Error:
             # The driver's words repeat what they could not read, and a password with it.
             msg = "That is no address of a PostgreSQL database. Use postgresql://user:password@host:5432/database."

@@ -79,7 +79,7 @@ class Transaction:
         if abs(version) > HIGHEST:
             return None
         found = self._ask("row", stream=Int8(stream_id(stream)), version=Int8(version))
-        return found[0] if found else None  # type: ignore[return-value] # the columns of the statement
+        return found[0] if found else None
 
     # What it writes
 
@@ -206,5 +206,3 @@ def columns(rows: Sequence[PlannedRow], base: int) -> dict[str, Any]:
         "states": [row[3] for row in rows],
         "hashes": [row[4] for row in rows],
     }
-
-
