@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,6 @@ from clew.infrastructure.scripted_client import Line, call
 pytestmark = pytest.mark.anyio
 
 DAYS = 3 * 24 * 3600.0
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
 class Shop:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +26,6 @@ from clew.infrastructure.scripted_client import call
 from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
 class Saying:

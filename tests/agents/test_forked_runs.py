@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,11 +30,6 @@ from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.scripted_client import call
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,11 +35,6 @@ from clew.infrastructure.scripted_client import Line, call
 from clew.service.run_log import ThreadRuns
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
 class UnderWay:

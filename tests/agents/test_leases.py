@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,11 +35,6 @@ pytestmark = pytest.mark.anyio
 
 GONE = LEASE_SECONDS + 1
 """Seconds after which nobody counts on a run of which nothing was heard."""
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
 class Beats:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,11 +52,6 @@ except KeyboardInterrupt:
 agent = Agent(ScriptedChatClient("Done."), engine=agent.engine)
 print(agent.run_sync("two").text)
 """
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
 def test_runs_follow_each_other_on_a_thread() -> None:

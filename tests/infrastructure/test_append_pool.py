@@ -82,7 +82,8 @@ def test_keeps_the_order_of_every_stream_whatever_the_appends_share() -> None:
     pool.close()
     assert len(written) == 400
     for name in "abcdef":
-        versions = [each.originator_version for append in written for each in append.events if each.originator_id == name]
+        events = [each for append in written for each in append.events if each.originator_id == name]
+        versions = [each.originator_version for each in events]
         assert versions == sorted(versions)
 
 

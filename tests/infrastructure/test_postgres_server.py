@@ -34,7 +34,9 @@ def at(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
     before, _, host = parts.netloc.rpartition("@")
     if port:
         host = f"{parts.hostname}:{port}"
-    return urlunsplit(parts._replace(netloc=f"{user or before}@{host}", path=f"/{database}" if database else parts.path))
+    return urlunsplit(
+        parts._replace(netloc=f"{user or before}@{host}", path=f"/{database}" if database else parts.path)
+    )
 
 
 # A reply that is lost
@@ -180,8 +182,8 @@ def test_goes_on_above_what_a_restored_dump_holds(postgres: str) -> None:
     last = fill(with_dump, "a", 3).positions[-1]
     with_dump.close()
     higher = 10**9 << 20
-    ask(postgres, f"UPDATE clew_event SET position = position + {higher}")
-    ask(postgres, f"UPDATE clew_stream SET began = began + {higher}")
+    ask(postgres, f"UPDATE clew_event SET position = position + {higher}")  # noqa: S608 - a number
+    ask(postgres, f"UPDATE clew_stream SET began = began + {higher}")  # noqa: S608 - as above
     restored = PostgresRecorder.open(postgres)
     assert restored.last_position() == last + higher
     assert fill(restored, "a", 4, start=4).positions[0] > last + higher
@@ -227,7 +229,9 @@ def test_lets_one_of_many_processes_have_a_lease_or_a_key(postgres: str) -> None
 # Streams and schemas
 
 
-def test_refuses_a_stream_whose_number_is_another_s(recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_stream_whose_number_is_another_s(
+    recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(recorder, "a", 1)
     for module in ("postgres_reads", "postgres_transaction", "postgres_writer"):
         monkeypatch.setattr(f"clew.infrastructure.{module}.stream_id", lambda _: 7)

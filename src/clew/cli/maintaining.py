@@ -28,11 +28,13 @@ def migrate(
     from clew.infrastructure import urls
 
     chosen: Chosen = context.obj
-    path, found = urls.sqlite_path(chosen.url), urls.schemas(chosen.url)
+    path, found = urls.shown(chosen.url), urls.schemas(chosen.url)
     if found.found != found.known:
         if must_ask(context, yes=yes):
             name = one_line(path)
             first = "" if backup else f" Copy {name} and {name}-wal first, or say no and give --backup PATH."
+            if urls.is_postgres(chosen.url):
+                first = " Copy it with pg_dump first."
             ask(f"{name} has schema {found.found}, and this Clew knows schema {found.known}.{first} Migrate it now?")
         found = urls.migrate(chosen.url, backup=backup)
     if as_json:

@@ -29,6 +29,9 @@ MOST_HEADS = 100_000
 TRIES = 40
 """So often another writer may be faster than an append that claims, or has a key, and then nobody is: give up."""
 
+# Readers stop below a transaction that is open: that of a process that stands still must not stay so.
+_BEGIN = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'"
+
 _SQL = statements("postgres_appends.sql")
 _AGAIN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
@@ -113,7 +116,7 @@ class PostgresWriter:
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _transaction(self, session: Session, append: Append) -> Appended:
-        session.connection.execute("BEGIN")
+        session.connection.execute(_BEGIN)
         transaction = Transaction(session, append)
         made = plan(append, transaction)
         if isinstance(made, Appended):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from clew.domain.errors import StoreUrlError
-from clew.domain.runs.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
@@ -62,11 +61,29 @@ def sqlite_path(url: str) -> str:
     return _sqlite(url, create=False)["SQLITE_DBNAME"]
 
 
+def is_postgres(url: str) -> bool:
+    """Whether the URL names a PostgreSQL database."""
+    return _scheme(url) in POSTGRES
+
+
+def shown(url: str) -> str:
+    """The database that a URL names, as it can be shown: the path of a file, or a server without the password.
+
+    Raises StoreUrlError, or MissingExtraError.
+    """
+    if not is_postgres(url):
+        return sqlite_path(url)
+    settings = _postgres(url)
+    from clew.infrastructure.postgres_sessions import Address
+
+    return Address(settings["POSTGRES_URL"]).shown
+
+
 def schemas(url: str) -> Schemas:
     """The schema of the database that a URL names, and the one that this Clew knows. Raises what migrate() does."""
     from clew.infrastructure import sqlite_migrations
 
-    if _scheme(url) in POSTGRES:
+    if is_postgres(url):
         address = _postgres(url)["POSTGRES_URL"]
         from clew.infrastructure import postgres_schema
         from clew.infrastructure.postgres_sessions import Address
@@ -84,7 +101,7 @@ def migrate(url: str, *, backup: str | None = None) -> Schemas:
     """
     from clew.infrastructure import sqlite_migrations
 
-    if _scheme(url) in POSTGRES:
+    if is_postgres(url):
         address = _postgres(url)["POSTGRES_URL"]
         if backup is not None:
             message = "A PostgreSQL database is copied by PostgreSQL's own pg_dump, and not to a file of Clew's."
@@ -105,7 +122,7 @@ def open_projections(url: str) -> ProjectionStore:
     """
     from clew.infrastructure.sqlite_projections import SQLiteProjections
 
-    in_memory = url == "memory:" or _scheme(url) in POSTGRES
+    in_memory = url == "memory:" or is_postgres(url)
     return SQLiteProjections(None if in_memory else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
 
 
@@ -115,7 +132,7 @@ def open_vectors(url: str) -> VectorIndex:
     Beside a PostgreSQL database it is in the memory of the process. Nothing is made until something is written.
     Raises StoreUrlError.
     """
-    if url == "memory:" or _scheme(url) in POSTGRES:
+    if url == "memory:" or is_postgres(url):
         from clew.infrastructure.memory_vectors import MemoryVectors
 
         return MemoryVectors()
@@ -160,6 +177,8 @@ def _scheme(url: str) -> str:
 def _postgres(url: str) -> dict[str, str]:
     """The settings of a PostgreSQL store. Raises StoreUrlError, or MissingExtraError without the driver."""
     if find_spec("psycopg") is None or find_spec("psycopg_pool") is None:
+        from clew.domain.runs.errors import MissingExtraError
+
         raise MissingExtraError("A PostgreSQL store", "psycopg", "postgres")
     address, _, query = url.partition("?")
     own = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name in ("workers", "readers")}
