@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -13,11 +15,12 @@ from tests.infrastructure.recording import PATIENCE, append, event, failure, fil
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
 
-from clew.domain.chain import ROOT
+from clew.domain.chain import ROOT, digest
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure import postgres_reads
+from clew.infrastructure import postgres_reads, postgres_sessions
 from clew.infrastructure.postgres_recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append, Claim, Key, RecordedConflictError
+from clew.infrastructure.recorder import Append, Claim, Fork, Key, RecordedConflictError, Shred, Snapshot
+from clew.infrastructure.sql_files import statements
 from clew.infrastructure.urls import migrate, open_log, schemas
 
 
@@ -286,6 +289,69 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
         with pytest.raises(StoreUrlError) as refused:
             open_log(asked)
         assert PASSWORD not in str(refused.value)
+
+
+def test_says_that_there_are_no_connections_left(postgres_server: PostgresServer) -> None:
+    ask(postgres_server.url(), f"ALTER ROLE {GUARDED} CONNECTION LIMIT 0")
+    try:
+        with pytest.raises(StoreUnavailableError, match="takes no more connections"):
+            open_log(postgres_server.url(user=GUARDED, password=PASSWORD))
+    finally:
+        ask(postgres_server.url(), f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
+
+
+def test_says_that_the_server_is_too_old(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_sessions, "OLDEST_SERVER", 990_000)
+    with pytest.raises(StoreUnavailableError, match="needs 99 or newer"):
+        open_log(postgres)
+
+
+def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
+    log = open_log(f"{postgres}?workers=2&application_name=told&readers=1")
+    recorder = cast("PostgresRecorder", log.recorder)
+    run_threads([lambda name=f"s{number}": fill(recorder, name, 9) for number in range(6)])  # type: ignore[misc] # as above
+    run_threads([lambda: recorder.rows(after=0, limit=99)] * 6)
+    (count,) = ask(postgres, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'told'")[0]
+    assert count <= 3
+    log.close()
+    for wrong in ("workers=0", "readers=many", "workers=-1", "nonsense=1"):
+        with pytest.raises(StoreUrlError):
+            open_log(f"{postgres}?{wrong}")
+
+
+def test_lets_one_of_many_shred_a_row(postgres: str) -> None:
+    recorders = [PostgresRecorder.open(postgres, workers=1) for _ in range(3)]
+    fill(recorders[0], "a", 20)
+    for version in range(1, 21):
+        shred = Append((), shreds=[Shred("a", version, digest(f"a {version}".encode()), b"stub")])
+        errors = [future.exception(PATIENCE) for future in [each.submit(shred) for each in recorders]]
+        assert sorted(isinstance(error, RecordedConflictError) for error in errors) == [False, True, True]
+    assert recorders[0].shredded() == 20
+    for each in recorders:
+        each.close()
+
+
+# Plans
+
+
+def test_reads_no_table_of_events_from_end_to_end(postgres: str, recorder: PostgresRecorder) -> None:
+    for number in range(40):
+        name = f"default/thread/{number}"
+        append(recorder, *[event(name, version) for version in range(1, 251)], snapshots=[Snapshot(name, 9, b"")])
+        append(recorder, event(f"f{number}", 201), forks={f"f{number}": Fork(name, 200)})
+    ask(postgres, "ANALYZE")
+    numbers = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "base": 0}
+    known = {name: f"{number}::int8" for name, number in numbers.items()}
+    known |= dict.fromkeys(("name", "hash", "digest"), "'x'::bytea")
+    known |= {"positions": "'{1048576000}'", "types": "'{noted}'", "ids": "'{1}'"}
+    known |= {"prefix": "'default/thread/1'::bytea", "end": "'default/thread/2'::bytea"}
+    reads, appends = statements("postgres_reads.sql"), statements("postgres_appends.sql")
+    chosen = {name: sql for name, sql in reads.items() if name not in {"horizon", "change", "orphans", "shredded"}}
+    chosen |= {name: appends[name] for name in ("heads", "row", "position of a row")}
+    for name, sql in chosen.items():
+        asked = re.sub(r"%\((\w+)\)b", lambda found: f"({known[found[1]]})", sql)
+        lines = [line for (line,) in ask(postgres, f"EXPLAIN {asked}")]
+        assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
 
 
 def test_says_that_the_server_is_gone_and_finds_it_again() -> None:

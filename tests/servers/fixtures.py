@@ -10,7 +10,7 @@ from tests.servers.aimock_server import Aimock, aimock_server
 from tests.servers.installation import newer_python, ogx
 from tests.servers.llmock_server import Llmock, llmock_server, refusing_url
 from tests.servers.mem0_server import Mem0Server, mem0_server
-from tests.servers.postgres_server import VERSIONS, GivenServer, PostgresServer
+from tests.servers.postgres_server import VERSIONS, Databases, PostgresServer
 from tests.servers.redis_server import RedisServer
 from tests.servers.stateful_server import StatefulServer, ogx_server, own_stateful_server
 
@@ -114,16 +114,20 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def running_postgres(request: pytest.FixtureRequest) -> PostgresServer | GivenServer:
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Databases of the server that ``CLEW_TEST_POSTGRES`` names, else of this process's own."""
     given = os.environ.get("CLEW_TEST_POSTGRES")
     if given:
-        return GivenServer(given)
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server
+        found = Databases(given)
+        yield found
+        found.drop()
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        yield server.databases
 
 
 @pytest.fixture
-def postgres(running_postgres: PostgresServer | GivenServer) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database, on the server that ``CLEW_TEST_POSTGRES`` names if it does."""
-    with running_postgres.database() as url:
+def postgres(databases: Databases) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with databases.one() as url:
         yield url

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -76,6 +76,7 @@ class PostgresServer:
                         raise
                 else:
                     break
+            self.databases = Databases(self.url())
             self.ask(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")
         except BaseException:
             self.__exit__()
@@ -110,11 +111,9 @@ class PostgresServer:
         """The answer to a statement, in its first database."""
         return ask(self.url(), statement)
 
-    @contextmanager
-    def database(self) -> Iterator[str]:
-        """The URL of an empty database, which is gone after the block."""
-        with database(self.url()) as url:
-            yield url
+    def database(self) -> AbstractContextManager[str]:
+        """The URL of an empty database, for the block."""
+        return self.databases.one()
 
     def _make(self) -> None:
         if os.geteuid() == 0:
@@ -144,19 +143,6 @@ class PostgresServer:
             process.__exit__()
 
 
-class GivenServer:
-    """A server that somebody else runs, whose URL ``CLEW_TEST_POSTGRES`` is."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    @contextmanager
-    def database(self) -> Iterator[str]:
-        """The URL of an empty database, which is gone after the block."""
-        with database(self._url) as url:
-            yield url
-
-
 def ask(url: str, statement: str) -> list[tuple[Any, ...]]:
     """The answer to a statement."""
     with psycopg.connect(url, autocommit=True) as connection:
@@ -164,15 +150,33 @@ def ask(url: str, statement: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-@contextmanager
-def database(url: str) -> Iterator[str]:
-    """A new database on the server of a URL, which is gone after the block."""
-    name = f"clew_{os.getpid()}_{next(_numbers)}"
-    ask(url, f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
-    try:
-        yield urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
-    finally:
-        ask(url, f"DROP DATABASE {name} WITH (FORCE)")
+class Databases:
+    """Empty databases of a server. Making and dropping one takes longer than most tests, so they are used again."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._spare: list[str] = []
+
+    @contextmanager
+    def one(self) -> Iterator[str]:
+        """The URL of an empty database."""
+        name = self._spare.pop() if self._spare else self._make()
+        url = urlunsplit(urlsplit(self._url)._replace(path=f"/{name}"))
+        yield url
+        # Not after an error: who looks for its cause finds it as it was left.
+        end_sessions(url)
+        ask(url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO public")
+        self._spare.append(name)
+
+    def drop(self) -> None:
+        """Remove those that nobody uses."""
+        while self._spare:
+            ask(self._url, f"DROP DATABASE {self._spare.pop()} WITH (FORCE)")
+
+    def _make(self) -> str:
+        name = f"clew_{os.getpid()}_{next(_numbers)}"
+        ask(self._url, f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+        return name
 
 
 def end_sessions(url: str) -> None:

@@ -12,6 +12,7 @@ _ADVICE = {
     "25006": "it is read-only, as a standby is. Name the server that is written to.",
     "28": "it did not let this user in. Check the user and the password.",
     "3D000": "there is no such database. Make it with createdb, or name another.",
+    "3F000": "this user has no schema to make tables in. Grant it the rights on one in its search_path.",
     "42501": "this user may not do that. Grant it the rights on the database and its tables, or name another user.",
     "42P01": "a table of Clew's is not there. Make the tables with `clew migrate`.",
     "53100": "the disk of the server is full. Free some space, then try again.",

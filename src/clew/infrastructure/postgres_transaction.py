@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import StoreError
@@ -84,7 +85,10 @@ class Transaction:
     # What it writes
 
     def put(self, made: Plan) -> int:
-        """Write the plan; the position of its first row, 0 if it has none. Raises RecordedConflictError."""
+        """Write the plan; the position of its first row, 0 if it has none.
+
+        Raises RecordedConflictError for tracking that is there already, and what the driver raises.
+        """
         append = made.append
         if append.tracking is not None:
             self._track()
@@ -145,8 +149,8 @@ class Transaction:
             digest=shred.digest,
         )
         if not found:
-            # Another transaction has shredded it since the plan was made.
-            raise RecordedConflictError(shred.stream, shred.version, shred.version)
+            # Another transaction has done so since the plan was made: the next plan will see it.
+            raise psycopg.errors.SerializationFailure("the row was shredded meanwhile")
         self._ask("forget what a key stands for", position=Int8(found[0][0]))
 
     def _put_key(self, key: Key, first: int, last: int) -> None:
