@@ -84,11 +84,12 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     ) -> Self:
         """Open a store by its URL.
 
-        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute) or ``memory:``. Without ``create`` a
-        database that is not there is a StoreUnavailableError, and is not made. ``projections`` are the read models,
-        by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
+        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute), ``memory:``, or
+        ``postgresql://user@host/database`` (extra ``postgres``). Without ``create`` a database that is not there is a
+        StoreUnavailableError, tables that are not there a StoreSchemaError, and neither is made. ``projections`` are
+        the read models, by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
         ``clew project run``. ``now`` gives microseconds since 1970 (UTC). Raises StoreUrlError, StoreSchemaError,
-        StoreUnavailableError, InvalidProjectionError or, for the tenant, InvalidNameError.
+        StoreUnavailableError, MissingExtraError, InvalidProjectionError or, for the tenant, InvalidNameError.
         """
         return cls(open_core(url, tenant=tenant, create=create, projections=projections, embedded=embedded, now=now))
 

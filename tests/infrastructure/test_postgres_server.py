@@ -45,13 +45,13 @@ def at(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
 # A reply that is lost
 
 
-@pytest.mark.parametrize("what", [b"a statement by itself", b"COMMIT"])
+@pytest.mark.parametrize("what", [b"a statement by itself", b"BEGIN", b"COMMIT"])
 def test_neither_loses_nor_doubles_an_append_whose_reply_is_lost(postgres_server: PostgresServer, what: bytes) -> None:
     with postgres_server.database() as url, CuttingProxy(postgres_server.port) as proxy:
         recorder = PostgresRecorder.open(at(url, port=proxy.port), workers=1)
         fill(recorder, "a", 2)
         fill(recorder, "a", 4, start=3)  # the server knows the statement from now on
-        key = Key("a", "k", b"content") if what == b"COMMIT" else None
+        key = Key("a", "k", b"content") if what.isupper() else None
         proxy.lose_reply(what)
         outcome = append(recorder, event("a", 5, what.lower()), event("a", 6), key=key)
         assert proxy.lost.is_set()

@@ -104,13 +104,20 @@ class PostgresWriter:
     # With care: in a transaction, on what is there
 
     def _with_care(self, append: Append) -> Appended:
+        cut = False
         for tries in range(TRIES, 0, -1):
             with self._store.writing.use() as session:
                 try:
                     return self._transaction(session, append)
-                except _AGAIN as error:
+                except _AGAIN:
                     if tries == 1:
-                        raise unavailable(self._store.address.shown, error) from error
+                        raise
+                except psycopg.OperationalError as error:
+                    # Before the commit, so that nothing is stored: once, as the server may have cut all connections.
+                    if cut or not is_cut(error):
+                        raise
+                    cut = True
+                    self._store.writing.drop()
                 finally:
                     self._roll_back(session)
         raise AssertionError  # pragma: no cover - the last try returns or raises
