@@ -46,7 +46,8 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         happens: bool,  # noqa: FBT001 - pytest's
     ) -> None:
         """There are no batches: of many appends the one alone whose reply is lost may fail."""
-        with held(recorder, event("other", 1)):
+        with held(recorder, event("other", 1)) as writer:
+            writer.future.result(PATIENCE)  # its commit is not the one to break
             break_commit(happens)
             futures = [recorder.submit(Append([event(f"s{number}", 1)])) for number in range(10)]
         failed = [future.exception(PATIENCE) is not None for future in futures]
