@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +25,7 @@ from tests.servers.installation import postgres as programs
 from tests.servers.server_process import ServerProcess
 
 VERSIONS = (16, 18)
-SCRIPT = Path(unprivileged.__file__)
+AS_NOBODY = [sys.executable, "-I", "-S", unprivileged.__file__]
 OWNER = "clew_tests"
 
 # A role that must say this; the owner of the databases need not, as each connection would wait for the hashing.
@@ -132,7 +134,7 @@ class PostgresServer:
             settings.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
 
     def _command(self, program: str, *options: object) -> list[str]:
-        return [sys.executable, "-I", "-S", str(SCRIPT), str(programs(self.version) / program), *map(str, options)]
+        return [*AS_NOBODY, str(reachable(programs(self.version)) / program), *map(str, options)]
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -141,6 +143,19 @@ class PostgresServer:
                 os.kill(int((self.data / "postmaster.pid").read_text(encoding="utf-8").split()[0]), how)
                 process.wait()
             process.__exit__()
+
+
+@cache
+def reachable(programs: Path) -> Path:
+    """The folder of the programs, or of a copy where the user that runs them cannot reach it, as below root's home."""
+    asked = [*AS_NOBODY, "/bin/sh", "-c", 'test -x "$0"', str(programs / "postgres")]
+    if subprocess.run(asked, check=False).returncode == 0:
+        return programs
+    copy = Path(tempfile.mkdtemp(prefix="clew-postgres-programs-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    shutil.copytree(programs.parent, copy / "installed", symlinks=True)
+    copy.chmod(0o755)
+    return copy / "installed" / programs.name
 
 
 def ask(url: str, statement: str) -> list[tuple[Any, ...]]:

@@ -33,6 +33,11 @@ def stream_name(tenant: str, kind: Kind | str, id_: str) -> str:
     return f"{_escape(tenant)}/{kind}/{_escape(id_)}"
 
 
+def tenant_part(tenant: str) -> str:
+    """A tenant as it stands in the names of its streams."""
+    return _escape(tenant)
+
+
 def stream_prefix(tenant: str, kind: Kind, id_prefix: str = "") -> str:
     """What the names of all streams of this kind, with ids that begin so, begin with."""
     return f"{_escape(tenant)}/{kind}/{_escape(id_prefix)}"

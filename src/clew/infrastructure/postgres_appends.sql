@@ -2,18 +2,22 @@
 
 -- insert one if it follows
 -- One statement and one round trip: it writes nothing when the event before is not there.
-INSERT INTO clew_event (position, stream, version, type, state, hash)
-SELECT (%(base)b + pg_current_xact_id()::text::int8) << 20, %(stream)b, %(version)b, %(type)b, %(state)b, %(hash)b
+INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
+SELECT
+    (%(base)b + pg_current_xact_id()::text::int8) << 20,
+    %(tenant)b, %(stream)b, %(version)b, %(type)b, %(state)b, %(hash)b
 WHERE EXISTS (
     SELECT FROM clew_event WHERE stream = %(stream)b AND version = %(before)b AND hash = %(previous)b
 )
 RETURNING position
 
 -- insert many if they follow
-INSERT INTO clew_event (position, stream, version, type, state, hash)
-SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), stream, version, type, state, hash
-FROM unnest(%(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[], %(hashes)b::bytea[])
-    WITH ORDINALITY AS row (stream, version, type, state, hash, n)
+INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
+SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), tenant, stream, version, type, state, hash
+FROM unnest(
+    %(tenants)b::int8[], %(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[],
+    %(hashes)b::bytea[]
+) WITH ORDINALITY AS row (tenant, stream, version, type, state, hash, n)
 WHERE (
     SELECT count(*) FROM unnest(%(heads)b::int8[], %(befores)b::int8[], %(previous)b::bytea[])
         AS head (stream, version, hash)
@@ -23,20 +27,24 @@ ORDER BY stream, version
 RETURNING position
 
 -- insert
-INSERT INTO clew_event (position, stream, version, type, state, hash, digest)
-SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), stream, version, type, state, hash, digest
+INSERT INTO clew_event (position, tenant, stream, version, type, state, hash, digest)
+SELECT
+    ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1),
+    tenant, stream, version, type, state, hash, digest
 FROM unnest(
-    %(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[], %(hashes)b::bytea[],
-    %(digests)b::bytea[]
-) WITH ORDINALITY AS row (stream, version, type, state, hash, digest, n)
+    %(tenants)b::int8[], %(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[],
+    %(hashes)b::bytea[], %(digests)b::bytea[]
+) WITH ORDINALITY AS row (tenant, stream, version, type, state, hash, digest, n)
 ORDER BY stream, version
 RETURNING position
 
 -- begin streams
-INSERT INTO clew_stream (id, name, parent, cut, began)
-SELECT id, name, parent, cut, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | ordinal
-FROM unnest(%(ids)b::int8[], %(names)b::bytea[], %(parents)b::int8[], %(cuts)b::int8[], %(ordinals)b::int8[])
-    AS begun (id, name, parent, cut, ordinal)
+INSERT INTO clew_stream (id, tenant, name, parent, cut, began)
+SELECT id, tenant, name, parent, cut, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | ordinal
+FROM unnest(
+    %(ids)b::int8[], %(tenants)b::int8[], %(names)b::bytea[], %(parents)b::int8[], %(cuts)b::int8[],
+    %(ordinals)b::int8[]
+) AS begun (id, tenant, name, parent, cut, ordinal)
 ORDER BY id
 
 -- transaction
@@ -76,8 +84,8 @@ SELECT first, last, salt, digest FROM clew_key WHERE stream = %(stream)b AND key
 SELECT position, hash, version FROM clew_event WHERE position BETWEEN %(first)b AND %(last)b ORDER BY position
 
 -- put key
-INSERT INTO clew_key (stream, key, salt, digest, first, last)
-VALUES (%(stream)b, %(key)b, %(salt)b, %(digest)b, %(first)b, %(last)b)
+INSERT INTO clew_key (tenant, stream, key, salt, digest, first, last)
+VALUES (%(tenant)b, %(stream)b, %(key)b, %(salt)b, %(digest)b, %(first)b, %(last)b)
 
 -- shred
 UPDATE clew_event SET state = %(stub)b, digest = %(digest)b
@@ -91,29 +99,29 @@ UPDATE clew_key SET digest = NULL WHERE first = (%(position)b::int8 >> 20) << 20
 UPDATE clew_meta SET shredded = shredded + %(count)b
 
 -- put snapshot
-INSERT INTO clew_snapshot (stream, version, state) VALUES (%(stream)b, %(version)b, %(state)b)
+INSERT INTO clew_snapshot (tenant, stream, version, state) VALUES (%(tenant)b, %(stream)b, %(version)b, %(state)b)
 ON CONFLICT (stream, version) DO UPDATE SET state = excluded.state
 
 -- put blobs
-INSERT INTO clew_blob (digest, kind, data, came)
-SELECT digest, kind, data, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1)
+INSERT INTO clew_blob (tenant, digest, kind, data, came)
+SELECT %(tenant)b, digest, kind, data, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1)
 FROM unnest(%(digests)b::bytea[], %(kinds)b::bytea[], %(datas)b::bytea[])
     WITH ORDINALITY AS blob (digest, kind, data, n)
 ORDER BY digest
-ON CONFLICT (digest) DO NOTHING
+ON CONFLICT (tenant, digest) DO NOTHING
 
 -- lease
 SELECT holder, until FROM clew_lease WHERE stream = %(stream)b
 
 -- take lease
-INSERT INTO clew_lease (stream, holder, until) VALUES (%(stream)b, %(holder)b, %(until)b)
+INSERT INTO clew_lease (tenant, stream, holder, until) VALUES (%(tenant)b, %(stream)b, %(holder)b, %(until)b)
 ON CONFLICT (stream) DO UPDATE SET holder = excluded.holder, until = excluded.until
 
 -- drop lease
 DELETE FROM clew_lease WHERE stream = %(stream)b
 
 -- put draft
-INSERT INTO clew_draft (stream, run, data) VALUES (%(stream)b, %(run)b, %(data)b)
+INSERT INTO clew_draft (tenant, stream, run, data) VALUES (%(tenant)b, %(stream)b, %(run)b, %(data)b)
 ON CONFLICT (stream) DO UPDATE SET run = excluded.run, data = excluded.data
 
 -- drop draft

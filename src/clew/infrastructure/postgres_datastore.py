@@ -24,7 +24,8 @@ _CHANGE = statements("postgres_reads.sql")["change"]
 class PostgresDatastore:
     """The connections of a process to a database, which is prepared if it is empty and ``create`` says so.
 
-    ``workers`` appends are written at a time, ``readers`` queries answered. Raises StoreUrlError, StoreUnavailableError
+    ``workers`` appends are written at a time, ``readers`` queries answered, all on behalf of ``tenant`` if one is named
+    (as it stands in the names of streams). Raises StoreUrlError, StoreUnavailableError
     or StoreSchemaError.
     """
 
@@ -36,9 +37,11 @@ class PostgresDatastore:
         readers: int = READERS,
         originator_id_type: Literal["uuid", "text"] = "uuid",
         create: bool = True,
+        tenant: str | None = None,
     ) -> None:
         self.originator_id_type = originator_id_type
         self.address = Address(conninfo)
+        self.tenant = tenant
         postgres_schema.prepare(self.address, create=create)
         self.newest = 0
         """The highest position that this process has appended."""

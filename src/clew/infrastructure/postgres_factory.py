@@ -18,14 +18,16 @@ class PostgresFactory(library.PostgresFactory):
     """Serves any application of the library's, with the settings of the library's own factory.
 
     ``POSTGRES_URL`` is Clew's, and says all of them at once; so are ``POSTGRES_WORKERS`` and ``POSTGRES_READERS``, how
-    many appends and queries are sent at a time, and ``POSTGRES_CREATE``: with ``no`` tables that are not there are a
-    StoreSchemaError. Snapshots and plain tracking stay in the library's tables.
+    many appends and queries are sent at a time; ``POSTGRES_CREATE``: with ``no`` tables that are not there are a
+    StoreSchemaError; and ``POSTGRES_TENANT``, on whose behalf the store is opened. Snapshots and plain tracking stay in
+    the library's tables.
     """
 
     POSTGRES_URL = "POSTGRES_URL"
     POSTGRES_WORKERS = "POSTGRES_WORKERS"
     POSTGRES_READERS = "POSTGRES_READERS"
     POSTGRES_CREATE = "POSTGRES_CREATE"
+    POSTGRES_TENANT = "POSTGRES_TENANT"
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         given_env = settings = env if isinstance(env, Environment) else Environment(env=env)
@@ -70,6 +72,7 @@ class PostgresFactory(library.PostgresFactory):
                 workers=int(self.env.get(self.POSTGRES_WORKERS) or WORKERS),
                 readers=int(self.env.get(self.POSTGRES_READERS) or READERS),
                 originator_id_type=cast("Literal['uuid', 'text']", self.datastore.originator_id_type),
+                tenant=self.env.get(self.POSTGRES_TENANT),
                 create=strtobool(self.env.get(self.POSTGRES_CREATE) or "yes") and self.env_create_table(),
             )
         return self._store

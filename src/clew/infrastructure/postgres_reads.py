@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +154,17 @@ class PostgresReads:
 def stream_id(name: str) -> int:
     """The integer that stands for a stream: the first 63 bits of SHA-256 of its name."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 1
+
+
+def tenant_id(stream: str) -> int:
+    """The integer that stands for the tenant of a stream: what its name begins with, up to the first ``/``."""
+    tenant, slash, _ = stream.partition("/")
+    return _tenant(tenant if slash else "")
+
+
+@lru_cache(maxsize=4_096)
+def _tenant(name: str) -> int:
+    return stream_id(name)
 
 
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:

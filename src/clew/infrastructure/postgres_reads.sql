@@ -130,7 +130,7 @@ FROM line CROSS JOIN LATERAL (
 ORDER BY line.depth LIMIT 1
 
 -- blob
-SELECT digest, kind, data FROM clew_blob WHERE digest = %(digest)b
+SELECT digest, kind, data FROM clew_blob WHERE digest = %(digest)b LIMIT 1
 
 -- blobs
 SELECT came, digest FROM clew_blob WHERE came > %(after)b ORDER BY came LIMIT %(limit)b

@@ -20,7 +20,7 @@ from clew.infrastructure.append_plan import (
     new_salt,
 )
 from clew.infrastructure.append_pool import streams_of
-from clew.infrastructure.postgres_reads import HIGHEST, find_outcome, stream_id, text
+from clew.infrastructure.postgres_reads import HIGHEST, find_outcome, stream_id, tenant_id, text
 from clew.infrastructure.postgres_sessions import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.recorder import Append, Key, Lease, RecordedConflictError, Shred
 from clew.infrastructure.sql_files import statements
@@ -106,8 +106,12 @@ class Transaction:
         if gone:
             self._ask("count shredded", count=Int8(gone))
         for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
-            stream = Int8(stream_id(snapshot.stream))
-            self._ask("put snapshot", stream=stream, version=Int8(snapshot.version), state=snapshot.state)
+            self._ask(
+                "put snapshot",
+                **_whose(snapshot.stream),
+                version=Int8(snapshot.version),
+                state=snapshot.state,
+            )
         if append.key is not None:
             self._put_key(append.key, first, last)
         if made.beside:
@@ -128,6 +132,7 @@ class Transaction:
             "begin streams",
             base=Int8(self._session.base),
             ids=[Int8(stream_id(name)) for name in made.began],
+            tenants=[Int8(tenant_id(name)) for name in made.began],
             names=[name.encode() for name in made.began],
             parents=[None if fork is None else Int8(stream_id(fork.parent)) for fork in made.began.values()],
             cuts=[None if fork is None else Int8(fork.cut) for fork in made.began.values()],
@@ -157,7 +162,7 @@ class Transaction:
         salt = new_salt()
         self._ask(
             "put key",
-            stream=Int8(stream_id(key.stream)),
+            **_whose(key.stream),
             key=sha256(key.key.encode()).digest(),
             salt=salt,
             digest=content_digest(salt, key.content),
@@ -171,22 +176,21 @@ class Transaction:
             self._ask(
                 "put blobs",
                 base=Int8(self._session.base),
+                tenant=Int8(tenant_id(next(iter(streams_of(made.append)), ""))),
                 digests=[blob.digest for blob in blobs],
                 kinds=[blob.kind.encode() for blob in blobs],
                 datas=[blob.data for blob in blobs],
             )
         for name, lease in sorted(made.leases):
-            stream = Int8(stream_id(name))
             if lease is None:
-                self._ask("drop lease", stream=stream)
+                self._ask("drop lease", stream=Int8(stream_id(name)))
             else:
-                self._ask("take lease", stream=stream, holder=lease.holder.encode(), until=Int8(lease.until))
+                self._ask("take lease", **_whose(name), holder=lease.holder.encode(), until=Int8(lease.until))
         for draft in made.append.drafts:
-            stream = Int8(stream_id(draft.stream))
             if draft.data is None:
-                self._ask("drop draft", stream=stream)
+                self._ask("drop draft", stream=Int8(stream_id(draft.stream)))
             else:
-                self._ask("put draft", stream=stream, run=draft.run_id.encode(), data=draft.data)
+                self._ask("put draft", **_whose(draft.stream), run=draft.run_id.encode(), data=draft.data)
 
     def _ask(self, statement: str, **parameters: Any) -> Rows:
         return self._session.ask(_SQL[statement], parameters)
@@ -204,9 +208,15 @@ def columns(rows: Sequence[PlannedRow], base: int) -> dict[str, Any]:
     """Planned rows as the arrays of a statement."""
     return {
         "base": Int8(base),
+        "tenants": [Int8(tenant_id(row[0])) for row in rows],
         "streams": [Int8(stream_id(row[0])) for row in rows],
         "versions": [Int8(row[1]) for row in rows],
         "types": [row[2].encode() for row in rows],
         "states": [row[3] for row in rows],
         "hashes": [row[4] for row in rows],
     }
+
+
+def _whose(stream: str) -> dict[str, Int8]:
+    """The numbers of a stream and its tenant."""
+    return {"tenant": Int8(tenant_id(stream)), "stream": Int8(stream_id(stream))}

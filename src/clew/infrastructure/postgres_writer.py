@@ -15,7 +15,7 @@ from clew.domain.chain import ROOT
 from clew.domain.errors import ClewError, StoreError
 from clew.infrastructure.append_plan import KnownHead, Plan, outcome, plan, stream_name
 from clew.infrastructure.postgres_errors import PostgresUnavailableError, is_cut, unavailable
-from clew.infrastructure.postgres_reads import HIGHEST, stream_id
+from clew.infrastructure.postgres_reads import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.postgres_sessions import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres_transaction import Transaction, columns
 from clew.infrastructure.recorder import Append, Appended, Key
@@ -220,6 +220,7 @@ def _insertion(made: Plan, before: dict[str, KnownHead], base: int) -> tuple[str
         name, version, type_, state, hashed = made.rows[0]
         return _SQL["insert one if it follows"], {
             "base": Int8(base),
+            "tenant": Int8(tenant_id(name)),
             "stream": Int8(stream_id(name)),
             "version": Int8(version),
             "type": type_.encode(),

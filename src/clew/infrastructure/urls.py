@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from clew.domain.errors import StoreUrlError
+from clew.domain.names import tenant_part
 
 if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
@@ -20,7 +21,7 @@ MOST_CONNECTIONS = 1_000
 POSTGRES = ("postgresql", "postgres")
 
 
-def open_log(url: str, *, create: bool = True) -> ConversationLog:
+def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> ConversationLog:
     """Open the log that a URL names; what is missing of a SQLite database is made.
 
     Without ``create`` a database that is not there, or an empty file, is a StoreUnavailableError, and nothing is made.
@@ -31,7 +32,7 @@ def open_log(url: str, *, create: bool = True) -> ConversationLog:
     ``postgresql://user:password@host:5432/database`` is PostgreSQL's own form, with all settings that its client
     library knows (``?sslmode=verify-full``), a service or a password file; without ``create`` a database without
     Clew's tables is a StoreSchemaError. ``?workers=4`` and ``?readers=8`` are how many appends and queries of the
-    process are sent at a time.
+    process are sent at a time. ``tenant`` is whose rows are read and written, where the database tells tenants apart.
 
     Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, or MissingExtraError.
     """
@@ -41,6 +42,8 @@ def open_log(url: str, *, create: bool = True) -> ConversationLog:
     scheme = _scheme(url)
     if scheme in POSTGRES:
         settings = {**_postgres(url), "POSTGRES_CREATE": "yes" if create else "no", "ORIGINATOR_ID_TYPE": "text"}
+        if tenant is not None:
+            settings["POSTGRES_TENANT"] = tenant_part(tenant)
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.postgres_factory:PostgresFactory", **settings})
     if scheme == "memory" and url == "memory:":
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})

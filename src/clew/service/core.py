@@ -84,7 +84,7 @@ def open_core(
     check_id(tenant, "tenant")
     shown = SHIPPED if projections is None else projections
     check_projections(shown)
-    log = open_log(url, create=create)
+    log = open_log(url, create=create, tenant=tenant)
     models = ReadModels(log, open_projections(url), shown, embedded=embedded)
     return Core(log, tenant, now, clock.event_id, clock.thread_id, models, open_vectors(url))
 
