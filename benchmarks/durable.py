@@ -21,7 +21,7 @@ from benchmarks.raw_sqlite import STATE, TYPE, insert, raw_store
 from benchmarks.words import Speaker
 from clew import Conversations
 from clew.infrastructure.recorder import Append, Recorder
-from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 from clew.infrastructure.urls import open_log
 
 SLOW_DISK_MS = 2.0

@@ -20,7 +20,7 @@ from clew import Conversations
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Where
 from clew.infrastructure import code_digest
-from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import SHIPPED, Directory, Search, Usage
 from clew.service.projecting import BATCH, Projector

@@ -14,7 +14,7 @@ from benchmarks.made import WORDS, corpus_texts, made_id, many_messages, vocabul
 from benchmarks.measuring import Setting, cpu, percentile, size_on_disk, store_url, wall
 from clew import Conversations
 from clew.infrastructure import code_digest
-from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import Directory, Search
 from clew.service.projecting import Projector

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from clew.infrastructure.sqlite_datastore import ClewSQLiteDatastore
+from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 Passing = Callable[[str], None]
 """Says that the process comes to a point, by its name: it may end there."""

@@ -13,9 +13,9 @@ from clew.domain.errors import StoreUrlError
 from clew.domain.ports import Fault, Verdict
 from clew.domain.projection import Parked
 from clew.domain.views.findings import Finding
-from clew.infrastructure import sqlite_doctor
-from clew.infrastructure.sqlite_doctor import of_disk, of_library, of_write_ahead_log
-from clew.infrastructure.sqlite_schema import SCHEMA_VERSION
+from clew.infrastructure.sqlite import doctor as sqlite_doctor
+from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
+from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
 from clew.service.doctoring import examine, of_projection, of_verdict
 from clew.service.read_models import ProjectionStatus
 

@@ -6,7 +6,7 @@ import pytest
 
 from clew.cli.failures import report
 from clew.domain.errors import InvalidNameError, StoreUnavailableError, StoreUrlError, ThreadDeletedError
-from clew.infrastructure.sqlite_errors import SQLiteUnavailableError
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from clew.infrastructure import sqlite_schema
+from clew.infrastructure.sqlite import schema as sqlite_schema
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

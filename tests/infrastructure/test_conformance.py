@@ -26,11 +26,11 @@ from eventsourcing.utils import Environment
 
 from clew.infrastructure.memory_factory import MemoryFactory
 from clew.infrastructure.memory_recorder import MemoryRecorder
-from clew.infrastructure.sqlite_factory import SQLiteFactory
-from clew.infrastructure.sqlite_recorder import SQLiteRecorder
+from clew.infrastructure.sqlite.factory import SQLiteFactory
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 MEMORY = "clew.infrastructure.memory_factory:MemoryFactory"
-SQLITE = "clew.infrastructure.sqlite_factory:SQLiteFactory"
+SQLITE = "clew.infrastructure.sqlite.factory:SQLiteFactory"
 
 
 class Memory:
@@ -163,7 +163,7 @@ class TestSQLiteFactory(cases.InfrastructureFactoryTestCase[Any]):
         self.folder = tempfile.TemporaryDirectory()
         self.env = Environment(
             env={
-                "PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory",
+                "PERSISTENCE_MODULE": "clew.infrastructure.sqlite.factory",
                 "SQLITE_DBNAME": f"{self.folder.name}/clew.db",
             }
         )

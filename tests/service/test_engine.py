@@ -26,8 +26,8 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine
-from clew.infrastructure.postgres_datastore import WORKERS
-from clew.infrastructure.postgres_recorder import PostgresRecorder
+from clew.infrastructure.postgres.datastore import WORKERS
+from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.service.remembered import CACHED_THREADS
 
 HELLO = Message.user("Hello.")

@@ -21,9 +21,9 @@ from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert
 from clew.infrastructure import code_digest
-from clew.infrastructure.sqlite_errors import SQLiteUnavailableError
-from clew.infrastructure.sqlite_projection_session import SQLiteSession
-from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
+from clew.infrastructure.sqlite.projection_session import SQLiteSession
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections import SHIPPED, Directory
 from clew.service.projecting import Projector
 

@@ -16,7 +16,7 @@ from tests.service.projected import CANARY, History, batches_of, contents, is_le
 from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.domain.projection import Words
-from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import SHIPPED
 

@@ -20,7 +20,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.projection import Words
-from clew.infrastructure.sqlite_projections import SQLiteProjections
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections import SHIPPED, Change, IndexText, Recorded, Rows, Usage
 
 MESSAGES = [
@@ -190,7 +190,7 @@ def test_rebuilding_a_log_with_many_redactions_makes_no_part_of_an_index_twice(
     def reindex(*_: object) -> None:
         pytest.fail("what was shredded before the rebuild is not in it")
 
-    monkeypatch.setattr("clew.infrastructure.sqlite_projection_session.SQLiteSession.reindex", reindex)
+    monkeypatch.setattr("clew.infrastructure.sqlite.projection_session.SQLiteSession.reindex", reindex)
     with batches_of(3):
         conversations.rebuild("search")
 

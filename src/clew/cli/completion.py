@@ -48,14 +48,14 @@ def answer(command: Callable[..., object]) -> None:
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of threads that begin so."""
-    from clew.infrastructure import sqlite_names
+    from clew.infrastructure.sqlite import names as sqlite_names
 
     return _found(context, lambda path, tenant: sqlite_names.thread_ids(path, tenant, incomplete, MOST))
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     """The checkpoints of the thread that is named before, if it is."""
-    from clew.infrastructure import sqlite_names
+    from clew.infrastructure.sqlite import names as sqlite_names
 
     # Before an option that has no value yet, arguments are not sorted out: then the thread is the first of them.
     thread = context.params.get("thread") or next(iter(context.args), None)
@@ -66,14 +66,14 @@ def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of memory scopes that begin so."""
-    from clew.infrastructure import sqlite_names
+    from clew.infrastructure.sqlite import names as sqlite_names
 
     return _found(context, lambda path, tenant: sqlite_names.scope_names(path, tenant, incomplete, MOST))
 
 
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     """The versions of the model calls of the thread that is named before, the newest first."""
-    from clew.infrastructure import sqlite_names
+    from clew.infrastructure.sqlite import names as sqlite_names
 
     thread = context.params.get("thread")
     if not isinstance(thread, str):

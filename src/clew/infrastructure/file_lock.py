@@ -7,7 +7,7 @@ import os
 import threading
 
 from clew.domain.errors import StoreError
-from clew.infrastructure.sqlite_errors import SQLiteUnavailableError, unavailable
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 
 
 class FileLock:

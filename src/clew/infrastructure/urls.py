@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
     from clew.domain.projection_store import ProjectionStore
     from clew.infrastructure.application import ConversationLog
-    from clew.infrastructure.sqlite_migrations import Schemas
+    from clew.infrastructure.sqlite.migrations import Schemas
 
 FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database or memory:."
 
@@ -44,12 +44,12 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
         settings = {**_postgres(url), "POSTGRES_CREATE": "yes" if create else "no", "ORIGINATOR_ID_TYPE": "text"}
         if tenant is not None:
             settings["POSTGRES_TENANT"] = tenant_part(tenant)
-        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.postgres_factory:PostgresFactory", **settings})
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.postgres.factory:PostgresFactory", **settings})
     if scheme == "memory" and url == "memory:":
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})
     if scheme == "sqlite":
         settings = _sqlite(url, create=create)
-        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite_factory:SQLiteFactory", **settings})
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite.factory:SQLiteFactory", **settings})
     message = f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}"
     raise StoreUrlError(message)
 
@@ -77,19 +77,19 @@ def shown(url: str) -> str:
     if not is_postgres(url):
         return sqlite_path(url)
     settings = _postgres(url)
-    from clew.infrastructure.postgres_sessions import Address
+    from clew.infrastructure.postgres.sessions import Address
 
     return Address(settings["POSTGRES_URL"]).shown
 
 
 def schemas(url: str) -> Schemas:
     """The schema of the database that a URL names, and the one that this Clew knows. Raises what migrate() does."""
-    from clew.infrastructure import sqlite_migrations
+    from clew.infrastructure.sqlite import migrations as sqlite_migrations
 
     if is_postgres(url):
         address = _postgres(url)["POSTGRES_URL"]
-        from clew.infrastructure import postgres_schema
-        from clew.infrastructure.postgres_sessions import Address
+        from clew.infrastructure.postgres import schema as postgres_schema
+        from clew.infrastructure.postgres.sessions import Address
 
         return sqlite_migrations.Schemas(postgres_schema.version(Address(address)), postgres_schema.SCHEMA_VERSION)
 
@@ -102,15 +102,15 @@ def migrate(url: str, *, backup: str | None = None) -> Schemas:
     First it is copied to the file ``backup``, which must not be there. Raises StoreUrlError, StoreSchemaError or
     StoreUnavailableError.
     """
-    from clew.infrastructure import sqlite_migrations
+    from clew.infrastructure.sqlite import migrations as sqlite_migrations
 
     if is_postgres(url):
         address = _postgres(url)["POSTGRES_URL"]
         if backup is not None:
             message = "A PostgreSQL database is copied by PostgreSQL's own pg_dump, and not to a file of Clew's."
             raise StoreUrlError(message)
-        from clew.infrastructure import postgres_schema
-        from clew.infrastructure.postgres_sessions import Address
+        from clew.infrastructure.postgres import schema as postgres_schema
+        from clew.infrastructure.postgres.sessions import Address
 
         return sqlite_migrations.Schemas(postgres_schema.migrate(Address(address)), postgres_schema.SCHEMA_VERSION)
 
@@ -123,7 +123,7 @@ def open_projections(url: str) -> ProjectionStore:
     Beside a PostgreSQL database they are in the memory of the process, made anew when it starts. Nothing is made until
     something is written. Raises StoreUrlError.
     """
-    from clew.infrastructure.sqlite_projections import SQLiteProjections
+    from clew.infrastructure.sqlite.projections import SQLiteProjections
 
     in_memory = url == "memory:" or is_postgres(url)
     return SQLiteProjections(None if in_memory else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
@@ -139,7 +139,7 @@ def open_vectors(url: str) -> VectorIndex:
         from clew.infrastructure.memory_vectors import MemoryVectors
 
         return MemoryVectors()
-    from clew.infrastructure.sqlite_vectors import SQLiteVectors
+    from clew.infrastructure.sqlite.vectors import SQLiteVectors
 
     return SQLiteVectors(_sqlite(url, create=True)["SQLITE_DBNAME"] + ".vectors")
 

@@ -9,7 +9,8 @@ from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
 from clew.domain.views.findings import Finding
-from clew.infrastructure import clock, sqlite_doctor, urls
+from clew.infrastructure import clock, urls
+from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.service.core import Core, open_core
 from clew.service.operations import run
 from clew.service.read_models import ProjectionStatus

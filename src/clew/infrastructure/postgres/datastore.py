@@ -1,0 +1,121 @@
+"""One PostgreSQL database as Clew keeps it: sessions for writing and for reading, and the threads that write."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from clew.infrastructure import forking
+from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.sessions import Address, Rows, Session, Sessions
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.writer import PostgresWriter
+from clew.infrastructure.wakeups import Wakeups
+
+WORKERS = 4
+READERS = 8
+
+_CHANGE = statements("reads.sql")["change"]
+
+
+class PostgresDatastore:
+    """The connections of a process to a database, which is prepared if it is empty and ``create`` says so.
+
+    ``workers`` appends are written at a time, ``readers`` queries answered, all on behalf of ``tenant`` if one is named
+    (as it stands in the names of streams). Raises StoreUrlError, StoreUnavailableError
+    or StoreSchemaError.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        workers: int = WORKERS,
+        readers: int = READERS,
+        originator_id_type: Literal["uuid", "text"] = "uuid",
+        create: bool = True,
+        tenant: str | None = None,
+    ) -> None:
+        self.originator_id_type = originator_id_type
+        self.address = Address(conninfo)
+        self.tenant = tenant
+        schema.prepare(self.address, create=create)
+        self.newest = 0
+        """The highest position that this process has appended."""
+        self.horizon = 0
+        """Below it there is nothing that readers do not see."""
+        self.writing = Sessions(self.address, workers)
+        self.reading = Sessions(self.address, readers)
+        self.writer = PostgresWriter(self)
+        self.wakeups = Wakeups(self._changed)
+        self.pool = AppendPool(self.writer.write, self.wakeups.wake, workers=workers)
+        self._seen = 0
+        self._closed = False
+        forking.watch(self)
+
+    def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
+        """The rows of a query, asked again on another connection when one is cut. ``based``: it asks for the base.
+
+        Raises ClosedError or StoreUnavailableError.
+        """
+        try:
+            return self._ask(sql, parameters or {}, based=based)
+        except psycopg.OperationalError as error:
+            if not is_cut(error):
+                raise unavailable(self.address.shown, error) from error
+        except psycopg.Error as error:
+            raise unavailable(self.address.shown, error) from error
+        self.reading.drop()
+        try:
+            return self._ask(sql, parameters or {}, based=based)
+        except psycopg.Error as error:
+            raise unavailable(self.address.shown, error) from error
+
+    def _ask(self, sql: str, parameters: dict[str, Any], *, based: bool) -> Rows:
+        with self.reading.use() as session:
+            if based:
+                parameters = {**parameters, "base": Int8(session.base)}
+            return session.ask(sql, parameters)
+
+    def commit(self, session: Session) -> None:
+        """Commit the transaction of a session."""
+        session.connection.execute("COMMIT")
+
+    def run_alone(self, session: Session, sql: str, parameters: dict[str, Any]) -> Rows:
+        """The rows of a statement that is a transaction by itself."""
+        return session.ask(sql, parameters)
+
+    def _changed(self) -> bool:
+        """Whether a transaction has ended since this was last asked, of this database or another of the server."""
+        seen = self.query(_CHANGE)[0][0]
+        changed, self._seen = seen != self._seen, seen
+        return bool(changed)
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of everything. Does nothing the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        forking.unwatch(self)
+        self.pool.close()
+        self.wakeups.close()
+        self.writing.close()
+        self.reading.close()
+
+    def before_fork(self) -> None:
+        """Nothing: what the child has a copy of it does not use."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh with connections and threads of the child's own."""
+        self.writing.restart()
+        self.reading.restart()
+        self.writer.forget()
+        self.wakeups.restart()
+        self.pool.restart()

@@ -1,0 +1,219 @@
+"""What is read from a PostgreSQL store: lineages, rows by position, streams and snapshots, each in one query."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from psycopg.types.numeric import Int8
+
+from clew.infrastructure.append_plan import Outcome, first_after
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo
+
+if TYPE_CHECKING:
+    from clew.infrastructure.postgres.datastore import PostgresDatastore
+    from clew.infrastructure.postgres.sessions import Rows
+
+HIGHEST = 2**63 - 1
+OWN_WAIT = 0.5
+"""Seconds that a reader in position order waits for what this process has appended: an older transaction is open."""
+
+SQL = statements("reads.sql")
+_KEYS = statements("appends.sql")
+
+
+class PostgresReads:
+    """The reading half of the port, on a datastore."""
+
+    datastore: PostgresDatastore
+
+    def repeated(self, key: Key) -> Appended | None:
+        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        if not _is_text(key.stream + key.key):
+            return None
+        found = find_outcome(self.datastore.query, key)
+        return None if found is None else found.repeat(key)
+
+    def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
+        """The rows of a stream and of its ancestors up to each cut, in version order."""
+        upto = HIGHEST if upto is None else upto
+        return list(map(_row, self._of(stream, "lineage", after=Int8(within(after)), upto=Int8(within(upto)))))
+
+    def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
+        """The rows that lie under the stream itself, in version order."""
+        return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), limit=Int8(within(limit)))))
+
+    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+        """Rows in position order of streams whose name begins with ``prefix``."""
+        parameters: dict[str, Any] = {"after": Int8(within(after)), "limit": Int8(within(limit))}
+        if not prefix:
+            return list(map(_row, self._in_order("rows", parameters | {"upto": Int8(HIGHEST)})))
+        bounds = _bounds(prefix)
+        return [] if bounds is None else list(map(_row, self._in_order("rows with a prefix", parameters | bounds)))
+
+    def rows_at(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions, in position order."""
+        wanted = sorted({position for position in positions if 0 < position <= HIGHEST})
+        return list(map(_row, self._in_order("rows at", {"positions": list(map(Int8, wanted))}))) if wanted else []
+
+    def last_position(self) -> int:
+        """The highest position that readers may see, 0 for an empty store."""
+        return self._in_order("last position", {})[0][0] or 0
+
+    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order in which they were made, ``after`` < key: the position of their first event."""
+        parameters: dict[str, Any] = {"after": Int8(within(after)), "limit": Int8(within(limit))}
+        if not prefix:
+            return list(map(_info, self._in_order("streams", parameters)))
+        bounds = _bounds(prefix)
+        return [] if bounds is None else list(map(_info, self._in_order("streams with a prefix", parameters | bounds)))
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        found = self._of(name, "stream")
+        return _info(found[0]) if found else None
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order in which they were made."""
+        return list(map(_info, self._of(stream, "forks")))
+
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
+        """Id of the stream and version of rows whose stream is not in the table of streams, or has no such version."""
+        found = self.datastore.query(SQL["orphans"], {"limit": Int8(within(limit))})
+        return [(stream, version) for stream, version in found]
+
+    def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
+        """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        found = self._of(stream, "snapshot", upto=Int8(within(HIGHEST if upto is None else upto)))
+        return Snapshot(text(found[0][0]), *found[0][1:]) if found else None
+
+    def blob(self, digest: bytes) -> Blob | None:
+        """The blob of that digest as it lies in the store."""
+        found = self.datastore.query(SQL["blob"], {"digest": digest})
+        if not found:
+            return None
+        stored, kind, data = found[0]
+        return Blob._make((stored, text(kind), data))
+
+    def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
+        """Key and digest of each blob in the order in which they came."""
+        found = self.datastore.query(SQL["blobs"], {"after": Int8(within(after)), "limit": Int8(within(limit))})
+        return [(key, digest) for key, digest in found]
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken."""
+        found = self.datastore.query(_KEYS["lease"], {"stream": Int8(stream_id(stream))}) if _is_text(stream) else []
+        return Lease(stream, text(found[0][0]), found[0][1]) if found else None
+
+    def draft(self, stream: str) -> Draft | None:
+        """The part of an answer that was last written down for the stream."""
+        found = self.datastore.query(SQL["draft"], {"stream": Int8(stream_id(stream))}) if _is_text(stream) else []
+        return Draft(stream, text(found[0][0]), found[0][1]) if found else None
+
+    def shredded(self) -> int:
+        """How many rows were ever shredded."""
+        return int(self.datastore.query(SQL["shredded"])[0][0])
+
+    def _of(self, stream: str, statement: str, **parameters: Any) -> Rows:
+        """What a statement finds of a stream; nothing of a name that is no valid Unicode, which is never stored."""
+        if not _is_text(stream):
+            self.datastore.query("SELECT 1")  # closed is closed
+            return []
+        return self.datastore.query(
+            SQL[statement], {"id": Int8(stream_id(stream)), "name": stream.encode(), **parameters}
+        )
+
+    def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
+        """What a statement finds below the horizon, when what this process has appended lies there too."""
+        self._wait_for_own()
+        return self.datastore.query(SQL[statement], parameters, based=True)
+
+    def _wait_for_own(self) -> None:
+        store = self.datastore
+        newest = store.newest
+        if newest < store.horizon:
+            return
+        until = time.monotonic() + OWN_WAIT
+        pause = 0.0005
+        while True:
+            store.horizon = max(store.horizon, store.query(SQL["horizon"], {}, based=True)[0][0])
+            if newest < store.horizon:
+                return
+            if time.monotonic() > until:
+                # Not again for the same: somebody keeps a transaction open.
+                store.horizon = newest + 1
+                return
+            time.sleep(pause)
+            pause = min(pause * 2, 0.01)
+
+
+def stream_id(name: str) -> int:
+    """The integer that stands for a stream: the first 63 bits of SHA-256 of its name."""
+    return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 1
+
+
+def tenant_id(stream: str) -> int:
+    """The integer that stands for the tenant of a stream: what its name begins with, up to the first ``/``."""
+    tenant, slash, _ = stream.partition("/")
+    return _tenant(tenant if slash else "")
+
+
+@lru_cache(maxsize=4_096)
+def _tenant(name: str) -> int:
+    return stream_id(name)
+
+
+def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:
+    """What an idempotency key came to, for the readers and for a writer in the middle of its transaction."""
+    found = query(_KEYS["key"], {"stream": Int8(stream_id(key.stream)), "key": sha256(key.key.encode()).digest()})
+    if not found:
+        return None
+    first, last, salt, digest = found[0]
+    rows = query(_KEYS["rows of a key"], {"first": Int8(first), "last": Int8(last)})
+    positions, hashes, versions = (tuple(row[column] for row in rows) for column in range(3))
+    return Outcome(salt, digest, Appended(positions, hashes, versions))
+
+
+def within(value: int) -> int:
+    """The nearest integer of 64 bits: no version, position or count lies between."""
+    return max(-HIGHEST, min(value, HIGHEST))
+
+
+def text(stored: bytes) -> str:
+    """Text as it was stored; what somebody damaged is shown as far as it can be, for verification to name."""
+    return stored.decode(errors="surrogateescape")
+
+
+@cache
+def _type(stored: bytes) -> str:
+    return text(stored)
+
+
+def _row(found: tuple[Any, ...]) -> Row:
+    position, name, version, type_, state, hashed, digest = found
+    return Row(position, text(name), version, _type(type_), state, hashed, digest)
+
+
+def _info(found: tuple[Any, ...]) -> StreamInfo:
+    key, name, parent, cut = found
+    return StreamInfo(key, text(name), None if parent is None else text(parent), cut)
+
+
+def _bounds(prefix: str) -> dict[str, Any] | None:
+    """The range of the names that begin with a prefix, None when there can be none."""
+    if not _is_text(prefix):
+        return None
+    end = first_after(prefix)
+    return {"prefix": prefix.encode(), "end": None if end is None else end.encode()}
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

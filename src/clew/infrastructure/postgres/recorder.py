@@ -1,0 +1,126 @@
+"""The event store on one PostgreSQL database: Clew's port and the library's process recorder in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Self
+from uuid import UUID
+
+from eventsourcing.persistence import (
+    ApplicationRecorder,
+    Notification,
+    ProcessRecorder,
+    StoredEvent,
+    Subscription,
+    Tracking,
+)
+from psycopg.types.numeric import Int8
+
+from clew.infrastructure.append_plan import stream_name
+from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
+from clew.infrastructure.postgres.reads import HIGHEST, PostgresReads, text, within
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.subscription import StoredSubscription
+
+_TRACKED = statements("appends.sql")["tracked"]
+
+
+class PostgresRecorder(PostgresReads, ProcessRecorder):
+    """Events of chained, contiguous streams in a PostgreSQL database.
+
+    Several recorders may share a datastore, as those of a factory of the library's do.
+    """
+
+    def __init__(self, datastore: PostgresDatastore) -> None:
+        self.datastore = datastore
+
+    @classmethod
+    def open(cls, url: str, *, workers: int = WORKERS, readers: int = READERS, create: bool = True) -> Self:
+        """Open the store in a database, or make one there; ids are text, as the names of Clew's streams are.
+
+        Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
+        """
+        return cls(PostgresDatastore(url, workers=workers, readers=readers, originator_id_type="text", create=create))
+
+    def submit(self, append: Append) -> Future[Appended]:
+        """Hand an append to the writer threads."""
+        return self.datastore.pool.submit(append)
+
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
+        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
+        tracking = kwargs.get("tracking")
+        if not stored_events and tracking is None:
+            return []
+        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
+
+    def insert_tracking(self, tracking: Tracking) -> None:
+        """Record how far an application has come."""
+        self.submit(Append((), tracking=tracking)).result()
+
+    def max_tracking_id(self, application_name: str) -> int | None:
+        """How far an application has come, None if it has not begun."""
+        found = self.datastore.query(_TRACKED, {"application": application_name.encode()})
+        return found[0][0] if found else None
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[StoredEvent]:
+        """A stream's own events in the library's form."""
+        found = self._of(
+            stream_name(originator_id),
+            "stored events backwards" if desc else "stored events",
+            after=Int8(-1 if gt is None else within(gt)),
+            upto=Int8(HIGHEST if lte is None else within(lte)),
+            limit=Int8(HIGHEST if limit is None else within(limit)),
+        )
+        return [StoredEvent(originator_id, version, text(type_), state) for version, type_, state in found]
+
+    def select_notifications(
+        self,
+        start: int | None,
+        limit: int,
+        stop: int | None = None,
+        topics: Sequence[str] = (),
+        *,
+        inclusive_of_start: bool = True,
+    ) -> Sequence[Notification]:
+        """Events in position order in the library's form."""
+        parameters: dict[str, Any] = {
+            "after": Int8(0 if start is None else within(start - inclusive_of_start)),
+            "upto": Int8(HIGHEST if stop is None else within(stop)),
+            "limit": Int8(within(limit)),
+        }
+        if topics:
+            parameters["types"] = [topic.encode() for topic in topics]
+        found = self._in_order("rows of types" if topics else "rows", parameters)
+        return [
+            Notification(self._originator_id(text(name)), version, text(type_), state, id=position)
+            for position, name, version, type_, state, _, _ in found
+        ]
+
+    def max_notification_id(self) -> int | None:
+        """The highest position, None for an empty store."""
+        return self.last_position() or None
+
+    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
+        """Events above a position, those to come included."""
+        return StoredSubscription(self, self, gt, topics)
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit, of this process or another."""
+        return self.datastore.wakeups.listen(wake)
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of the database."""
+        self.datastore.close()
+
+    def _originator_id(self, name: str) -> UUID | str:
+        return UUID(name) if self.datastore.originator_id_type == "uuid" else name

@@ -1,0 +1,84 @@
+"""The library's factory for Clew's SQLite stores: ``PERSISTENCE_MODULE=clew.infrastructure.sqlite.factory``."""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+import eventsourcing.sqlite as library
+from eventsourcing.persistence import AggregateRecorder, ApplicationRecorder, ProcessRecorder
+from eventsourcing.utils import Environment, EnvType, strtobool
+
+from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous, file_path
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+
+
+class SQLiteFactory(library.SQLiteFactory):
+    """Serves any application of the library's, with the settings of the library's own factory.
+
+    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) is Clew's, and so is ``SQLITE_CREATE``: with ``no`` a database that is
+    not there is a StoreUnavailableError. Snapshots and plain tracking stay in the library's tables.
+    """
+
+    SQLITE_SYNCHRONOUS = "SQLITE_SYNCHRONOUS"
+    SQLITE_CREATE = "SQLITE_CREATE"
+
+    application_recorder_class: type[library.SQLiteApplicationRecorder] = SQLiteRecorder
+    process_recorder_class: type[library.SQLiteProcessRecorder] = SQLiteRecorder
+
+    def __init__(self, env: Environment | EnvType | None) -> None:
+        super().__init__(env)
+        settings = self.datastore
+        timeout = (self.env.get(self.SQLITE_LOCK_TIMEOUT) or "").strip()
+        synchronous = (self.env.get(self.SQLITE_SYNCHRONOUS) or "FULL").upper()
+        if synchronous not in ("FULL", "NORMAL", "OFF"):
+            msg = f"{self.SQLITE_SYNCHRONOUS} is {synchronous!r}. Set it to FULL, NORMAL or OFF."
+            raise OSError(msg)
+        create = strtobool(self.env.get(self.SQLITE_CREATE) or "yes")
+        if not create:
+            _refuse_missing(file_path(settings.pool.db_name))
+        self.datastore: ClewSQLiteDatastore = ClewSQLiteDatastore(
+            settings.pool.db_name,
+            lock_timeout=int(timeout) if timeout else None,
+            single_row_tracking=settings.single_row_tracking,
+            originator_id_type=settings.originator_id_type,
+            synchronous=cast("Synchronous", synchronous),
+            create=create and self.env_create_table(),
+        )
+
+    def aggregate_recorder(self, purpose: str = "events") -> AggregateRecorder:
+        """The library's own recorder and table, without chain or contiguity."""
+        with self.datastore.exclusive():
+            return super().aggregate_recorder(purpose)
+
+    def application_recorder(self) -> ApplicationRecorder:
+        """Clew's recorder."""
+        with self.datastore.exclusive():
+            return super().application_recorder()
+
+    def tracking_recorder(
+        self, tracking_recorder_class: type[library.SQLiteTrackingRecorder] | None = None
+    ) -> library.SQLiteTrackingRecorder:
+        """The library's own recorder, or the class that is given."""
+        with self.datastore.exclusive():
+            return super().tracking_recorder(tracking_recorder_class)
+
+    def process_recorder(self) -> ProcessRecorder:
+        """Clew's recorder."""
+        with self.datastore.exclusive():
+            return super().process_recorder()
+
+
+def _refuse_missing(path: str) -> None:
+    """Raise StoreUnavailableError for a database that is not there, before a lock is made beside where it would be."""
+    try:
+        size = os.stat(path).st_size  # noqa: PTH116 - the path may be bytes that pathlib would change
+    except (FileNotFoundError, NotADirectoryError):
+        msg = f"{path}: there is no database. Make it with `clew import FILE`, or name another."
+        raise SQLiteUnavailableError(msg) from None
+    except OSError as error:
+        raise unavailable(path, error) from error
+    if not size:
+        msg = f"{path}: the file is empty, no database. Fill it with `clew import FILE`, or name another."
+        raise SQLiteUnavailableError(msg)

@@ -1,0 +1,120 @@
+"""Bringing a database of an older Clew up to date: under the lock, in one transaction, after a copy was made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import NamedTuple
+from urllib.parse import quote
+
+from clew.domain.errors import StoreUnavailableError
+from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.sqlite import schema
+from clew.infrastructure.sqlite.errors import unavailable
+
+LOCK_TIMEOUT = 30.0
+"""Seconds to wait for the processes that write to the store."""
+
+
+class Schemas(NamedTuple):
+    """The schema that a database has, and the one that this Clew knows."""
+
+    found: int
+    known: int
+
+
+def schemas(path: str) -> Schemas:
+    """Look, and change nothing. Raises StoreUnavailableError, or StoreSchemaError if no way leads there."""
+    with _connected(path, "ro") as connection:
+        return _schemas(connection, path)
+
+
+def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_TIMEOUT) -> Schemas:
+    """Lead a database to the present schema, all the way or not at all; returns the schema that it had.
+
+    First it is copied to ``backup``, which must not be there; where there is nothing to do no copy is made. Raises
+    StoreUnavailableError, also when another process has the store open, or StoreSchemaError.
+    """
+    schemas(path)  # no lock is to be left beside a file that is another program's
+    lock = FileLock(path + ".lock", lock_timeout)
+    with _connected(path, "rw") as connection:
+        lock.acquire()
+        try:
+            found = _schemas(connection, path)
+            if found.found != found.known:
+                _alone(connection, path)
+                if backup is not None:
+                    _copy(connection, backup)
+                _lead(connection, found.found)
+            return found
+        finally:
+            lock.close()
+
+
+def _schemas(connection: sqlite3.Connection, path: str) -> Schemas:
+    version = schema.schema_version(connection, path)
+    if version is None:
+        raise StoreUnavailableError(f"{path}: the file is empty, no database. There is nothing to migrate.")
+    if schema.way(version) is None:
+        schema.is_prepared(connection, path)  # says what is wrong
+    return Schemas(version, schema.SCHEMA_VERSION)
+
+
+def _alone(connection: sqlite3.Connection, path: str) -> None:
+    """Leave the write-ahead log, which SQLite does only for the one connection that there is.
+
+    A process that goes on with the schema that it knows would write what does not fit any more.
+    """
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailableError(
+            f"{path}: another program has it open. End that program, then try again. (SQLite says: {error})"
+        ) from error
+
+
+def _lead(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute("PRAGMA secure_delete = ON")  # what was shredded is not to come back as a table that was dropped
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        for step in schema.way(version) or ():
+            for statement in schema.MIGRATIONS[step]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+    except BaseException:
+        if connection.in_transaction:  # a disk that is full has ended it already
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _copy(connection: sqlite3.Connection, backup: str) -> None:
+    """Copy the database to a file that is not there yet; half a copy does not stay."""
+    try:
+        os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise StoreUnavailableError(f"{backup}: there is a file already. Name another for the copy.") from None
+    except OSError as error:
+        raise unavailable(backup, error) from error
+    try:
+        with _connected(backup, "rw") as copy:
+            connection.backup(copy)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(backup)  # noqa: PTH108 - paths stay as given
+        raise
+
+
+@contextmanager
+def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
+    """A connection for a while. What SQLite answers is said as an error of Clew's."""
+    if not os.path.exists(path):  # noqa: PTH110 - as above
+        raise StoreUnavailableError(f"{path}: there is no database. Name one that is there.")
+    schema.refuse_other_files(path)
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, isolation_level=None)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise unavailable(path, error) from error

@@ -1,0 +1,279 @@
+"""One transaction on the tables of projections in SQLite."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
+from clew.domain.projection import (
+    Built,
+    Change,
+    Column,
+    Delete,
+    ForgetText,
+    Indexed,
+    IndexText,
+    Parked,
+    Projection,
+    Query,
+    Recount,
+    RowValues,
+    Span,
+    Table,
+    Upsert,
+    Value,
+)
+from clew.infrastructure.code_digest import shape
+from clew.infrastructure.sqlite import text_index
+from clew.infrastructure.sqlite.errors import is_of_the_store, unavailable
+from clew.infrastructure.sqlite.projection_tables import Filling, select, statements
+
+TABLES = (
+    # tables is their declaration, so that they can be read by who does not have the projection's code.
+    """CREATE TABLE generation (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        code TEXT NOT NULL,
+        shape TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        live INTEGER NOT NULL,
+        tables TEXT NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX generation_live ON generation (name) WHERE live",
+    """CREATE TABLE parked (
+        generation INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        stream TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        error TEXT NOT NULL,
+        PRIMARY KEY (generation, position)
+    ) WITHOUT ROWID""",
+)
+
+_BUILT = "SELECT id, name, version, code, shape, position, hash, live FROM generation "
+
+
+def built(connection: sqlite3.Connection) -> list[Built]:
+    """The generations that there are, oldest first."""
+    return [Built._make((*row[:7], bool(row[7]))) for row in connection.execute(_BUILT + "ORDER BY id")]
+
+
+def live(connection: sqlite3.Connection, name: str) -> int:
+    """The live generation of a projection. Raises UnknownProjectionError when it was never built."""
+    row = connection.execute("SELECT id FROM generation WHERE name = ? AND live", (name,)).fetchone()
+    if row is None:
+        known = [each for (each,) in connection.execute("SELECT DISTINCT name FROM generation WHERE live ORDER BY 1")]
+        raise UnknownProjectionError(name, known)
+    found: int = row[0]
+    return found
+
+
+def tables_of(connection: sqlite3.Connection, generation: int) -> dict[str, tuple[str, Table]]:
+    """The tables of a generation as they were declared, each with its name in SQL."""
+    row = connection.execute("SELECT tables FROM generation WHERE id = ?", (generation,)).fetchone()
+    return {table.name: (_table_name(generation, table.name), table) for table in _declared(row[0])}
+
+
+class SQLiteSession:
+    """What is done in it is committed by the store that gave it. ``forgot`` tells whether text has left it."""
+
+    def __init__(self, connection: sqlite3.Connection, where: str, seen: int) -> None:
+        self._connection = connection
+        self._where = where
+        self._seen = seen
+        self._generations: dict[int, _Generation] = {}
+        self.forgot = False
+
+    def built(self) -> list[Built]:
+        """The generations that there are."""
+        return built(self._connection)
+
+    def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
+        """Make the tables of a new generation."""
+        declared = json.dumps(projection.tables)
+        cursor = self._connection.execute(
+            "INSERT INTO generation (name, version, code, shape, position, hash, live, tables) "
+            "VALUES (?, ?, ?, ?, 0, x'', ?, ?)",
+            (projection.name, projection.version, code, shape(projection), live, declared),
+        )
+        generation = cursor.lastrowid or 0
+        for table in projection.tables:
+            for statement in statements(_table_name(generation, table.name), table):
+                self._connection.execute(statement)
+        return Built(generation, projection.name, projection.version, code, shape(projection), 0, b"", live)
+
+    def rows(self, built: Built, projection: Projection) -> _Generation:
+        """The rows of a generation as they are now."""
+        found = self._generations.get(built.generation)
+        if found is None:
+            found = _Generation(self._connection, built.generation, projection, self._seen)
+            self._generations[built.generation] = found
+        return found
+
+    def apply(
+        self, built: Built, projection: Projection, position: int, changes: Iterable[Change]
+    ) -> list[ForgetText | Recount]:
+        """Change rows; returns those that take a look at the log."""
+        return self.rows(built, projection).apply(position, changes)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """What is applied inside is undone if it raises."""
+        self.flush()
+        self._connection.execute("SAVEPOINT attempt")
+        try:
+            yield
+            self.flush()
+        except BaseException as error:
+            self._generations.clear()
+            # A disk that is full may have ended the whole transaction: then nothing more may be written.
+            if isinstance(error, Exception) and (is_of_the_store(error) or not self._connection.in_transaction):
+                raise unavailable(self._where, error) from error
+            self._connection.execute("ROLLBACK TO attempt")
+            self._connection.execute("RELEASE attempt")
+            raise
+        self._connection.execute("RELEASE attempt")
+
+    def park(self, built: Built, parked: Parked) -> None:
+        """Note an event that the projection could not take in."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO parked (generation, position, stream, version, type, error) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (built.generation, *parked),
+        )
+
+    def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
+        """Note that the stretch of an index, or of all, that holds a position is to be made anew."""
+        self.flush()
+        text_index.mark(self._connection, built.generation, index, position, by)
+
+    def stale(self, built: Built) -> list[Span]:
+        """The stretches that are to be made anew."""
+        return [Span(*each) for each in text_index.stale(self._connection, built.generation)]
+
+    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
+        """Make a stretch of an index anew."""
+        self.flush()  # what waits belongs to the old one
+        text_index.remake(self._connection, built.generation, span.text_index, span.first, texts, self._seen)
+        self.forgot = True
+
+    def empty(self, built: Built) -> None:
+        """Make the stretches that are to be made anew without any text; they stay to be made."""
+        self.flush()
+        for span in self.stale(built):
+            text_index.empty(self._connection, built.generation, span.text_index, span.first)
+            self.forgot = True
+
+    def move(self, built: Built, position: int, hash_: bytes) -> None:
+        """Note how far a generation has come."""
+        self._connection.execute(
+            "UPDATE generation SET position = ?, hash = ? WHERE id = ?", (position, hash_, built.generation)
+        )
+
+    def switch(self, built: Built) -> None:
+        """Let this generation be the live one, and drop the others of its name."""
+        for other in self.built():
+            if other.name == built.name and other.generation != built.generation:
+                self.drop(other)
+        self._connection.execute("UPDATE generation SET live = 1 WHERE id = ?", (built.generation,))
+
+    def drop(self, built: Built) -> None:
+        """Drop a generation with its tables."""
+        self.flush()
+        self._generations.pop(built.generation, None)
+        for name, _ in tables_of(self._connection, built.generation).values():
+            self._connection.execute(f"DROP TABLE {name}")
+        text_index.drop(self._connection, built.generation)
+        self._connection.execute("DELETE FROM parked WHERE generation = ?", (built.generation,))
+        self._connection.execute("DELETE FROM generation WHERE id = ?", (built.generation,))
+
+    def flush(self) -> None:
+        """Write what waits."""
+        for generation in self._generations.values():
+            generation.flush()
+
+
+class _Generation:
+    """The tables and indexes of one generation, with what is to be written to them."""
+
+    def __init__(self, connection: sqlite3.Connection, generation: int, projection: Projection, seen: int) -> None:
+        self._connection = connection
+        self._seen = seen
+        self._generation = generation
+        self._projection = projection.name
+        self._tables = {
+            table.name: Filling(connection, _table_name(generation, table.name), table) for table in projection.tables
+        }
+        self._texts: dict[str, list[Indexed]] = {name: [] for name in projection.texts}
+
+    def get(self, table: str, *key: Value) -> RowValues | None:
+        """The row with this key."""
+        return self._table(table).get(key)
+
+    def select(self, query: Query) -> list[RowValues]:
+        """The rows that a query names."""
+        self._table(query.table)
+        self.flush()
+        return select(self._connection, tables_of(self._connection, self._generation), query)
+
+    def apply(self, position: int, changes: Iterable[Change]) -> list[ForgetText | Recount]:
+        """Change rows, when they are flushed at the latest; returns those that take a look at the log."""
+        tables = self._tables
+        left: list[ForgetText | Recount] = []
+        for change in changes:
+            if type(change) is Upsert:
+                (tables.get(change.table) or self._table(change.table)).upsert(change.values)
+            elif type(change) is IndexText:
+                self._index(change.text_index).append(Indexed(position, change.text, change.scopes))
+            elif type(change) is Delete:
+                self._table(change.table).delete(change.key)
+            elif type(change) is ForgetText:
+                self._index(change.text_index)
+                left.append(change)
+            elif type(change) is Recount:
+                self._table(change.table).check_recount()
+                left.append(change)
+            else:
+                kind = type(change).__name__
+                raise InvalidProjectionError(
+                    f"projection {self._projection!r}: what it yields is no change, but {kind}."
+                )
+        return left
+
+    def flush(self) -> None:
+        """Write what waits."""
+        for table in self._tables.values():
+            table.flush()
+        for index, texts in self._texts.items():
+            if texts:
+                text_index.add(self._connection, self._generation, index, texts, self._seen)
+                texts.clear()
+
+    def _table(self, name: str) -> Filling:
+        if name not in self._tables:
+            raise InvalidProjectionError(f"projection {self._projection!r} declares no table {name!r}.")
+        return self._tables[name]
+
+    def _index(self, name: str) -> list[Indexed]:
+        if name not in self._texts:
+            raise InvalidProjectionError(f"projection {self._projection!r} declares no index of words {name!r}.")
+        return self._texts[name]
+
+
+def _table_name(generation: int, table: str) -> str:
+    return f"g{generation}_{table}"
+
+
+@lru_cache(maxsize=64)
+def _declared(declaration: str) -> Sequence[Table]:
+    return [
+        Table(name, tuple(Column(*column) for column in columns), tuple(key), tuple(map(tuple, indexes)))
+        for name, columns, key, indexes in json.loads(declaration)
+    ]

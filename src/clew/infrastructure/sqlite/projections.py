@@ -1,0 +1,360 @@
+"""The tables of projections in an SQLite file of their own, beside the log: it can be deleted at any time.
+
+In a file of its own, because filling tables must not hold up appends, and because what can be built anew from the log
+need not be as durable as the log: a loss of power may cost the newest batches, and never leaves half of one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+from urllib.parse import quote
+
+from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
+from clew.domain.projection import Built, Parked, Query, RowValues, Words
+from clew.infrastructure import forking
+from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.sqlite import projection_tables, text_index
+from clew.infrastructure.sqlite.checkpoints import log_size
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
+from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, live, tables_of
+from clew.infrastructure.sqlite.readers import Readers
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_Identity: TypeAlias = tuple[int, int] | None
+"""The device and the number of a file."""
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+APPLICATION_ID = 0x436C6550
+"""``CleP`` in ASCII, in the header of the file."""
+
+SCHEMA_VERSION = 1
+LOCK_TIMEOUT = 60.0
+TRUNCATE_BYTES = 8 * 1024 * 1024
+
+BUSY_MS = 20
+SCRUB_MS = 200
+PATIENT_MS = 2_000
+"""How long a checkpoint waits for readers, in milliseconds: longer right after text was to be forgotten, and longest
+when the store is closed and nobody would try again."""
+
+
+class SQLiteProjections:
+    """The projections of one log, in the file at ``path``; without one they are in memory and gone with the process.
+
+    Raises StoreUnavailableError, or StoreSchemaError for another program's file.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        # Connections are made later, too: then the process may work in another folder.
+        self.path = None if path is None else os.path.abspath(path)  # noqa: PTH100 - paths stay as given but for that
+        self._where = ":memory:" if path is None else path
+        self._closed = False
+        self._begin()
+        forking.watch(self)
+
+    def _begin(self) -> None:
+        self._mutex = threading.RLock()
+        self._writing: sqlite3.Connection | None = None
+        self._scrub = False
+        self._remade: float | None = None
+        self._written: _Identity = None
+        self._reading = threading.Lock()
+        self._read_last: _Identity = None
+        self._readers = Readers(lambda: self._connect("ro"))
+        self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT)
+
+    @contextmanager
+    def session(self, seen: int) -> Iterator[SQLiteSession]:
+        """A transaction, of one writer at a time."""
+        with self._exclusive() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            self._notice_forgetting(connection)
+            session = SQLiteSession(connection, self._where, seen)
+            try:
+                yield session
+                session.flush()
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            self._keep(connection, clean=session.forgot)
+
+    def _notice_forgetting(self, connection: sqlite3.Connection) -> None:
+        """What another process forgot may still be in the log: that one could end while somebody read."""
+        (remade,) = connection.execute("SELECT total(made) FROM stretch").fetchone()
+        self._scrub = self._scrub or self._remade not in {None, remade}
+        self._remade = remade
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[sqlite3.Connection]:
+        with self._mutex:
+            if self._closed:
+                raise ClosedError("The store is closed: no projection can be filled. Open it again.")
+            if self._lock is not None:
+                self._lock.acquire()
+            try:
+                yield self._prepared()
+            except sqlite3.DatabaseError as error:
+                if is_of_the_store(error):
+                    raise self._unavailable(error) from error
+                raise
+            finally:
+                if self._lock is not None:
+                    self._lock.release()
+
+    def _prepared(self) -> sqlite3.Connection:
+        if self._writing is not None and self._written != self._identity():
+            self._writing.close()  # the file was deleted: nobody is to go on with that one
+            self._writing = None
+        if self._writing is None:
+            connection = self._connect("rwc")
+            try:
+                if not self._is_prepared(connection):
+                    connection.close()
+                    self._remove()
+                    connection = self._connect("rwc")
+                self._set_up(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._writing, self._written = connection, self._identity()
+            # What is left in the write-ahead log may be text that a process that was killed had to forget.
+            self._scrub = self.path is not None and log_size(self.path) > 0
+        return self._writing
+
+    def _identity(self) -> _Identity:
+        """Which file there is now; None when there is none."""
+        if self.path is None:
+            return None
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - paths stay as they were given
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _is_prepared(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file is empty or ours; False for one that is damaged or of another schema: it is made anew."""
+        try:
+            application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            return False
+        if application_id not in {0, APPLICATION_ID} or (application_id == 0 and tables):
+            raise StoreSchemaError(f"{self._where}: this is another program's SQLite database. Move it elsewhere.")
+        if application_id and version > SCHEMA_VERSION:
+            raise StoreSchemaError(
+                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is made anew."
+            )
+        return bool(application_id == 0 or version == SCHEMA_VERSION)
+
+    def _remove(self) -> None:
+        if self.path is not None:
+            for ending in ("", "-wal", "-shm"):
+                Path(self.path + ending).unlink(missing_ok=True)
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")  # no text is to lie about in temporary files
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoints are made under the lock only
+        if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in (*TABLES, *text_index.TABLES):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+
+    def _keep(self, connection: sqlite3.Connection, *, clean: bool) -> None:
+        """Empty the write-ahead log when it is long, or holds text that was to be forgotten."""
+        self._scrub = self.path is not None and (self._scrub or clean)
+        if self.path is None or not (self._scrub or log_size(self.path) >= TRUNCATE_BYTES):
+            return
+        self._checkpoint(connection, SCRUB_MS if clean else BUSY_MS)
+
+    def _checkpoint(self, connection: sqlite3.Connection, busy_ms: int) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
+        try:
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._scrub = self._scrub and bool(busy)  # somebody reads for long: it is tried again
+        except sqlite3.OperationalError as error:
+            _log.warning("%s: the write-ahead log could not be emptied: %s", self.path, error)
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT * 1_000)}")
+
+    def scrub(self) -> bool:
+        """Try again to empty the write-ahead log of what was to be forgotten; True when somebody reads it still."""
+        if self._scrub:
+            with self._exclusive() as connection:
+                self._keep(connection, clean=False)
+        return self._scrub
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreError:
+        if self.path is None or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+            return unavailable(self._where, error)
+        return SQLiteUnavailableError(
+            f"{self.path}: the file is damaged. Delete it, and what lies beside it (-wal, -shm): "
+            f"it is made anew from the log. (SQLite says: {error})"
+        )
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        if self.path is None:
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            weakref.finalize(self, connection.close)  # an agent's own store in memory is closed by nobody
+            return connection
+        return sqlite3.connect(
+            f"file:{quote(self.path)}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=LOCK_TIMEOUT,
+        )
+
+    # Reading
+
+    def built(self) -> list[Built]:
+        """The generations that there are."""
+        try:
+            return self._read(built)
+        except UnknownProjectionError:
+            return []
+
+    def select(self, name: str, query: Query) -> list[RowValues]:
+        """Rows of the live tables of a projection."""
+        return self._read(
+            lambda connection: projection_tables.select(
+                connection, tables_of(connection, live(connection, name)), query
+            ),
+            name,
+        )
+
+    def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
+        """The positions of texts that have the words, newest first."""
+        return self._read(
+            lambda connection: text_index.find(
+                connection, live(connection, name), index, words, before=before, limit=limit
+            ),
+            name,
+        )
+
+    def parked(self, name: str, limit: int) -> tuple[int, list[Parked]]:
+        """How many events the live generation went on without, and the first of them."""
+
+        def do(connection: sqlite3.Connection) -> tuple[int, list[Parked]]:
+            generation = live(connection, name)
+            count = connection.execute("SELECT count(*) FROM parked WHERE generation = ?", (generation,)).fetchone()[0]
+            sql = "SELECT position, stream, version, type, error FROM parked WHERE generation = ? ORDER BY position"
+            return count, [Parked(*row) for row in connection.execute(f"{sql} LIMIT ?", (generation, limit))]
+
+        return self._read(do, name)
+
+    def _read(self, do: Callable[[sqlite3.Connection], T], name: str = "") -> T:
+        """Read in one transaction, so that no table is dropped between two queries."""
+        if self.path is None:
+            if self._writing is None and not self._closed:
+                raise UnknownProjectionError(name, [])
+            with self._exclusive() as connection:
+                return do(connection)
+        readers = self._current_readers()
+        if readers is None:  # reading makes no file
+            raise UnknownProjectionError(name, [])
+        try:
+            with readers.reading() as connection:
+                connection.execute("BEGIN")
+                try:
+                    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'generation'").fetchone():
+                        raise UnknownProjectionError(name, [])  # the file is being made right now
+                    return do(connection)
+                finally:
+                    connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
+                raise UnknownProjectionError(name, []) from error  # who fills it next makes it anew
+            raise self._unavailable(error) from error
+
+    def _current_readers(self) -> Readers | None:
+        """The readers of the file that is there now; None when there is none."""
+        found = self._identity()
+        with self._reading:
+            if found is None and not self._closed:
+                return None
+            if self._read_last not in {None, found} and not self._closed:
+                self._readers.close()
+                self._readers = Readers(lambda: self._connect("ro"))
+            self._read_last = found
+            return self._readers
+
+    def close(self) -> None:
+        """Let go of the file. Does nothing the second time."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            forking.unwatch(self)
+            self._readers.close()
+            if self._lock is not None and self._writing is not None:
+                with suppress(StoreError):  # the last connection makes a checkpoint when it is closed
+                    self._lock.acquire()
+            if self._writing is not None:
+                if self._scrub:
+                    with suppress(sqlite3.Error):
+                        self._checkpoint(self._writing, PATIENT_MS)
+                self._writing.close()
+            if self._lock is not None:
+                self._lock.close()
+
+    # Forking
+
+    def before_fork(self) -> None:
+        """Let nobody be inside SQLite or a lock while the process is copied."""
+        self._rested = self._mutex.acquire(timeout=forking.WAIT_SECONDS)
+        self._reading.acquire()
+        self._readers.rest()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._readers.go_on()
+        self._reading.release()
+        if self._rested:
+            self._mutex.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh, with connections and a lock of the child's own.
+
+        What the parent had open is closed first: as long as SQLite believes that this process has the file open, it
+        takes no locks for new connections, and the parent's last close deletes the log from under the child.
+        """
+        writing, readers = self._writing, self._readers
+        if self._lock is not None:
+            self._lock.forget()
+        self._begin()
+        if self.path is None:
+            self._writing = writing
+            return
+        readers.close()
+        if writing is not None and self._rested and not writing.in_transaction:
+            writing.close()
+        elif writing is not None:
+            _inherited.append(writing)
+
+
+_inherited: list[sqlite3.Connection] = []
+"""Connections that were in use while the process forked: neither used nor closed."""

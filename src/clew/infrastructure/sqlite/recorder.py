@@ -1,0 +1,124 @@
+"""The event store on one SQLite file: Clew's port and the library's process recorder in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Self
+from uuid import UUID
+
+from eventsourcing.persistence import ApplicationRecorder, Notification, StoredEvent, Subscription
+from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor, SQLiteProcessRecorder
+
+from clew.infrastructure.append_plan import stream_name
+from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous
+from clew.infrastructure.sqlite.reads import HIGHEST, SQLiteReads
+from clew.infrastructure.subscription import StoredSubscription
+
+
+class SQLiteRecorder(SQLiteReads, SQLiteProcessRecorder):
+    """Events of chained, contiguous streams in a SQLite file.
+
+    Several recorders may share a datastore, as those of a factory of the library's do: they have one writer thread.
+    """
+
+    datastore: ClewSQLiteDatastore
+
+    def __init__(self, datastore: ClewSQLiteDatastore, *, events_table_name: str = "stored_events") -> None:
+        super().__init__(datastore, events_table_name=events_table_name)
+
+    @classmethod
+    def open(cls, path: str, *, synchronous: Synchronous = "FULL", lock_timeout: float | None = None) -> Self:
+        """Open the store in a file, or make one there; ids are text, as the names of Clew's streams are.
+
+        Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
+        """
+        datastore = ClewSQLiteDatastore(
+            path, synchronous=synchronous, lock_timeout=lock_timeout, originator_id_type="text"
+        )
+        recorder = cls(datastore)
+        recorder.create_table()
+        return recorder
+
+    def construct_create_table_statements(self) -> list[str]:
+        """Only the library's table of tracking: the others are made when the file is opened."""
+        unused = SQLiteApplicationRecorder.construct_create_table_statements(self)
+        return [statement for statement in super().construct_create_table_statements() if statement not in unused]
+
+    def create_table(self) -> None:
+        """Make the table of tracking if it is not there, under the lock: several processes may open at once."""
+        with self.datastore.exclusive():
+            super().create_table()
+
+    def submit(self, append: Append) -> Future[Appended]:
+        """Hand an append to the writer thread."""
+        return self.datastore.queue.submit(append)
+
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
+        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
+        tracking = kwargs.get("tracking")
+        if not stored_events and tracking is None:
+            return []
+        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
+
+    def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int] | None:
+        msg = "Events of a chained stream are appended by the store's writer: use insert_events()."
+        raise NotImplementedError(msg)
+
+    def select_events(
+        self,
+        originator_id: UUID | str,
+        *,
+        gt: int | None = None,
+        lte: int | None = None,
+        desc: bool = False,
+        limit: int | None = None,
+    ) -> Sequence[StoredEvent]:
+        """A stream's own events in the library's form."""
+        found = self.datastore.query(
+            "SELECT version, type, state FROM event WHERE stream = (SELECT id FROM stream WHERE name = ?) "  # noqa: S608 - marks only
+            f"AND version > ? AND version <= ? ORDER BY version {'DESC' if desc else 'ASC'} LIMIT ?",
+            (
+                stream_name(originator_id),
+                -1 if gt is None else gt,
+                HIGHEST if lte is None else lte,
+                -1 if limit is None else limit,
+            ),
+        )
+        return [StoredEvent(originator_id, *row) for row in found]
+
+    def select_notifications(
+        self,
+        start: int | None,
+        limit: int,
+        stop: int | None = None,
+        topics: Sequence[str] = (),
+        *,
+        inclusive_of_start: bool = True,
+    ) -> Sequence[Notification]:
+        """Events in position order in the library's form."""
+        after = 0 if start is None else start - inclusive_of_start
+        wanted = f"AND e.type IN ({','.join('?' * len(topics))}) " if topics else ""
+        found = self.datastore.query(
+            "SELECT s.name, e.version, e.type, e.state, e.position FROM event e CROSS JOIN stream s "  # noqa: S608 - as above
+            f"ON s.id = e.stream WHERE e.position > ? AND e.position <= ? {wanted}ORDER BY e.position LIMIT ?",
+            (after, HIGHEST if stop is None else stop, *topics, limit),
+        )
+        return [Notification(self.convert_originator_id(row[0]), *row[1:]) for row in found]
+
+    def max_notification_id(self) -> int | None:  # type: ignore[override] # the library's own answers None as well
+        """The highest position, None for an empty store."""
+        return self.last_position() or None
+
+    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
+        """Events above a position, those to come included."""
+        return StoredSubscription(self, self, gt, topics)
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit, of this process or another."""
+        return self.datastore.wakeups.listen(wake)
+
+    def close(self) -> None:
+        """Write what was submitted, then let go of the file."""
+        self.datastore.close()

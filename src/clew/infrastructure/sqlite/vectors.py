@@ -1,0 +1,186 @@
+"""An index of vectors in an SQLite file of its own, beside the log: it can be deleted at any time.
+
+What it takes to make it again is in the log; only the embedder has to be asked anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+from urllib.parse import quote
+
+from clew.domain.errors import ClosedError, StoreSchemaError
+from clew.infrastructure.sqlite.errors import unavailable
+from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
+
+T = TypeVar("T")
+
+APPLICATION_ID = 0x436C6556
+"""``CleV`` in ASCII, in the header of the file."""
+
+SCHEMA_VERSION = 1
+TIMEOUT = 60.0
+TOGETHER = 500
+"""Digests that are looked up with one query."""
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_TABLES = (
+    "CREATE TABLE space (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE vector (space INTEGER, digest BLOB, vector BLOB NOT NULL, PRIMARY KEY (space, digest))",
+)
+
+_PUT = "INSERT OR IGNORE INTO vector (space, digest, vector) VALUES ((SELECT id FROM space WHERE name = ?), ?, ?)"
+
+_Identity: TypeAlias = tuple[int, int] | None
+"""The device and the number of a file."""
+
+
+class SQLiteVectors:
+    """Keeps vectors by space and digest in the file at ``path``: see the port. It is made with the first vector.
+
+    The file is opened for each time that it is read or written. That is seldom: vectors that are compared are in
+    memory, and asked for again only when there are more. A file that is damaged is made anew. Raises
+    StoreUnavailableError, or StoreSchemaError for another program's file.
+    """
+
+    def __init__(self, path: str) -> None:
+        # The file is opened later: then the process may work in another folder.
+        self.path = os.path.abspath(path)  # noqa: PTH100  # paths stay as given but for that
+        self._where = path
+        self._closed = False
+        self._matrices = Matrices()
+        self._seen: _Identity = None
+
+    def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
+        """Which of these have no vector yet."""
+        check_installed()
+
+        def find(connection: sqlite3.Connection) -> set[bytes]:
+            return {digest for digest, _ in _vectors(connection, space, digests, "NULL")}
+
+        nothing: set[bytes] = set()
+        return set(digests) - self._do(find, nothing, write=False)
+
+    def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
+        """Keep vectors; those that are there stay as they are."""
+        rows = sorted((digest, packed(vector)) for digest, vector in vectors.items())
+
+        def insert(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT OR IGNORE INTO space (name) VALUES (?)", (space,))
+            connection.executemany(_PUT, ((space, *row) for row in rows))
+            connection.execute("COMMIT")
+
+        self._do(insert, None, write=True)
+
+    def nearest(
+        self, space: str, collection: str, entries: Mapping[int, bytes], stamp: int, vector: Sequence[float], top: int
+    ) -> list[tuple[int, float]]:
+        """The entries nearest to a vector."""
+        self._check_open()
+        found = self._identity()
+        if found != self._seen:  # the file was deleted: what was made of it is to go, too
+            self._matrices.clear()
+            self._seen = found
+
+        def fetch(digests: Collection[bytes]) -> Mapping[bytes, bytes]:
+            return self._do(lambda connection: dict(_vectors(connection, space, digests, "vector")), {}, write=False)
+
+        return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
+
+    def drop(self) -> None:
+        """Delete the file."""
+        self._check_open()
+        try:
+            self._remove()
+        except OSError as error:
+            raise unavailable(self._where, error) from error
+        self._matrices.clear()
+
+    def close(self) -> None:
+        """Let go of what is in memory. Does nothing the second time."""
+        self._closed = True
+        self._matrices.clear()
+
+    def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, write: bool) -> T:
+        """The outcome of some work on the file; ``otherwise`` when there is none and it is only to be read."""
+        self._check_open()
+        for last in (False, True):
+            if not write and self._identity() is None:
+                break
+            try:
+                with closing(self._connect(write=write)) as connection:
+                    return work(connection)
+            except sqlite3.Error as error:
+                if last or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
+                    raise unavailable(self._where, error) from error
+                with suppress(OSError):
+                    self._remove()
+        return otherwise
+
+    def _connect(self, *, write: bool) -> sqlite3.Connection:
+        # What a process that was killed left half written is taken back by the next one, which must be able to write.
+        mode = "rwc" if write else "rw"
+        connection = sqlite3.connect(
+            f"file:{quote(self.path)}?mode={mode}", uri=True, isolation_level=None, timeout=TIMEOUT
+        )
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._set_up(connection, write=write)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _set_up(self, connection: sqlite3.Connection, *, write: bool) -> None:
+        """Make the tables where there are none. Raises StoreSchemaError for a file that is not ours."""
+        if write:
+            connection.execute("BEGIN IMMEDIATE")
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application_id not in {0, APPLICATION_ID} or (application_id == 0 and tables):
+            raise StoreSchemaError(f"{self._where}: this is another program's SQLite database. Move it elsewhere.")
+        if version > SCHEMA_VERSION:
+            raise StoreSchemaError(
+                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is made anew."
+            )
+        if write:
+            for statement in () if tables else _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+
+    def _identity(self) -> _Identity:
+        """Which file there is now; None when there is none, or nothing in it."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116  # paths stay as they were given
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino) if found.st_size else None
+
+    def _remove(self) -> None:
+        for ending in ("", "-journal"):
+            Path(self.path + ending).unlink(missing_ok=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")
+
+
+def _vectors(
+    connection: sqlite3.Connection, space: str, digests: Collection[bytes], column: str
+) -> Iterator[tuple[bytes, bytes]]:
+    """Of some digests, those that there are vectors of, with them or with whatever is asked for instead."""
+    found = connection.execute("SELECT id FROM space WHERE name = ?", (space,)).fetchone()
+    wanted = sorted(digests) if found else []
+    for first in range(0, len(wanted), TOGETHER):
+        some = wanted[first : first + TOGETHER]
+        marks = ", ".join("?" * len(some))
+        sql = f"SELECT digest, {column} FROM vector WHERE space = ? AND digest IN ({marks})"  # noqa: S608  # of constants
+        yield from connection.execute(sql, (*found, *some))

@@ -1,0 +1,369 @@
+"""The PostgreSQL store when its server refuses, dies, loses replies or is held up, and what it says then."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed, run_threads
+from tests.servers.cutting_proxy import CuttingProxy
+from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
+
+from clew.domain.chain import ROOT, digest
+from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.infrastructure.postgres import reads as postgres_reads
+from clew.infrastructure.postgres import sessions as postgres_sessions
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.recorder import Append, Claim, Fork, Key, RecordedConflictError, Shred, Snapshot
+from clew.infrastructure.urls import migrate, open_log, schemas
+
+
+@pytest.fixture
+def recorder(postgres: str) -> Iterator[PostgresRecorder]:
+    recorder = PostgresRecorder.open(postgres)
+    yield recorder
+    recorder.close()
+
+
+def at(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
+    """The URL with another port, user (and password) or database."""
+    parts = urlsplit(url)
+    before, _, host = parts.netloc.rpartition("@")
+    if port:
+        host = f"{parts.hostname}:{port}"
+    return urlunsplit(
+        parts._replace(netloc=f"{user or before}@{host}", path=f"/{database}" if database else parts.path)
+    )
+
+
+# A reply that is lost
+
+
+@pytest.mark.parametrize("what", [b"a statement by itself", b"BEGIN", b"COMMIT"])
+def test_neither_loses_nor_doubles_an_append_whose_reply_is_lost(postgres_server: PostgresServer, what: bytes) -> None:
+    with postgres_server.database() as url, CuttingProxy(postgres_server.port) as proxy:
+        recorder = PostgresRecorder.open(at(url, port=proxy.port), workers=1)
+        fill(recorder, "a", 2)
+        fill(recorder, "a", 4, start=3)  # the server knows the statement from now on
+        key = Key("a", "k", b"content") if what.isupper() else None
+        proxy.lose_reply(what)
+        outcome = append(recorder, event("a", 5, what.lower()), event("a", 6), key=key)
+        assert proxy.lost.is_set()
+        assert not outcome.repeated
+        rows = recorder.lineage("a")
+        assert [row.version for row in rows] == [1, 2, 3, 4, 5, 6]
+        assert outcome.positions == (rows[4].position, rows[5].position)
+        assert [row.hash for row in rows] == recomputed(rows)
+        assert append(recorder, event("a", 7)).versions == (7,)
+        recorder.close()
+
+
+# A server that dies
+
+
+def test_keeps_every_answered_append_and_goes_on_when_the_server_is_killed(scale: float) -> None:
+    with PostgresServer(18) as server, server.database() as url:
+        recorder = PostgresRecorder.open(url)
+        answered: dict[str, int] = {}
+        stop = threading.Event()
+
+        def write(name: str) -> None:
+            version = 0
+            while not stop.is_set():
+                error = failure(recorder, event(name, version + 1))
+                if error is None:
+                    version += 1
+                    answered[name] = version
+                elif isinstance(error, RecordedConflictError):
+                    # It was stored after all; nobody was told, because nobody could be asked.
+                    version = error.actual
+                else:
+                    assert isinstance(error, StoreUnavailableError)
+
+        names = [f"s{number}" for number in range(4)]
+        threads = [threading.Thread(target=write, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(max(2, round(50 * scale))):
+                woken = threading.Semaphore(0)
+                end = recorder.listen(lambda woken=woken: woken.release() and None)  # type: ignore[misc] # a bound loop
+                for _ in range(20):
+                    assert woken.acquire(timeout=PATIENCE)
+                end()
+                server.kill()
+                server.start()
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(PATIENCE)
+        assert sorted(answered) == names
+        for name in names:
+            rows = recorder.lineage(name)
+            assert len(rows) >= answered[name]
+            assert [row.hash for row in rows] == recomputed(rows)
+        recorder.close()
+
+
+def test_goes_on_when_all_its_connections_were_cut(postgres: str, recorder: PostgresRecorder) -> None:
+    fill(recorder, "a", 2)
+    assert len(recorder.lineage("a")) == 2
+    end_sessions(postgres)
+    assert len(recorder.lineage("a")) == 2
+    assert append(recorder, event("a", 3)).versions == (3,)
+
+
+# Readers in position order
+
+
+def test_never_shows_a_position_before_a_lower_one_that_may_still_come(
+    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
+    first = fill(recorder, "a", 1).positions[0]
+    with psycopg.connect(postgres) as beside:
+        beside.execute("SELECT pg_current_xact_id()")
+        fill(recorder, "b", 1)
+        assert [row.stream for row in recorder.rows(after=0, limit=9)] == ["a"]
+        assert recorder.last_position() == first
+        assert [info.name for info in recorder.streams(limit=9)] == ["a"]
+        assert len(recorder.lineage("b")) == 1
+        beside.rollback()
+    assert [row.stream for row in recorder.rows(after=0, limit=9)] == ["a", "b"]
+
+
+def test_shows_every_event_once_to_readers_that_tail_while_others_roll_back(
+    postgres: str, recorder: PostgresRecorder, scale: float
+) -> None:
+    count = max(40, round(400 * scale))
+    done = threading.Event()
+    seen: list[list[int]] = [[], [], []]
+
+    def tail(found: list[int]) -> None:
+        ending = False
+        while True:
+            ending = done.is_set()
+            page = recorder.rows(after=found[-1] if found else 0, limit=50)
+            found.extend(row.position for row in page)
+            if ending and not page:
+                return
+
+    def write(number: int) -> None:
+        for version in range(1, count + 1):
+            append(recorder, event(f"s{number}", version), event(f"t{number}", version))
+
+    def hold() -> None:
+        with psycopg.connect(postgres) as beside:
+            while not done.is_set():
+                beside.execute("SELECT pg_current_xact_id()")
+                done.wait(0.003)
+                beside.rollback()
+
+    readers = [threading.Thread(target=tail, args=(found,)) for found in seen]
+    holder = threading.Thread(target=hold)
+    for thread in (*readers, holder):
+        thread.start()
+    try:
+        run_threads([lambda number=number: write(number) for number in range(6)])  # type: ignore[misc] # a bound loop
+    finally:
+        done.set()
+        for thread in (*readers, holder):
+            thread.join(PATIENCE)
+    everything = [row.position for row in recorder.rows(after=0, limit=100_000)]
+    assert len(everything) == 12 * count
+    assert seen == [everything] * 3
+
+
+def test_goes_on_above_what_a_restored_dump_holds(postgres: str) -> None:
+    with_dump = PostgresRecorder.open(postgres)
+    last = fill(with_dump, "a", 3).positions[-1]
+    with_dump.close()
+    higher = 10**9 << 20
+    ask(postgres, f"UPDATE clew_event SET position = position + {higher}")  # noqa: S608 - a number
+    ask(postgres, f"UPDATE clew_stream SET began = began + {higher}")  # noqa: S608 - as above
+    restored = PostgresRecorder.open(postgres)
+    assert restored.last_position() == last + higher
+    assert fill(restored, "a", 4, start=4).positions[0] > last + higher
+    assert [row.version for row in restored.rows(after=0, limit=9)] == [1, 2, 3, 4]
+    restored.close()
+
+
+# Two processes
+
+
+def test_sees_the_commits_of_another_process_and_is_woken_by_them(postgres: str, recorder: PostgresRecorder) -> None:
+    other = PostgresRecorder.open(postgres)
+    fill(recorder, "a", 2)
+    head = fill(other, "a", 3, start=3).hashes[-1]
+    error = failure(recorder, event("a", 3))
+    assert isinstance(error, RecordedConflictError)
+    assert error.actual == 3
+    assert append(recorder, event("a", 4), previous={"a": head}).versions == (4,)
+    woken = threading.Event()
+    end = recorder.listen(woken.set)
+    fill(other, "a", 5, start=5)
+    assert woken.wait(PATIENCE)
+    end()
+    other.close()
+
+
+def test_lets_one_of_many_processes_have_a_lease_or_a_key(postgres: str) -> None:
+    recorders = [PostgresRecorder.open(postgres, workers=1) for _ in range(4)]
+    fill(recorders[0], "a", 1)
+    for round_ in range(8):
+        claims = [
+            recorder.submit(Append((), claims=[Claim("a", f"{number}", round_ * 10, round_ * 10 + 10)]))
+            for number, recorder in enumerate(recorders)
+        ]
+        assert sorted(future.exception(PATIENCE) is None for future in claims) == [False, False, False, True]
+        key = Key("a", f"k{round_}", b"")
+        keyed = [recorder.submit(Append([event("a", round_ + 2)], key=key)) for recorder in recorders]
+        assert sorted(future.result(PATIENCE).repeated for future in keyed) == [False, True, True, True]
+    for recorder in recorders:
+        recorder.close()
+
+
+# Streams and schemas
+
+
+def test_refuses_a_stream_whose_number_is_another_s(
+    recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(recorder, "a", 1)
+    for module in ("reads", "transaction", "writer"):
+        monkeypatch.setattr(f"clew.infrastructure.postgres.{module}.stream_id", lambda _: 7)
+    fill(recorder, "b", 1)
+    error = failure(recorder, event("c", 1), previous={"c": ROOT})
+    assert isinstance(error, StoreError)
+    assert "'b'" in str(error)
+    assert "'c'" in str(error)
+    assert recorder.lineage("c") == []
+
+
+def test_makes_the_tables_once_when_many_open_an_empty_database(postgres: str) -> None:
+    assert schemas(postgres) == (0, 1)
+    with pytest.raises(StoreSchemaError, match="clew migrate"):
+        open_log(postgres, create=False)
+    run_threads([lambda: PostgresRecorder.open(postgres).close()] * 6)
+    assert schemas(postgres) == migrate(postgres) == (1, 1)
+    open_log(postgres, create=False).close()
+
+
+def test_refuses_a_newer_schema_and_leaves_it(postgres: str) -> None:
+    assert migrate(postgres) == (0, 1)
+    ask(postgres, "UPDATE clew_meta SET schema = 99")
+    for use in (open_log, schemas, migrate):
+        with pytest.raises(StoreSchemaError, match="schema 99"):
+            use(postgres)
+    assert ask(postgres, "SELECT schema FROM clew_meta") == [(99,)]
+
+
+# What it says
+
+
+def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    guarded = f"{GUARDED}:{PASSWORD}"
+    server = postgres_server.url()
+    with postgres_server.database() as url:
+        migrate(url)
+        cases = {
+            at(url, user=f"{GUARDED}:wrong-{PASSWORD}"): "password",
+            at(url, user="nobody-here"): "user",
+            at(url, user=guarded, database="none"): "no such database",
+            at(url, user=guarded): "rights",
+            at(url, user=guarded, port=1): "cannot be reached",
+            f"postgresql://{guarded}@/{tmp_path.name}?host={tmp_path}": "cannot be reached",
+        }
+        for asked, words in cases.items():
+            with pytest.raises(StoreUnavailableError, match=words) as raised:
+                open_log(asked)
+            assert PASSWORD not in str(raised.value)
+            assert "127.0.0.1" in str(raised.value) or str(tmp_path) in str(raised.value)
+    for asked in (f"{server}?pass={PASSWORD}", f"postgresql://u:{PASSWORD}@[::1/x", f"{server}?workers={PASSWORD}"):
+        with pytest.raises(StoreUrlError) as refused:
+            open_log(asked)
+        assert PASSWORD not in str(refused.value)
+
+
+def test_says_that_there_are_no_connections_left(postgres_server: PostgresServer) -> None:
+    ask(postgres_server.url(), f"ALTER ROLE {GUARDED} CONNECTION LIMIT 0")
+    try:
+        with pytest.raises(StoreUnavailableError, match="takes no more connections"):
+            open_log(postgres_server.url(user=GUARDED, password=PASSWORD))
+    finally:
+        ask(postgres_server.url(), f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
+
+
+def test_says_that_the_server_is_too_old(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_sessions, "OLDEST_SERVER", 990_000)
+    with pytest.raises(StoreUnavailableError, match="needs 99 or newer"):
+        open_log(postgres)
+
+
+def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
+    log = open_log(f"{postgres}?workers=2&application_name=told&readers=1")
+    recorder = cast("PostgresRecorder", log.recorder)
+    run_threads([lambda name=f"s{number}": fill(recorder, name, 9) for number in range(6)])  # type: ignore[misc] # as above
+    run_threads([lambda: recorder.rows(after=0, limit=99)] * 6)
+    (count,) = ask(postgres, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'told'")[0]
+    assert count <= 3
+    log.close()
+    for wrong in ("workers=0", "readers=many", "workers=-1", "nonsense=1"):
+        with pytest.raises(StoreUrlError):
+            open_log(f"{postgres}?{wrong}")
+
+
+def test_lets_one_of_many_shred_a_row(postgres: str) -> None:
+    recorders = [PostgresRecorder.open(postgres, workers=1) for _ in range(3)]
+    fill(recorders[0], "a", 20)
+    for version in range(1, 21):
+        shred = Append((), shreds=[Shred("a", version, digest(f"a {version}".encode()), b"stub")])
+        errors = [future.exception(PATIENCE) for future in [each.submit(shred) for each in recorders]]
+        assert sorted(isinstance(error, RecordedConflictError) for error in errors) == [False, True, True]
+    assert recorders[0].shredded() == 20
+    for each in recorders:
+        each.close()
+
+
+# Plans
+
+
+def test_reads_no_table_of_events_from_end_to_end(postgres: str, recorder: PostgresRecorder) -> None:
+    for number in range(40):
+        name = f"default/thread/{number}"
+        append(recorder, *[event(name, version) for version in range(1, 251)], snapshots=[Snapshot(name, 9, b"")])
+        append(recorder, event(f"f{number}", 201), forks={f"f{number}": Fork(name, 200)})
+    ask(postgres, "ANALYZE")
+    numbers = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "base": 0}
+    known = {name: f"{number}::int8" for name, number in numbers.items()}
+    known |= dict.fromkeys(("name", "hash", "digest"), "'x'::bytea")
+    known |= {"positions": "'{1048576000}'", "types": "'{noted}'", "ids": "'{1}'"}
+    known |= {"prefix": "'default/thread/1'::bytea", "end": "'default/thread/2'::bytea"}
+    reads, appends = statements("reads.sql"), statements("appends.sql")
+    chosen = {name: sql for name, sql in reads.items() if name not in {"horizon", "change", "orphans", "shredded"}}
+    chosen |= {name: appends[name] for name in ("heads", "row", "position of a row")}
+    for name, sql in chosen.items():
+        asked = re.sub(r"%\((\w+)\)b", lambda found: f"({known[found[1]]})", sql)
+        lines = [line for (line,) in ask(postgres, f"EXPLAIN {asked}")]
+        assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
+
+
+def test_says_that_the_server_is_gone_and_finds_it_again() -> None:
+    with PostgresServer(16) as server, server.database() as url:
+        recorder = PostgresRecorder.open(url)
+        fill(recorder, "a", 1)
+        server.kill()
+        for use in (lambda: append(recorder, event("a", 2)), lambda: recorder.lineage("a"), recorder.last_position):
+            with pytest.raises(StoreUnavailableError):
+                use()
+        server.start()
+        assert append(recorder, event("a", 2)).versions == (2,)
+        assert [row.version for row in recorder.rows(after=0, limit=9)] == [1, 2]
+        recorder.close()

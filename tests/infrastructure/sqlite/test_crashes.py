@@ -1,0 +1,307 @@
+"""Processes that are killed while they append: what was answered is there, nothing is torn, the chain is whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, fill, in_child, last_version
+from tests.infrastructure.sqlite.test_processes import environment
+
+from clew.domain.chain import ROOT, digest, link
+from clew.infrastructure.recorder import Append, Row
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+
+EVENTS_EACH = 3
+WRITES = "pwrite64,pwritev,fdatasync,fsync,ftruncate,unlink"
+
+ONE_APPEND = """
+import os, sys
+from eventsourcing.persistence import StoredEvent
+from clew.infrastructure.recorder import Append
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+recorder = SQLiteRecorder.open(sys.argv[1])
+if sys.argv[2] == "append":
+    for number in range(2):
+        heads = {name: len(recorder.own_rows(name, limit=99)) + 1 for name in ("a", "b")}
+        tag = f"crash {number} of 2 parts".encode()
+        events = [StoredEvent(name, version, "noted", tag + bytes(3000)) for name, version in heads.items()]
+        outcome = recorder.submit(Append(events))
+        error = outcome.exception()
+        os.write(1, f"{number} {'stored' if error is None else type(error).__name__}\\n".encode())
+    if sys.argv[3] == "leave":
+        os._exit(0)
+recorder.close()
+os.write(1, b"closed\\n")
+"""
+
+
+class Checker:
+    """Reads what came since the last look and holds it against what was answered."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._position = 0
+        self._heads: defaultdict[str, bytes] = defaultdict(lambda: ROOT)
+        self._versions: Counter[str] = Counter()
+
+    def look(self, answered: Iterable[bytes]) -> list[Row]:
+        recorder = SQLiteRecorder.open(self._path)
+        try:
+            rows = recorder.rows(after=self._position, limit=1_000_000)
+            assert recorder.orphans(1) == []
+        finally:
+            recorder.close()
+        for row in rows:
+            assert row.version == self._versions[row.stream] + 1
+            assert row.hash == link(self._heads[row.stream], row.stream, row.version, row.type, digest(row.state))
+            self._versions[row.stream], self._heads[row.stream] = row.version, row.hash
+            self._position = row.position
+        parts = Counter(row.state.split()[0] for row in rows)
+        assert set(parts.values()) <= {EVENTS_EACH}, "an append is torn"
+        lost = set(answered) - set(parts)
+        assert not lost, "an append was answered and is not there"
+        return rows
+
+
+def append_until_killed(path: str, run: int, answers: int) -> None:
+    """Append from three threads for ever; the name of each append goes to the pipe once it is answered."""
+    recorder = SQLiteRecorder.open(path)
+
+    def work(number: int) -> None:
+        count = 0
+        names = [f"s{number}", f"t{number}", f"u{number}-{run}"]
+        versions = {name: last_version(recorder, name) for name in names}
+        while True:
+            count += 1
+            name = f"{run}.{number}.{count}"
+            events = []
+            for stream in names:
+                versions[stream] += 1
+                events.append(event(stream, versions[stream], f"{name} {'x' * (count * 37 % 3000)}".encode()))
+            append(recorder, *events)
+            os.write(answers, name.encode() + b"\n")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def killed(path: str, run: int, delay: float) -> list[bytes]:
+    """Start a child that appends, kill it after its first answer and ``delay`` seconds; what it was answered."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            append_until_killed(path, run, write)
+        finally:
+            os._exit(1)
+    os.close(write)
+    assert select.select([read], [], [], PATIENCE)[0], "the child never had an answer"
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with os.fdopen(read, "rb") as answers:
+        text = answers.read()
+    return text.split(b"\n")[:-1]
+
+
+def test_keeps_every_answered_append_when_it_is_killed_at_random(tmp_path: Path, scale: float) -> None:
+    path = str(tmp_path / "clew.db")
+    chance = random.Random(20)
+    checker = Checker(path)
+    seen = 0
+    for run in range(max(20, round(1000 * scale))):
+        answered = killed(path, run, chance.random() ** 2 * 0.04)
+        assert answered
+        seen += len(checker.look(answered))
+    assert seen > 0
+    recorder = SQLiteRecorder.open(path)
+    assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
+    recorder.close()
+
+
+def test_keeps_whole_appends_when_it_is_killed_at_every_statement(tmp_path: Path) -> None:
+    path = str(tmp_path / "clew.db")
+    checker = Checker(path)
+    step = 0
+    went_through = False
+    while not went_through:
+        step += 1
+        went_through = in_child(lambda: append_and_die(path, step)) == 0  # noqa: B023 - called at once
+        rows = checker.look([str(step).encode()] if went_through else [])
+        assert len(rows) in (0, EVENTS_EACH)
+    assert step > 4, "the appends had too few statements to die in"
+
+
+def append_and_die(path: str, step: int) -> None:
+    recorder = SQLiteRecorder.open(path)
+    left = step
+
+    def count(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    heads = {name: last_version(recorder, name) for name in ("a", "b")}
+    recorder.datastore.writing().set_trace_callback(count)
+    events = [event("a", heads["a"] + 1, f"{step} 1".encode()), event("b", heads["b"] + 1, f"{step} 2".encode())]
+    append(recorder, *events, event("b", heads["b"] + 2, f"{step} 3".encode()))
+    recorder.close()
+
+
+# Faults of the system, by strace where it may trace, else by a kill at every statement of SQLite's.
+
+
+def strace(options: list[str], path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # Of the files only the database and its log: the index of the log is rebuilt whenever nobody has it open.
+    files = ["-P", path, "-P", path + "-wal"]
+    command = ["strace", "-f", "-qq", *files, *options, sys.executable, "-c", ONE_APPEND, path, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+
+
+def can_trace() -> bool:
+    if shutil.which("strace") is None:
+        return False
+    probe = ["strace", "-f", "-qq", "-e", "trace=fsync", "-e", "inject=fsync:signal=KILL:when=1"]
+    program = "import os; os.fsync(os.open('.', os.O_RDONLY))"
+    done = subprocess.run([*probe, sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    return done.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a database whose log was never checkpointed, as a killed process leaves it."""
+    folder = tmp_path_factory.mktemp("before")
+
+    def work() -> None:
+        recorder = SQLiteRecorder.open(str(folder / "clew.db"))
+        fill(recorder, "a", 5)
+        fill(recorder, "b", 5)
+        os._exit(0)
+
+    assert in_child(work) == 0
+    assert (folder / "clew.db-wal").stat().st_size > 0
+    return folder
+
+
+def copied(store: Path, folder: Path) -> str:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(store, folder)
+    return str(folder / "clew.db")
+
+
+def stored_after(path: str) -> tuple[int, int]:
+    """The versions of both streams, when everything that is there is whole."""
+    recorder = SQLiteRecorder.open(path)
+    try:
+        for name in ("a", "b"):
+            previous = ROOT
+            for row in recorder.lineage(name):
+                previous = link(previous, row.stream, row.version, row.type, digest(row.state))
+                assert row.hash == previous
+        assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
+        return last_version(recorder, "a"), last_version(recorder, "b")
+    finally:
+        recorder.close()
+
+
+def points(path: str, what: list[str], scale: float) -> list[tuple[str, int]]:
+    """Every call that writes or syncs, by name and number: all of them at full scale, evenly fewer below."""
+    dry = strace(["-e", f"trace={WRITES}"], path, *what)
+    assert dry.returncode == 0, dry.stderr
+    # strace counts by thread and by name of the call.
+    calls = Counter(re.findall(r"^(?:\[pid +(\d+)\] )?(\w+)\(", dry.stderr, re.MULTILINE))
+    highest: Counter[str] = Counter()
+    for (_, name), count in calls.items():
+        highest[name] = max(highest[name], count)
+    assert highest["pwrite64"] > 2
+    assert highest["fdatasync"] > 0
+    found = [(name, number) for name in sorted(highest) for number in range(1, highest[name] + 1)]
+    wanted = min(len(found), max(5, round(len(found) * scale)))
+    return [found[round(index * (len(found) - 1) / (wanted - 1))] for index in range(wanted)]
+
+
+@pytest.mark.parametrize("what", [["append", "leave"], ["append", "close"], ["close"]])
+def test_keeps_whole_appends_when_it_is_killed_at_every_write_and_sync(
+    store: Path, tmp_path: Path, scale: float, what: list[str]
+) -> None:
+    folder = tmp_path / "copy"
+    if not can_trace():
+        kill_at_statements(store, folder)
+        return
+    for name, number in points(copied(store, folder), what, scale):
+        path = copied(store, folder)
+        done = strace(["-e", f"trace={name}", "-e", f"inject={name}:signal=KILL:when={number}"], path, *what)
+        assert done.returncode == -signal.SIGKILL
+        answered = done.stdout.count("stored")
+        a, b = stored_after(path)
+        assert a == b, "the append is torn"
+        assert 5 + answered <= a <= 7
+
+
+def kill_at_statements(store: Path, folder: Path) -> None:
+    for step in range(1, 40):
+        path = copied(store, folder)
+        status = in_child(lambda: append_and_die(path, step))  # noqa: B023 - called at once
+        a, b = stored_after(path)
+        assert (a, b) in ((5, 5), (6, 7))
+        if status == 0:
+            assert (a, b) == (6, 7)
+            return
+        assert status == -signal.SIGKILL
+    pytest.fail("the append never came to an end")
+
+
+@pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
+def test_answers_truly_when_the_disk_fails(store: Path, tmp_path: Path, scale: float, fault: str) -> None:
+    if not can_trace():
+        kill_at_statements(store, tmp_path / "copy")
+        return
+    folder = tmp_path / "copy"
+    seen: Counter[str] = Counter()
+    what = ["append", "leave"]
+    for name, number in points(copied(store, folder), what, scale):
+        path = copied(store, folder)
+        done = strace(["-e", f"trace={name}", "-e", f"inject={name}:error={fault}:when={number}"], path, *what)
+        answers = [line.split()[1] for line in done.stdout.splitlines()]
+        seen.update(answers)
+        # A fault while the log of before is emptied at the opening is nobody's loss: that is tried again later.
+        assert len(answers) == 2, done.stderr
+        assert set(answers) <= {"stored", "SQLiteUnavailableError"}
+        a, b = stored_after(path)
+        assert a == b == 5 + answers.count("stored")
+    assert seen["stored"] > 0
+    assert seen["SQLiteUnavailableError"] > 0
+
+
+def test_writes_what_it_has_taken_when_the_program_gets_sigterm_in_a_handler(tmp_path: Path) -> None:
+    path = str(tmp_path / "clew.db")
+
+    def work() -> None:
+        recorder = SQLiteRecorder.open(path)
+        futures = [recorder.submit(Append([event("a", version)])) for version in range(1, 51)]
+        signal.signal(signal.SIGTERM, lambda *_: recorder.close())
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert all(future.result(PATIENCE).versions for future in futures)
+
+    assert in_child(work) == 0
+    recorder = SQLiteRecorder.open(path)
+    assert len(recorder.lineage("a")) == 50
+    recorder.close()

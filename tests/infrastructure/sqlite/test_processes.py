@@ -1,0 +1,276 @@
+"""Many processes on one SQLite file: nothing is lost, races end in clean conflicts, a tail sees everything once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, in_child, last_version, recomputed
+
+from clew.domain.errors import ConflictError, StoreUnavailableError
+from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+
+PROCESSES = 16
+
+TAIL = """
+import json, sys
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+path, count = sys.argv[1], int(sys.argv[2])
+recorder = SQLiteRecorder.open(path)
+with recorder.subscribe(gt=0) as subscription:
+    print("ready", flush=True)
+    for _ in range(count):
+        notification = next(subscription)
+        print(json.dumps([notification.id, notification.originator_id, notification.originator_version]))
+recorder.close()
+"""
+
+
+def start(work: Callable[[], None]) -> int:
+    """A forked child that does the work, by its process id."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def finish(children: list[int]) -> None:
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * len(children)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "clew.db")
+
+
+def test_sixteen_processes_lose_nothing_and_a_tail_sees_every_event_once_in_order(path: str, scale: float) -> None:
+    each = max(10, round(200 * scale))
+    count = PROCESSES * each * 2
+    tail = subprocess.Popen(
+        [sys.executable, "-c", TAIL, path, str(count)], stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    assert tail.stdout is not None
+    assert tail.stdout.readline() == "ready\n"
+
+    def write(number: int) -> None:
+        recorder = SQLiteRecorder.open(path)
+        for version in range(1, each + 1):
+            append(recorder, event(f"s{number}", version), event(f"t{number}", version))
+        recorder.close()
+
+    finish([start(lambda number=number: write(number)) for number in range(PROCESSES)])  # type: ignore[misc] # a bound loop variable
+    printed, _ = tail.communicate(timeout=PATIENCE * 3)
+    assert tail.returncode == 0
+    recorder = SQLiteRecorder.open(path)
+    rows = recorder.rows(after=0, limit=count + 1)
+    assert len(rows) == count
+    assert [json.loads(line) for line in printed.splitlines()] == [[r.position, r.stream, r.version] for r in rows]
+    for number in range(PROCESSES):
+        lineage = recorder.lineage(f"s{number}")
+        assert [row.version for row in lineage] == list(range(1, each + 1))
+        assert [row.hash for row in lineage] == recomputed(lineage)
+    recorder.close()
+
+
+def test_sixteen_processes_that_race_for_a_version_get_clean_conflicts(path: str, scale: float) -> None:
+    goal = max(20, round(200 * scale))
+    SQLiteRecorder.open(path).close()
+
+    def race(number: int) -> None:
+        recorder = SQLiteRecorder.open(path)
+        while True:
+            version = last_version(recorder, "a")
+            if version >= goal:
+                break
+            try:
+                append(recorder, event("a", version + 1, f"by {number}".encode()))
+            except ConflictError as error:
+                lost = error.stream, error.expected, error.actual > version
+                if lost != ("a", version, True):
+                    raise
+        recorder.close()
+
+    finish([start(lambda number=number: race(number)) for number in range(PROCESSES)])  # type: ignore[misc] # as above
+    recorder = SQLiteRecorder.open(path)
+    rows = recorder.lineage("a")
+    assert [row.version for row in rows] == list(range(1, goal + 16))[: len(rows)]
+    assert len(rows) >= goal
+    assert [row.hash for row in rows] == recomputed(rows)
+    recorder.close()
+
+
+def test_sixteen_processes_make_one_schema(path: str) -> None:
+    def work(number: int) -> None:
+        recorder = SQLiteRecorder.open(path)
+        append(recorder, event(f"s{number}", 1))
+        recorder.close()
+
+    finish([start(lambda number=number: work(number)) for number in range(PROCESSES)])  # type: ignore[misc] # as above
+    recorder = SQLiteRecorder.open(path)
+    assert len(recorder.streams(limit=100)) == PROCESSES
+    recorder.close()
+
+
+def test_sees_at_once_what_another_process_wrote(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    fill(recorder, "a", 2)
+
+    def work() -> None:
+        other = SQLiteRecorder.open(path)
+        fill(other, "a", 4, start=3)
+        other.close()
+
+    assert in_child(work) == 0
+    error = failure(recorder, event("a", 3))
+    assert isinstance(error, RecordedConflictError)
+    assert (error.expected, error.actual) == (2, 4)
+    fill(recorder, "a", 5, start=5)
+    rows = recorder.lineage("a")
+    assert [row.hash for row in rows] == recomputed(rows)
+    recorder.close()
+
+
+def test_wakes_a_listener_for_another_process_s_commit(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    subscription = recorder.subscribe(gt=0)
+
+    def work() -> None:
+        other = SQLiteRecorder.open(path)
+        append(other, event("a", 1))
+        other.close()
+
+    child = start(work)
+    assert next(subscription).originator_id == "a"
+    finish([child])
+    subscription.stop()
+    recorder.close()
+
+
+def test_the_child_of_a_fork_goes_on_when_the_parent_has_closed_the_store(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    fill(recorder, "a", 3)
+    closed_read, closed_write = os.pipe()
+    wrote_read, wrote_write = os.pipe()
+
+    def work() -> None:
+        fill(recorder, "child", 1)
+        os.write(wrote_write, b"x")
+        assert os.read(closed_read, 1) == b"x"
+        fill(recorder, "child", 3, start=2)
+        fill(recorder, "a", 5, start=5)
+        recorder.close()
+
+    child = start(work)
+    assert os.read(wrote_read, 1) == b"x"
+    fill(recorder, "a", 4, start=4)
+    recorder.close()
+    other = SQLiteRecorder.open(path)
+    other.close()
+    os.write(closed_write, b"x")
+    finish([child])
+    recorder = SQLiteRecorder.open(path)
+    assert [row.version for row in recorder.lineage("a")] == [1, 2, 3, 4, 5]
+    assert [row.version for row in recorder.lineage("child")] == [1, 2, 3]
+    assert recorder.datastore.query("PRAGMA integrity_check") == [("ok",)]
+    recorder.close()
+    for end in (closed_read, closed_write, wrote_read, wrote_write):
+        os.close(end)
+
+
+def test_a_child_that_only_ends_leaves_the_parent_its_locks(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    fill(recorder, "a", 1)
+    assert in_child(lambda: None) == 0
+
+    def work() -> None:
+        other = SQLiteRecorder.open(path)
+        fill(other, "a", 2, start=2)
+        other.close()
+
+    assert in_child(work) == 0
+    assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
+    fill(recorder, "a", 3, start=3)
+    assert len(recorder.lineage("a")) == 3
+    recorder.close()
+
+
+def test_says_so_when_another_process_keeps_the_lock(path: str) -> None:
+    recorder = SQLiteRecorder.open(path, lock_timeout=0.2)
+    fill(recorder, "a", 1)
+    other = FileLock(path + ".lock", 1)
+    other.acquire()
+    error = failure(recorder, event("a", 2))
+    assert isinstance(error, StoreUnavailableError)
+    assert "another process has held the lock" in str(error)
+    assert [row.version for row in recorder.lineage("a")] == [1]
+    other.release()
+    other.close()
+    fill(recorder, "a", 2, start=2)
+    recorder.close()
+
+
+def test_gives_a_waiting_process_the_lock_when_it_is_free(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    other = FileLock(path + ".lock", 1)
+    other.acquire()
+    future = recorder.submit(Append([event("a", 1)]))
+    time.sleep(0.05)
+    assert not future.done()
+    other.release()
+    assert future.result(PATIENCE).versions == (1,)
+    other.acquire()
+    other.release()
+    other.close()
+    recorder.close()
+
+
+def test_a_program_that_forgets_to_close_its_store_ends(path: str) -> None:
+    program = """
+import sys
+from eventsourcing.persistence import StoredEvent
+from clew.infrastructure.recorder import Append
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+recorder = SQLiteRecorder.open(sys.argv[1])
+recorder.listen(lambda: None)
+recorder.submit(Append([StoredEvent("a", 1, "noted", b"x")])).result()
+"""
+    done = subprocess.run([sys.executable, "-c", program, path], env=environment(), timeout=PATIENCE, check=False)
+    assert done.returncode == 0
+    recorder: Any = SQLiteRecorder.open(path)
+    assert len(recorder.lineage("a")) == 1
+    recorder.close()
+
+
+def test_a_second_store_in_the_process_leaves_the_first_its_locks(path: str) -> None:
+    recorder = SQLiteRecorder.open(path)
+    fill(recorder, "a", 1)
+    SQLiteRecorder.open(path).close()
+
+    def work() -> None:
+        other = SQLiteRecorder.open(path)
+        fill(other, "a", 2, start=2)
+        other.close()
+
+    assert in_child(work) == 0
+    assert Path(path + "-wal").exists(), "the last close of another process took the log from under this one"
+    fill(recorder, "a", 3, start=3)
+    assert len(recorder.lineage("a")) == 3
+    recorder.close()

@@ -1,0 +1,192 @@
+"""The file with the tables of projections: what becomes of it when it is damaged, deleted or somebody else's."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clew.conversations import Conversations
+from clew.domain.errors import ClosedError, StoreSchemaError, StoreUnavailableError, UnknownProjectionError
+from clew.domain.messages import Message
+from clew.domain.projection import Query, Words
+from clew.infrastructure.sqlite.projections import SQLiteProjections
+
+THREADS = Query("thread")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+
+
+@pytest.fixture
+def file(tmp_path: Path, url: str) -> Path:
+    """The file of the projections of a log with a thread."""
+    with Conversations.open(url) as conversations:
+        conversations.start_thread("A title", messages=[Message.user(f"word{number}") for number in range(99)])
+        conversations.wait()
+    return tmp_path / "clew.db.projections"
+
+
+def titles(url: str) -> list[str | None]:
+    with Conversations.open(url) as conversations:
+        assert len(conversations.search("word7")) == 1
+        return [summary.title for summary in conversations.threads()]
+
+
+def test_makes_no_file_until_something_is_read_or_appended(tmp_path: Path, url: str) -> None:
+    with Conversations.open(url):
+        pass
+    assert not list(tmp_path.glob("clew.db.projections*"))
+
+
+def test_what_is_in_memory_is_closed_when_nobody_has_it_any_more() -> None:
+    projections = SQLiteProjections(None)
+    with projections.session(0):
+        pass
+    connection = projections._writing
+    assert connection is not None
+    del projections
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
+def test_is_built_anew_when_it_was_deleted(file: Path, url: str) -> None:
+    file.unlink()
+    assert titles(url) == ["A title"]
+    assert file.exists()
+
+
+def test_is_built_anew_when_it_is_deleted_while_it_is_open(file: Path, url: str) -> None:
+    with Conversations.open(url) as conversations, Conversations.open(url) as other:
+        assert len(list(conversations.threads())) == len(list(other.threads())) == 1
+        for each in file.parent.glob("clew.db.projections*"):
+            if not each.name.endswith(".lock"):
+                each.unlink()
+        other.start_thread("Another")
+        assert [found.title for found in other.threads()] == ["A title", "Another"]
+        assert [found.title for found in conversations.threads()] == ["A title", "Another"]
+        assert len(conversations.search("word7")) == len(other.search("word7")) == 1
+    assert titles(url) == ["A title", "Another"]
+
+
+def test_is_built_anew_when_its_write_ahead_log_was_left_behind(file: Path, url: str) -> None:
+    file.unlink()
+    Path(f"{file}-wal").write_bytes(b"what was left" * 1_000)
+    assert titles(url) == ["A title"]
+
+
+@pytest.mark.parametrize("content", [b"garbage" * 5_000, b"SQLite format 3\0" + b"\xff" * 5_000], ids=["any", "header"])
+def test_is_built_anew_when_it_is_no_database_any_more(file: Path, url: str, content: bytes) -> None:
+    file.write_bytes(content)
+    assert titles(url) == ["A title"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 60, 100, 4096])
+def test_is_built_anew_or_says_that_it_is_to_be_deleted_when_it_is_cut_short(file: Path, url: str, length: int) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(length)
+    try:
+        assert titles(url) == ["A title"]
+    except StoreUnavailableError as error:
+        assert "Delete it" in str(error)  # noqa: PT017 - either will do
+        file.unlink()
+        assert titles(url) == ["A title"]
+
+
+def test_says_that_it_is_to_be_deleted_when_its_pages_are_damaged(file: Path, url: str) -> None:
+    content = bytearray(file.read_bytes())
+    content[4096:] = b"\x7f" * (len(content) - 4096)
+    file.write_bytes(content)
+    with pytest.raises(StoreUnavailableError, match=r"clew\.db\.projections: the file is damaged\. Delete it"):
+        titles(url)
+    file.unlink()
+    assert titles(url) == ["A title"]
+
+
+def test_leaves_the_database_of_another_program_alone(tmp_path: Path, url: str) -> None:
+    path = tmp_path / "clew.db.projections"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE accounts (name)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with Conversations.open(url) as conversations:
+        conversations.start_thread()
+        with pytest.raises(StoreSchemaError, match="another program's"):
+            list(conversations.threads())
+    assert path.read_bytes() == before
+
+
+def test_leaves_the_file_of_a_newer_clew_alone(file: Path, url: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with Conversations.open(url) as conversations:
+        conversations.start_thread()
+        with pytest.raises(StoreSchemaError, match="a newer Clew made it"):
+            list(conversations.threads())
+
+
+def test_makes_the_file_of_an_older_clew_anew(file: Path, url: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    assert titles(url) == ["A title"]
+
+
+def test_is_built_anew_when_an_older_copy_of_the_log_was_put_back(tmp_path: Path, url: str) -> None:
+    log = tmp_path / "clew.db"
+    with Conversations.open(url) as conversations:
+        conversations.start_thread("First", messages=[Message.user("word7")])
+    copy = log.read_bytes()
+    with Conversations.open(url) as conversations:
+        conversations.start_thread("Second")
+        conversations.wait()
+    log.write_bytes(copy)
+    assert titles(url) == ["First"]
+    log.write_bytes(copy)
+    with Conversations.open(url, embedded=False) as conversations:
+        conversations.start_thread("Third")
+    assert titles(url) == ["First", "Third"]
+
+
+@pytest.fixture
+def empty() -> Iterator[SQLiteProjections]:
+    store = SQLiteProjections(None)
+    yield store
+    store.close()
+
+
+def test_knows_nothing_of_what_was_never_built(empty: SQLiteProjections, tmp_path: Path) -> None:
+    for store in (empty, SQLiteProjections(str(tmp_path / "none"))):
+        assert store.built() == []
+        with pytest.raises(UnknownProjectionError):
+            store.select("directory", THREADS)
+        with pytest.raises(UnknownProjectionError):
+            store.find("search", "words", Words(("word",)), before=None, limit=1)
+        with pytest.raises(UnknownProjectionError):
+            store.parked("directory", 1)
+        with store.session(0):
+            pass
+        assert store.built() == []
+        store.close()
+    assert (tmp_path / "none").exists()
+
+
+def test_refuses_to_be_used_after_it_was_closed(tmp_path: Path) -> None:
+    for path in (None, str(tmp_path / "store")):
+        store = SQLiteProjections(path)
+        with store.session(0):
+            pass
+        store.close()
+        store.close()
+        with pytest.raises(ClosedError), store.session(0):
+            pass
+        with pytest.raises(ClosedError):
+            store.select("directory", THREADS)

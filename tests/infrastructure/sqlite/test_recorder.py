@@ -1,0 +1,35 @@
+"""The SQLite store keeps the contract."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.infrastructure.recorder_contract import RecorderContract
+from tests.infrastructure.recording import Opener
+from tests.infrastructure.waiting_contract import LostReplyContract
+
+from clew.infrastructure.sqlite.recorder import SQLiteRecorder
+
+
+class TestSQLiteRecorder(RecorderContract, LostReplyContract):
+    @pytest.fixture
+    def opener(self, tmp_path: Path) -> Opener:
+        return lambda: SQLiteRecorder.open(str(tmp_path / "clew.db"))
+
+    @pytest.fixture
+    def break_commit(self, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+        def break_next(happens: bool) -> None:  # noqa: FBT001 - the parameter is the whole of it
+            def commit(connection: sqlite3.Connection) -> None:
+                monkeypatch.undo()
+                if happens:
+                    connection.execute("COMMIT")
+                message = "disk I/O error, says the test"
+                raise sqlite3.OperationalError(message)
+
+            monkeypatch.setattr(recorder.datastore, "commit", commit)
+
+        return break_next
