@@ -20,6 +20,9 @@ PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check
 INSTALL := install --quiet --quiet --no-compile --constraint constraints.txt
 PYTEST := -m pytest --numprocesses auto
 
+# The Pythons that the wheel is tested on, as far as they are there.
+PYTHONS := $(sort 3.11 3.12 3.13 $(basename $(VERSION)))
+
 # The stamps name the version, so that another PYTHON gets another environment.
 RUNTIME := .venv/.runtime-$(VERSION)
 TOOLS := .venv/.tools-$(VERSION)
@@ -32,8 +35,13 @@ help: ## List the tasks
 demo: $(RUNTIME) ## Show what Clew does, on a temporary database
 	@.venv/bin/clew demo
 
+# While the types are checked, which takes one core, what the tests need is installed.
 .PHONY: test
-test: check acceptance ## Run everything: linters, types, imports, the wheel on each Python, tests at a tenth of the scale
+test: $(TOOLS) ## Run everything: linters, types, imports, the wheel on each Python, tests at a tenth of the scale
+	@$(MAKE) --no-print-directory servers & servers=$$!; $(MAKE) --no-print-directory wheels & wheels=$$!; \
+	$(MAKE) --no-print-directory check; checked=$$?; \
+	wait $$servers && wait $$wheels && exit $$checked
+	@$(MAKE) --no-print-directory tested-wheels
 	@echo "All other tests, on Python $(VERSION):"
 	@CLEW_SCALE=0.1 $(VENV_PYTHON) $(PYTEST) --ignore tests/acceptance
 
@@ -48,8 +56,8 @@ check: $(TOOLS) ## Run the linters and the type checks only
 servers: $(RUNTIME) ## Install the servers that the tests talk to, into .venv-servers
 	@$(VENV_PYTHON) -m tests.servers.installation
 
-.PHONY: acceptance
-acceptance: $(TOOLS) servers ## Run the acceptance tests against the built wheel, on each Python that is there
+.PHONY: wheels
+wheels: $(TOOLS)
 	@rm -rf dist
 	@$(VENV_PYTHON) -m hatchling build --target wheel
 	@set -e; \
@@ -60,11 +68,11 @@ acceptance: $(TOOLS) servers ## Run the acceptance tests against the built wheel
 	            2>/dev/null; then echo "$$found"; return; fi; \
 	    done; \
 	}; \
-	wheel=$$(echo dist/*.whl); tested=; missing=; \
-	for version in $(sort 3.11 3.12 3.13 $(basename $(VERSION))); do \
+	wheel=$$(echo dist/*.whl); \
+	for version in $(PYTHONS); do \
 	    python=$$(find_python "$$version"); \
-	    if [ -z "$$python" ]; then missing="$$missing $$version"; continue; fi; \
 	    env=.venv-wheel/$$version; \
+	    if [ -z "$$python" ]; then rm -rf "$$env"; continue; fi; \
 	    if "$$env/bin/python" -c '' 2>/dev/null \
 	        && [ -z "$$(find pyproject.toml constraints.txt -newer "$$env/.ready" 2>&1)" ]; then \
 	        $(PIP) --python "$$env" $(INSTALL) --no-deps --force-reinstall "$$wheel"; \
@@ -75,6 +83,17 @@ acceptance: $(TOOLS) servers ## Run the acceptance tests against the built wheel
 	        $(PIP) --python "$$env" $(INSTALL) "$$wheel[test]"; \
 	        touch "$$env/.ready"; \
 	    fi; \
+	done
+
+.PHONY: acceptance
+acceptance: servers wheels tested-wheels ## Run the acceptance tests against the built wheel, on each Python that is there
+
+.PHONY: tested-wheels
+tested-wheels: $(TOOLS)
+	@set -e; tested=; missing=; \
+	for version in $(PYTHONS); do \
+	    env=.venv-wheel/$$version; \
+	    if [ ! -e "$$env/.ready" ]; then missing="$$missing $$version"; continue; fi; \
 	    echo "Acceptance tests of the wheel, on Python $$version:"; \
 	    CLEW_SCALE=0.1 CLEW_EXPECT_WHEEL=1 "$$env/bin/python" $(PYTEST) tests/acceptance; \
 	    tested="$$tested $$version"; \
