@@ -20,6 +20,8 @@ from benchmarks.measuring import Setting, median_fdatasync
 BENCHMARKS = {
     "machine": "The machine itself (CPU)",
     "durable": "Durable appends, SQLite",
+    "postgres_appends": "Durable appends, PostgreSQL, in saves a second",
+    "million": "A million events in PostgreSQL: a page, a history, a search, catching up, and what they take",
     "long_threads": "Append to and fork of a long thread (CPU, synchronous=OFF)",
     "histories": "Typed histories (CPU)",
     "sizes": "Bytes a turn of 200 + 200 characters, beside openai-agents' SQLiteSession",

@@ -41,9 +41,14 @@ def corpus_files() -> list[Path]:
 
 def repeated_conversations(path: Path, events: int) -> int:
     """Fill a store with the corpus' conversations over and over, each time with other ids; the number of events."""
-    with Conversations.open(store_url(path), embedded=False) as conversations:
+    return repeated_in(store_url(path), events)
+
+
+def repeated_in(url: str, events: int) -> int:
+    """The same in the store that a URL names."""
+    with Conversations.open(url, embedded=False) as conversations:
         conversations.import_files(corpus_files())
-    with closing(open_log(store_url(path))) as log:
+    with closing(open_log(url)) as log:
         rows = cast("Recorder", log.recorder).rows(after=0, limit=events)
         _append(cast("Recorder", log.recorder), islice(_again(rows), events - len(rows)))
     return events
@@ -117,8 +122,8 @@ def _threads(count: int) -> Iterator[StoredEvent]:
         name = made_id(number)
         labels: JsonObject = {"channel": "web", "team": f"team {number % VALUES}"}
         began = ThreadStarted(title=f"Conversation {number}", labels=labels, metadata={"number": number})
-        yield _stored(name, 1, began, 2 * number, 0)
-        yield _stored(name, 2, MessageAppended(message=Message.user("Where is my parcel?")), 2 * number + 1, 1)
+        yield made_event(name, 1, began, 2 * number, 0)
+        yield made_event(name, 2, MessageAppended(message=Message.user("Where is my parcel?")), 2 * number + 1, 1)
 
 
 def _conversations(texts: Iterable[str]) -> Iterator[StoredEvent]:
@@ -126,9 +131,9 @@ def _conversations(texts: Iterable[str]) -> Iterator[StoredEvent]:
         thread, version = divmod(number, 100)
         name = made_id(thread)
         if version == 0:
-            yield _stored(name, 1, ThreadStarted(), number, 0)
+            yield made_event(name, 1, ThreadStarted(), number, 0)
         message = Message.user(text) if version % 2 == 0 else Message.assistant(text)
-        yield _stored(name, version + 2, MessageAppended(message=message), number, version + 1)
+        yield made_event(name, version + 2, MessageAppended(message=message), number, version + 1)
 
 
 def made_id(number: int) -> str:
@@ -136,7 +141,8 @@ def made_id(number: int) -> str:
     return f"{number * 2_654_435_761 % 2**32:08x}"
 
 
-def _stored(thread: str, version: int, data: ThreadEvent, number: int, messages: int) -> StoredEvent:
+def made_event(thread: str, version: int, data: ThreadEvent, number: int, messages: int) -> StoredEvent:
+    """An event of a made thread as it is stored: the ``number``-th of all, after so many messages."""
     stream = stream_name("default", "thread", thread)
     type_ = "thread-started" if isinstance(data, ThreadStarted) else "message-appended"
     event_id = f"00000000-0000-7000-8000-{number:012d}"

@@ -8,22 +8,30 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
-from eventsourcing.persistence import Tracking
+from eventsourcing.persistence import StoredEvent, Tracking
 from eventsourcing.sqlite import SQLiteDatastore, SQLiteTrackingRecorder
+from tests.servers.postgres_server import PostgresServer
 
 from benchmarks.figures import Budget, Figure, at_least
-from benchmarks.made import many_threads, repeated_conversations
+from benchmarks.made import AT_ONCE, many_threads, repeated_conversations
 from benchmarks.measuring import Setting, at_once, cpu, interleaved, median_ratio, percentile, store_url, wall
 from benchmarks.words import Speaker
 from clew import Conversations
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Where
+from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
+from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import SHIPPED, Directory, Search, Usage
 from clew.service.projecting import BATCH, Projector
+
+VERSION = 18
+"""Of PostgreSQL."""
 
 SAID = Speaker().messages(64)
 PAGE = Query("thread", [Where("tenant", "=", "default")], order=("-updated_at", "-begun"), limit=100)
@@ -56,6 +64,7 @@ def _catching_up(setting: Setting) -> Iterator[Figure]:
                 **{name: _filling(setting, log, events, each[0], clocks[name]) for name, each in SETS.items()},
             },
         )
+        yield from _catching_up_on_postgres(setting, log, events)
         few = min(events, 5_000)
         library = few / cpu(lambda: _one_at_a_time(setting.fresh("library"), log, few))
     for name, (_, budget) in SETS.items():
@@ -69,6 +78,48 @@ def _catching_up(setting: Setting) -> Iterator[Figure]:
             note=f"by the clock: {statistics.median(clocks[name]):,.0f} /s",
         )
     yield Figure("beside: one table in eventsourcing's manner, a transaction an event", library, "/s")
+
+
+def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> Iterator[Figure]:
+    """The same log in a PostgreSQL database, and tables beside it: against SQLite by the clock, in turns."""
+    clocks: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
+    with PostgresServer(VERSION) as server, server.database() as url, closing(open_log(url)) as copy:
+        _copy(log, copy)
+        with closing(PostgresProjections(url)) as store:
+            for _ in range(setting.size(3, 1)):
+                for name, (projections, _) in SETS.items():
+                    with store.session(0) as session:
+                        for built in session.built():
+                            session.drop(built)
+                    begin = time.perf_counter()
+                    took = cpu(_projector(copy, store, projections).settle)
+                    clocks.setdefault(name, []).append(events / (time.perf_counter() - begin))
+                    rates.setdefault(name, []).append(events / took)
+                    _filling(setting, log, events, projections, clocks.setdefault(f"{name} on SQLite", []))()
+    for name, (_, budget) in SETS.items():
+        yield Figure(
+            f"{name}, on PostgreSQL by the clock, against SQLite",
+            statistics.median(clocks[name]),
+            "/s",
+            baseline=statistics.median(clocks[f"{name} on SQLite"]),
+            ratio=median_ratio(clocks[name], clocks[f"{name} on SQLite"]),
+        )
+        yield Figure(
+            f"{name}, on PostgreSQL by the time of the worker's process, without the server's",
+            statistics.median(rates[name]),
+            "/s",
+            budget=budget,
+        )
+
+
+def _copy(log: EventLog, to: EventLog) -> None:
+    """Append the rows of a log to another, as they are."""
+    source, target = cast("Recorder", cast("Any", log).recorder), cast("Recorder", cast("Any", to).recorder)
+    after = 0
+    while rows := source.rows(after=after, limit=AT_ONCE):
+        after = rows[-1].position
+        target.submit(Append([StoredEvent(row.stream, row.version, row.type, row.state) for row in rows])).result()
 
 
 def _filling(
@@ -86,7 +137,7 @@ def _filling(
     return once
 
 
-def _projector(log: EventLog, store: SQLiteProjections, projections: Sequence[Projection]) -> Projector:
+def _projector(log: EventLog, store: ProjectionStore, projections: Sequence[Projection]) -> Projector:
     return Projector(log, store, projections, code_digest.code, code_digest.shape)
 
 

@@ -34,7 +34,8 @@ Wherever a version is asked for, `at=` takes a version, a checkpoint's name or a
 newest version; `at_message=` takes the number of a message, from 1. Times are UTC. `actor=` names who does it, as in
 `"user:42"`; without it `acting_as()` says who. Of the short types, `At` is what `at=` takes, `Json` what JSON can hold,
 a `Role` is system, developer, user, assistant or tool, a `Status` active, suspended, ended or deleted, a `Snippet` a
-tuple of `Part`. An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
+tuple of `Part`, and `Authorize` a function of [who does what with which thread](how-to/authorizing.md).
+An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
 `ToolFunction` a `Tool` or a function. An engine's `Thread` is a `LocalThread`, whose history Clew holds, or a
 `RemoteThread`; all three are in `clew.awaited.threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
 `Screen` a function from a fact to `Allow`, `Redact` or `Refuse`. What `Conversations.memory` gives has the same methods

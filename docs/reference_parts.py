@@ -27,7 +27,7 @@ from clew.awaited.reading import ReadThread
 from clew.awaited.runs import AgentThread
 from clew.awaited.serializing import RestoresThreads, SerializedThread
 from clew.awaited.threads import RemoteThread
-from clew.domain import errors, events, history, messages, ports, projection, view
+from clew.domain import errors, events, history, messages, ports, projection, sharding, view
 from clew.domain.context import attached
 from clew.domain.context import errors as context_errors
 from clew.domain.differences import content_diff, diff
@@ -44,10 +44,11 @@ from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
 from clew.domain.stores import errors as store_errors
 from clew.domain.views import searching, stepping, tree
-from clew.service import accounting, auditing, read_models, reading, subscription
+from clew.service import accounting, auditing, reading, shard_events, statuses, subscription
 from clew.service.memory.recalling import ScopeSummary
 from clew.service.searching import Hit
 from clew.synchronous import memory as synchronous_memory
+from clew.synchronous import read_models as synchronous_read_models
 from clew.synchronous.threads import Thread
 
 SHIPPED = (
@@ -105,6 +106,7 @@ MIXINS = (
     SerializedThread,
     awaited_memory.HasMemory,
     synchronous_memory.HasMemory,
+    synchronous_read_models.HasReadModels,
 )
 """What is told of as a part of the classes that have it."""
 
@@ -282,11 +284,21 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             projection.Rows,
             projection.Query,
             projection.Where,
-            read_models.ProjectionStatus,
+            statuses.ProjectionStatus,
             projection.Parked,
+        ),
+    ),
+    (
+        "Several servers",
+        (
+            clew.Shards,
+            sharding.Shard,
+            shard_events.ShardEvents,
+            shard_events.ShardEvent,
+            clew.Positions,
         ),
     ),
 )
 
-ERRORS = (errors, run_errors, context_errors, memory_errors, reducing_errors, store_errors)
+ERRORS = (errors, run_errors, context_errors, memory_errors, reducing_errors, store_errors, sharding)
 """Where the errors are."""

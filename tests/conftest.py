@@ -53,6 +53,26 @@ def scale() -> float:
     return SCALE
 
 
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def any_url(request: pytest.FixtureRequest) -> str:
+    """An empty store: the test runs on each kind."""
+    return _url(request)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request: pytest.FixtureRequest) -> str:
+    """An empty store that several may open at once: the test runs on each kind."""
+    return _url(request)
+
+
+def _url(request: pytest.FixtureRequest) -> str:
+    if request.param == "postgres":
+        address: str = request.getfixturevalue("postgres")
+        return address
+    in_file = f"sqlite:///{request.getfixturevalue('tmp_path')}/clew.db?synchronous=OFF"
+    return "memory:" if request.param == "memory" else in_file
+
+
 @pytest.fixture(scope="session")
 def corpus() -> list[dict[str, Any]]:
     """Conversations in the OpenAI chat format: the corpus that CLEW_CORPUS names, else the project's own samples.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clew.domain.reducing.limits import KeepLast, SlidingWindow, TokenBudget
     from clew.domain.reducing.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducing.trimming import TrimToolResults
+    from clew.domain.sharding import Positions
     from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
     from clew.engine import Agent, Engine
     from clew.hosting import ThreadStore
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from clew.memory.user_facts import UserFacts
     from clew.memory.user_preferences import UserPreferences
     from clew.memory.whiteboard import Whiteboard
+    from clew.synchronous.shards import Shards
 
 __all__ = [
     "Agent",
@@ -69,6 +71,7 @@ __all__ = [
     "OpenAIEmbedder",
     "OpenAIResponsesClient",
     "Passage",
+    "Positions",
     "Provenance",
     "ProviderContext",
     "Redact",
@@ -79,6 +82,7 @@ __all__ = [
     "Reduction",
     "Refuse",
     "ScriptedChatClient",
+    "Shards",
     "SlidingWindow",
     "StoreContext",
     "StoredMessage",
@@ -122,6 +126,7 @@ _HOMES = {
     "OpenAIEmbedder": "clew.infrastructure.openai_embedder",
     "OpenAIResponsesClient": "clew.infrastructure.openai_responses_client",
     "Passage": "clew.domain.memory.facts",
+    "Positions": "clew.domain.sharding",
     "Provenance": "clew.domain.memory.events",
     "ProviderContext": "clew.domain.context.provider",
     "Redact": "clew.domain.memory.facts",
@@ -132,6 +137,7 @@ _HOMES = {
     "Reduction": "clew.domain.reducing.reducer",
     "Refuse": "clew.domain.memory.facts",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
+    "Shards": "clew.synchronous.shards",
     "SlidingWindow": "clew.domain.reducing.limits",
     "StoreContext": "clew.domain.stores.store",
     "StoredMessage": "clew.domain.stores.store",

@@ -18,7 +18,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.projection import Projection
 from clew.domain.runs.ports import OnExisting
 from clew.domain.views.tree import Branch
 from clew.infrastructure import clock
@@ -39,22 +39,23 @@ from clew.service import (
 )
 from clew.service.accounting import By, Usage
 from clew.service.auditing import AuditEntry
+from clew.service.authorizing import Authorize
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
 from clew.service.listing import Order
 from clew.service.operations import run
 from clew.service.paging import Pages
-from clew.service.read_models import ProjectionStatus
 from clew.service.reading import At, ThreadSummary
 from clew.service.searching import Hit
 from clew.service.subscription import Subscription
 from clew.synchronous.memory import HasMemory
+from clew.synchronous.read_models import HasReadModels
 from clew.synchronous.threads import LocalThread, RemoteThread, thread_class
 
 T = TypeVar("T")
 
 
-class Conversations(HasMemory):
+class Conversations(HasMemory, HasReadModels):
     """All threads of one tenant in one store. Use it from as many threads as you like; close it when done."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
@@ -70,21 +71,34 @@ class Conversations(HasMemory):
         create: bool = True,
         projections: Sequence[Projection] | None = None,
         embedded: bool = True,
+        authorize: Authorize | None = None,
         now: Callable[[], int] = clock.now,
     ) -> Self:
         """Open a store by its URL.
 
         ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute), ``memory:``, or
-        ``postgresql://user@host/database`` (extra ``postgres``). Without ``create`` a database that is not there is a
+        ``postgresql://user@host/database`` (extra ``postgres``); ``postgresql+shards://…`` names a directory that says
+        on which of several servers the tenant is. Without ``create`` a database that is not there is a
         StoreUnavailableError, tables that are not there a StoreSchemaError, and neither is made. ``projections`` are
         the read models, by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
-        ``clew project run``. ``now`` gives microseconds since 1970 (UTC). Raises StoreUrlError, StoreSchemaError,
-        StoreUnavailableError, MissingExtraError, InvalidProjectionError or, for the tenant, InvalidNameError.
+        ``clew project run``. ``authorize(actor, action, thread)`` says what the actor of ``acting_as`` may read;
+        what it refuses is left out, or raises NotAuthorizedError where it was named. ``now`` gives microseconds since
+        1970 (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, MissingExtraError,
+        InvalidProjectionError, InvalidAuthorizeError or, for the tenant, InvalidNameError.
         """
-        return cls(open_core(url, tenant=tenant, create=create, projections=projections, embedded=embedded, now=now))
+        core = open_core(
+            url,
+            tenant=tenant,
+            create=create,
+            projections=projections,
+            embedded=embedded,
+            authorize=authorize,
+            now=now,
+        )
+        return cls(core)
 
     def acting_as(self, actor: str | None) -> Conversations:
-        """The same service with this actor on every call."""
+        """The same service with this actor on every call: who writes, and who reads where ``authorize`` is asked."""
         return Conversations(self._core.acting_as(actor), self._live)
 
     def start_thread(
@@ -317,41 +331,6 @@ class Conversations(HasMemory):
         """
         operation = comparing.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return run(operation)
-
-    def rows(self, projection: str, query: Query) -> list[RowValues]:
-        """Rows of a projection's table, with everything that was written before the call.
-
-        Of a table with a column ``tenant`` they are this tenant's, of any other everybody's. Raises
-        UnknownProjectionError or InvalidProjectionError.
-        """
-        return run(self._core.models.rows(projection, query, self._core.tenant))
-
-    def wait(
-        self,
-        position: int | None = None,
-        *,
-        projection: str | None = None,
-        timeout: float | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Wait until a projection, or every one, has come to a position, by default the newest one at the call.
-
-        ``timeout`` is in seconds. ``progress`` is told the position reached and the one that is waited for. Raises
-        ProjectionBehindError or UnknownProjectionError.
-        """
-        run(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
-
-    def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
-        """Build a projection anew from the log, beside its tables, which are read until it is done.
-
-        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
-        ProjectionBehindError when other code is in the way.
-        """
-        run(self._core.models.rebuild(projection, progress))
-
-    def projections(self) -> list[ProjectionStatus]:
-        """How far each projection has come, what state it is in, and the events that it went on without."""
-        return run(self._core.models.statuses())
 
     def verify(self, thread_id: str | None = None) -> Verdict:
         """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""

@@ -48,6 +48,7 @@ from clew.service import (
 )
 from clew.service.accounting import By, Usage
 from clew.service.auditing import AuditEntry
+from clew.service.authorizing import Authorize
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
@@ -80,21 +81,34 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         create: bool = True,
         projections: Sequence[Projection] | None = None,
         embedded: bool = True,
+        authorize: Authorize | None = None,
         now: Callable[[], int] = clock.now,
     ) -> Self:
         """Open a store by its URL.
 
         ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute), ``memory:``, or
-        ``postgresql://user@host/database`` (extra ``postgres``). Without ``create`` a database that is not there is a
+        ``postgresql://user@host/database`` (extra ``postgres``); ``postgresql+shards://…`` names a directory that says
+        on which of several servers the tenant is. Without ``create`` a database that is not there is a
         StoreUnavailableError, tables that are not there a StoreSchemaError, and neither is made. ``projections`` are
         the read models, by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
-        ``clew project run``. ``now`` gives microseconds since 1970 (UTC). Raises StoreUrlError, StoreSchemaError,
-        StoreUnavailableError, MissingExtraError, InvalidProjectionError or, for the tenant, InvalidNameError.
+        ``clew project run``. ``authorize(actor, action, thread)`` says what the actor of ``acting_as`` may read;
+        what it refuses is left out, or raises NotAuthorizedError where it was named. ``now`` gives microseconds since
+        1970 (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, MissingExtraError,
+        InvalidProjectionError, InvalidAuthorizeError or, for the tenant, InvalidNameError.
         """
-        return cls(open_core(url, tenant=tenant, create=create, projections=projections, embedded=embedded, now=now))
+        core = open_core(
+            url,
+            tenant=tenant,
+            create=create,
+            projections=projections,
+            embedded=embedded,
+            authorize=authorize,
+            now=now,
+        )
+        return cls(core)
 
     def acting_as(self, actor: str | None) -> Engine:
-        """The same service with this actor on every call."""
+        """The same service with this actor on every call: who writes, and who reads where ``authorize`` is asked."""
         return Engine(self._core.acting_as(actor), self._live)
 
     async def start_thread(
@@ -114,7 +128,8 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         """
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
         attached = as_providers(context_providers)
-        thread = LocalThread(self._core, self._live, await drive(writing.start(self._core, thread_id, intent, actor)))
+        started = await drive(writing.start(self._core, thread_id, intent, actor))
+        thread = LocalThread(self._core, self._live, started, asked=True)
         thread.context_providers.add(*attached)
         await thread.tell("on_thread_created", list(messages), actor=actor)
         return thread
@@ -136,7 +151,8 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
     async def start_remote_thread(self, service_thread_id: str | None) -> RemoteThread:
         """A thread that a service holds, with what that calls it if it is there already: for agents."""
-        return RemoteThread(self._core, self._live, await drive(writing.start_remote(self._core, service_thread_id)))
+        started = await drive(writing.start_remote(self._core, service_thread_id))
+        return RemoteThread(self._core, self._live, started, asked=True)
 
     async def find(self, prefix: str) -> str:
         """The id of the one thread that is named so, or else whose id begins so.
@@ -355,7 +371,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         await self.close()
 
     def _thread(self, thread_id: str, kind: ThreadKind) -> LocalThread | RemoteThread:
-        return thread_class(kind)(self._core, self._live, thread_id)
+        return thread_class(kind)(self._core, self._live, thread_id, asked=True)
 
 
 class Agent(AgentOf[LocalThread, RemoteThread]):

@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 
 from clew.awaited.threads import LocalThread, RemoteThread
 from clew.domain.decisions import Start
-from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatusError, UnknownThreadError
+from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatusError
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import MAX_LENGTH
 from clew.engine import Agent, Engine
 from clew.service import writing
 from clew.service.awaiting import drive
+from clew.service.core import load
 
 HostedThread: TypeAlias = LocalThread | RemoteThread
 
@@ -37,15 +38,12 @@ class ThreadStore:
     async def get(self, host_id: str) -> HostedThread:
         """The thread of a host's id: begun if it is not there, resumed if it is suspended.
 
-        Processes that ask at once get the same thread. Raises InvalidNameError for what is no string, and
-        ThreadDeletedError.
+        Processes that ask at once get the same thread. Raises InvalidNameError for what is no string,
+        ThreadDeletedError, and NotAuthorizedError for one that may not be read.
         """
         thread_id = thread_id_of(host_id)
-        begun = False
-        try:
-            await self._engine.thread(thread_id)
-        except UnknownThreadError:
-            begun = await self._begin(thread_id)
+        there = await drive(load(self._engine._core, thread_id))  # noqa: SLF001  # another face of the same engine
+        begun = not there.version and await self._begin(thread_id)
         thread = (await self._engine.open_thread(thread_id)).bound_to(self._agent)
         if begun:
             await thread.tell("on_thread_created", [])

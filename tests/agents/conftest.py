@@ -1,8 +1,6 @@
-"""What the tests of agents share: their event loop is asyncio's, and their stores are files or on PostgreSQL."""
+"""What the tests of agents share: their event loop is asyncio's, and their stores are those that several may open."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+def url(shared_url: str) -> str:
     """An empty store that several may open at once."""
-    if request.param == "postgres":
-        address: str = request.getfixturevalue("postgres")
-        return address
-    return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+    return shared_url

@@ -97,8 +97,8 @@ async def test_input_is_words_messages_or_a_whole_history(given: Input) -> None:
     assert len(response.messages) == 1
 
 
-async def test_without_input_it_answers_what_was_appended() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_without_input_it_answers_what_was_appended(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(messages=[Message.user("Are you there?")])
         response = await Agent(ScriptedChatClient("Yes."), engine=engine).run(thread=thread)
         assert [each.text for each in (await thread.history()).messages] == ["Are you there?", "Yes."]
@@ -243,8 +243,7 @@ async def test_the_response_of_a_stream_can_be_had_without_following_it() -> Non
     assert (await stream.get_final_response()).text == "All of it."
 
 
-async def test_what_was_left_is_recorded_before_the_store_is_closed(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/a.db"
+async def test_what_was_left_is_recorded_before_the_store_is_closed(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = Agent(ScriptedChatClient("Many words that are never heard."), engine=engine)
         thread = await engine.start_thread()
@@ -258,8 +257,7 @@ async def test_what_was_left_is_recorded_before_the_store_is_closed(tmp_path: Pa
         assert "Many words that are never heard.".startswith(said_last)
 
 
-async def test_threads_can_be_taken_up_by_id(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/a.db"
+async def test_threads_can_be_taken_up_by_id(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = Agent(ScriptedChatClient("One."), engine=engine, name="Clerk", instructions="Be brief.")
         first = await agent.run("1")
@@ -274,8 +272,8 @@ async def test_threads_can_be_taken_up_by_id(tmp_path: Path) -> None:
             await agent.thread("nowhere")
 
 
-async def test_a_thread_without_an_agent_says_how_to_run_on_it() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_thread_without_an_agent_says_how_to_run_on_it(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(AgentConfigurationError, match=r"agent\.run"):
             await thread.run("Hi")
@@ -283,8 +281,8 @@ async def test_a_thread_without_an_agent_says_how_to_run_on_it() -> None:
             await Agent(ScriptedChatClient("x"), engine=engine).run("y", thread=3)  # type: ignore[call-overload]
 
 
-async def test_a_kind_that_the_client_cannot_do_is_refused_before_any_event() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_kind_that_the_client_cannot_do_is_refused_before_any_event(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         agent = Agent(ScriptedChatClient("x"), engine=engine)
         with pytest.raises(UnsupportedThreadError, match="local") as caught:
             await agent.get_remote_thread()
@@ -321,8 +319,8 @@ async def test_what_an_agent_is_goes_on_the_log_by_digest_only(tmp_path: Path) -
     assert kinds == ["definition", "definition"]
 
 
-async def test_a_request_without_its_definitions_waits_for_an_agent_that_has_them(tmp_path: Path) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_request_without_its_definitions_waits_for_an_agent_that_has_them(any_url: str, tmp_path: Path) -> None:
+    async with Engine.open(any_url) as engine:
         response = await Agent(ScriptedChatClient("Yes."), engine=engine, instructions="Be brief.").run("Hi")
         lines = [line async for line in engine.export_events(response.thread.id)]
     file = tmp_path / "thread.jsonl"
@@ -358,8 +356,8 @@ async def test_a_request_with_a_redacted_message_is_not_verified() -> None:
     assert request.redacted == (3,)
 
 
-async def test_another_agent_of_the_same_id_is_noticed() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_another_agent_of_the_same_id_is_noticed(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         await Agent(ScriptedChatClient("One."), engine=engine, instructions="Be brief.").run("1", thread=thread)
         same = Agent(ScriptedChatClient("Two."), engine=engine, instructions="Be brief.")
@@ -423,7 +421,7 @@ async def test_there_may_be_no_run_to_go_on_with() -> None:
         await agent.continue_run(response.thread)
 
 
-async def test_a_run_goes_on_with_the_model_and_the_format_that_it_began_with() -> None:
+async def test_a_run_goes_on_with_the_model_and_the_format_that_it_began_with(any_url: str) -> None:
     class Refund(BaseModel):
         done: bool
 
@@ -433,7 +431,7 @@ async def test_a_run_goes_on_with_the_model_and_the_format_that_it_began_with() 
         return f"refunded {order}"
 
     client = ScriptedChatClient([call("refund", order=1), '{"done": true}'])
-    agent = Agent(client, engine=Engine.open("memory:"))
+    agent = Agent(client, engine=Engine.open(any_url))
     first = await agent.run("Go", tools=[refund], model="bigger", options={"temperature": 0}, response_format=Refund)
     await first.approvals[0].approve()
     response = await agent.continue_run(first.thread, tools=[refund], response_format=Refund)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,10 +50,7 @@ def agent_of(engine: Engine, *lines: Any, **more: Any) -> Agent:
 
 
 @pytest.mark.parametrize("supplied", ["nobody", "another", "without its tool"])
-async def test_what_was_given_to_a_run_stays_with_it_though_who_gave_it_is_missing(
-    supplied: str, tmp_path: Path
-) -> None:
-    url = f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
+async def test_what_was_given_to_a_run_stays_with_it_though_who_gave_it_is_missing(supplied: str, url: str) -> None:
     given = Context(instructions="Think of Ariadne.", tools=[given_tool])
     async with Engine.open(url) as engine:
         agent = agent_of(engine, call("risk"), tools=[risk], context_providers=Watching(gives=lambda _: given))
@@ -82,8 +78,8 @@ async def test_what_was_given_to_a_run_stays_with_it_though_who_gave_it_is_missi
         ]
 
 
-async def test_a_provider_of_the_thread_that_is_missed_is_named_before_its_run_goes_on() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_provider_of_the_thread_that_is_missed_is_named_before_its_run_goes_on(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], on_missing_provider="raise")
         thread = await engine.start_thread(context_providers=[Watching()])
         waiting = await agent.run("Well?", thread=thread)
@@ -95,11 +91,11 @@ async def test_a_provider_of_the_thread_that_is_missed_is_named_before_its_run_g
         assert (await agent.continue_run(thread)).text == "Yes."
 
 
-async def test_messages_given_between_calls_part_no_result_from_its_call() -> None:
+async def test_messages_given_between_calls_part_no_result_from_its_call(any_url: str) -> None:
     def give(_: Any) -> Context:
         return Context(messages=[Message.user("Remember.")])
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         watching = Watching(gives=give, every_model_call=True)
         agent = agent_of(engine, call("given_tool"), "Yes.", tools=[given_tool], context_providers=watching)
         thread = (await agent.run("Well?")).thread
@@ -108,14 +104,14 @@ async def test_messages_given_between_calls_part_no_result_from_its_call() -> No
         assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "user"]
 
 
-async def test_tools_are_there_though_somebody_appended_before_the_model_was_asked() -> None:
+async def test_tools_are_there_though_somebody_appended_before_the_model_was_asked(any_url: str) -> None:
     class Appending(ContextProvider):
         async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
             del ctx, messages
             await thread.append(Message.user("One more thing."))
             return Context(tools=[given_tool])
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         await agent_of(engine, "Yes.", context_providers=Appending()).run("Well?", thread=thread)
         (request,) = await check_requests(thread, await events_of(thread))
@@ -123,14 +119,14 @@ async def test_tools_are_there_though_somebody_appended_before_the_model_was_ask
         assert [each["content"] for each in body["messages"]] == ["Well?", "One more thing."]
 
 
-async def test_a_thread_that_has_ended_is_deleted_and_given_checkpoints_with_its_providers_told() -> None:
+async def test_a_thread_that_has_ended_is_deleted_and_given_checkpoints_with_its_providers_told(any_url: str) -> None:
     class Counting(Watching):
         async def on_thread_deleted(self, ctx: ProviderContext) -> None:
             ctx.state["deleted"] = True
             await super().on_thread_deleted(ctx)
 
     watching = Counting()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(context_providers=[watching])
         await thread.append(Message.user("Hello."))
         await thread.end()
@@ -143,7 +139,7 @@ async def test_a_thread_that_has_ended_is_deleted_and_given_checkpoints_with_its
         assert watching.noted[-1] == ("deleted",)
 
 
-async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_its_run() -> None:
+async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_its_run(any_url: str) -> None:
     watching = Watching()
 
     @tool
@@ -152,7 +148,7 @@ async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_it
         await ctx.thread.checkpoint("saved")
         return "saved"
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(context_providers=[watching])
         await agent_of(engine, call("save"), "Yes.", tools=[save]).run("Well?", thread=thread)
         assert [each[1] for each in watching.noted if each[0] == "message"] == ["Well?", "→", "→", "Yes."]
@@ -164,7 +160,7 @@ async def test_a_tool_that_makes_a_checkpoint_takes_nothing_from_the_state_of_it
     ("before", "after"),
     [({"n": 1}, {"n": True}), ({"n": 1}, {"n": 1.0}), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), ({"n": 0}, {"n": False})],
 )
-async def test_states_that_only_python_takes_for_equal_are_two(before: Any, after: Any) -> None:
+async def test_states_that_only_python_takes_for_equal_are_two(any_url: str, before: Any, after: Any) -> None:
     class Turning(ContextProvider):
         def initial_state(self, ctx: ProviderContext) -> Any:
             del ctx
@@ -174,7 +170,7 @@ async def test_states_that_only_python_takes_for_equal_are_two(before: Any, afte
             del given
             ctx.state = after
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         await agent_of(engine, "Yes.", context_providers=Turning()).run("Well?", thread=thread)
         assert repr((await thread.state()).states["turning"]) == repr(after)
@@ -195,8 +191,8 @@ class Naming(ContextProvider):
         ctx.state = Named(shownTo=(*ctx.state.shown_to, str(ctx.run_id)))
 
 
-async def test_a_model_with_other_names_outside_comes_back_as_it_was() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_model_with_other_names_outside_comes_back_as_it_was(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", "No.", context_providers=Naming())
         runs = [(await agent.run("Well?", thread=thread)).run_id for _ in range(2)]
@@ -204,10 +200,11 @@ async def test_a_model_with_other_names_outside_comes_back_as_it_was() -> None:
 
 
 async def test_nothing_to_answer_is_refused_on_a_remote_thread_before_any_provider_is_asked(
+    any_url: str,
     server: StatefulServer,
 ) -> None:
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client=client_of(server), engine=engine, context_providers=watching)
         thread = (await agent.run("Tell me about a pirate.")).thread
         before, told = thread.version, len(watching.noted)
@@ -216,14 +213,16 @@ async def test_nothing_to_answer_is_refused_on_a_remote_thread_before_any_provid
         assert (thread.version, len(watching.noted)) == (before, told)
 
 
-async def test_what_is_given_on_a_remote_thread_is_recorded_with_the_call_it_is_for(server: StatefulServer) -> None:
+async def test_what_is_given_on_a_remote_thread_is_recorded_with_the_call_it_is_for(
+    any_url: str, server: StatefulServer
+) -> None:
     class Counting(ContextProvider):
         async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
             del messages
             ctx.state = {"asked": (ctx.state or {"asked": 0})["asked"] + 1}
             return Context(instructions="Think.", messages=[Message.user("Now a parrot.")], persist=True)
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         client = client_of(server, "conversation")
         agent = Agent(client=client, engine=engine, context_providers=Counting())
         thread = (await agent.run("Tell me about a pirate.")).thread
@@ -232,21 +231,23 @@ async def test_what_is_given_on_a_remote_thread_is_recorded_with_the_call_it_is_
         assert positions["context-provided"] == positions["context-state-recorded"] == positions["model-called"]
 
 
-async def test_an_agent_with_a_store_for_local_threads_is_the_same_on_a_remote_one(server: StatefulServer) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_an_agent_with_a_store_for_local_threads_is_the_same_on_a_remote_one(
+    any_url: str, server: StatefulServer
+) -> None:
+    async with Engine.open(any_url) as engine:
         more: Any = {"history_store": Cupboard().store, "read_history_from": "store", "on_changed_agent": "raise"}
         thread = (await Agent(client=client_of(server), engine=engine, **more).run("Tell me about a pirate.")).thread
         again = Agent(client=client_of(server), engine=engine, **more)
         assert (await again.run("Now a parrot.", thread=thread)).text == "It talks."
 
 
-async def test_what_is_remembered_of_a_thread_weighs_what_its_states_do() -> None:
+async def test_what_is_remembered_of_a_thread_weighs_what_its_states_do(any_url: str) -> None:
     class Growing(ContextProvider):
         async def invoked(self, ctx: ProviderContext, *given: Any) -> None:
             del given
             ctx.state = {"run": ctx.run_id, "text": "x" * 5_000}
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         known = engine._core.known
         known.histories = Recent(10, 30)
         thread = await engine.start_thread()

@@ -64,10 +64,10 @@ def broken(*_: Any) -> Any:
     raise RuntimeError
 
 
-async def test_whoever_comes_after_one_that_fails_is_told_of_the_end_too() -> None:
+async def test_whoever_comes_after_one_that_fails_is_told_of_the_end_too(any_url: str) -> None:
     noted: list[Noted] = []
     providers = [Watching("first", noted), Misbehaving("invoked", broken), Watching("last", noted)]
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(ContextProviderError):
             await agent_of(engine, "Yes.", context_providers=providers).run("Well?", thread=thread)
@@ -75,10 +75,10 @@ async def test_whoever_comes_after_one_that_fails_is_told_of_the_end_too() -> No
         await check_over(engine, thread)
 
 
-async def test_whoever_comes_after_one_that_fails_is_told_of_what_has_happened_to_the_thread() -> None:
+async def test_whoever_comes_after_one_that_fails_is_told_of_what_has_happened_to_the_thread(any_url: str) -> None:
     noted: list[Noted] = []
     bad = Misbehaving("on_thread_created", broken, on_resume=broken)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", context_providers=[bad, Watching("last", noted)])
         with pytest.raises(ContextProviderError):
             await agent.run("Well?")
@@ -92,7 +92,7 @@ async def test_whoever_comes_after_one_that_fails_is_told_of_what_has_happened_t
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late"])
-async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then(how: str) -> None:
+async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then(any_url: str, how: str) -> None:
     noted: list[Noted] = []
     reached = asyncio.Event()
 
@@ -103,7 +103,7 @@ async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then
 
     slow = Misbehaving("invoked", hang, initial_state=lambda _: {"whole": True})
     providers = [Watching("first", noted), slow, Watching("last", noted)]
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", context_providers=providers)
         if how == "late":
@@ -120,7 +120,7 @@ async def test_whoever_was_not_told_when_a_run_was_ended_at_its_end_is_told_then
         await check_over(engine, thread)
 
 
-async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before() -> None:
+async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before(any_url: str) -> None:
     seen: list[Any] = []
 
     class Half(ContextProvider):
@@ -138,7 +138,7 @@ async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before() -> N
             seen.append(list(ctx.state["lines"]))
             ctx.state["lines"].append("told")
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(RunLimitError):
             await agent_of(engine, context_providers=Half()).run("Well?", thread=thread, max_seconds=0.1)
@@ -147,7 +147,7 @@ async def test_a_state_that_a_hook_was_in_the_middle_of_is_the_one_before() -> N
         await check_over(engine, thread)
 
 
-async def test_a_provider_whose_turn_did_not_come_keeps_its_state() -> None:
+async def test_a_provider_whose_turn_did_not_come_keeps_its_state(any_url: str) -> None:
     class Counting(ContextProvider):
         def initial_state(self, ctx: ProviderContext) -> Any:
             del ctx
@@ -157,7 +157,7 @@ async def test_a_provider_whose_turn_did_not_come_keeps_its_state() -> None:
             del given
             ctx.state = {"runs": (ctx.state or {"runs": 0})["runs"] + 1}
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         await agent_of(engine, "Yes.", context_providers=Counting()).run("Well?", thread=thread)
         agent = agent_of(engine, "No.", context_providers=[Misbehaving("initial_state", broken), Counting()])
@@ -169,7 +169,9 @@ async def test_a_provider_whose_turn_did_not_come_keeps_its_state() -> None:
 
 @pytest.mark.parametrize("hook", ["initial_state", "on_message", "invoking", "invoked"])
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothing(hook: str, on_failure: str) -> None:
+async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothing(
+    any_url: str, hook: str, on_failure: str
+) -> None:
     async def awaits_what_was_cancelled(_: Any) -> None:
         work = asyncio.ensure_future(asyncio.sleep(10))
         work.cancel()
@@ -177,7 +179,7 @@ async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothin
 
     kind = type("Watches", (Misbehaving,), {"on_message": lambda *_: None})  # a hook that is there is called
     provider = kind(hook, awaits_what_was_cancelled, on_failure=on_failure)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", "No.", context_providers=provider)
         if on_failure == "fail":
@@ -190,7 +192,7 @@ async def test_a_hook_whose_own_work_was_cancelled_has_failed_and_cancels_nothin
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_run_is_cancelled_though_a_hook_makes_another_error_of_that(on_failure: str) -> None:
+async def test_a_run_is_cancelled_though_a_hook_makes_another_error_of_that(any_url: str, on_failure: str) -> None:
     reached = asyncio.Event()
 
     async def stubborn(_: Any) -> None:
@@ -200,7 +202,7 @@ async def test_a_run_is_cancelled_though_a_hook_makes_another_error_of_that(on_f
         except asyncio.CancelledError:
             raise RuntimeError from None
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, context_providers=Misbehaving("invoking", stubborn, on_failure=on_failure))
         run = asyncio.ensure_future(agent.run("Well?", thread=thread))
@@ -216,12 +218,12 @@ BIG = "x" * (17 * 1024 * 1024)
 
 @pytest.mark.parametrize("hook", ["on_thread_created", "invoking", "invoked"])
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(hook: str, on_failure: str) -> None:
+async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(any_url: str, hook: str, on_failure: str) -> None:
     def grow(ctx: Any) -> None:
         ctx.state = {"all": BIG}
 
     provider = Misbehaving(hook, grow, on_failure=on_failure, initial_state=lambda _: {"small": True})
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", context_providers=provider)
         if on_failure == "fail":
             with pytest.raises(ContextProviderError, match="15,728,640"):
@@ -236,7 +238,7 @@ async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(hook: str, 
 
 
 @pytest.mark.parametrize("on_failure", ["fail", "continue"])
-async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(on_failure: str) -> None:
+async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(any_url: str, on_failure: str) -> None:
     def give(ctx: Any) -> Context:
         ctx.state = {"gave": True}
         return Context(instructions=BIG, tools=[lambda_tool])
@@ -247,7 +249,7 @@ async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(on_fa
         return ""
 
     provider = Misbehaving("invoking", give, on_failure=on_failure)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", context_providers=provider)
         if on_failure == "fail":
@@ -260,13 +262,13 @@ async def test_a_context_too_large_to_store_is_the_failure_of_its_provider(on_fa
         assert (await thread.state()).states == {}
 
 
-async def test_what_a_provider_gives_does_not_count_when_its_state_is_nonsense() -> None:
+async def test_what_a_provider_gives_does_not_count_when_its_state_is_nonsense(any_url: str) -> None:
     def give(ctx: Any) -> Context:
         ctx.state = {"n": float("nan")}
         return Context(instructions="Do not say this.")
 
     provider = Misbehaving("invoking", give, on_failure="continue")
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", context_providers=provider)
         await agent.run("Well?", thread=thread)
@@ -275,14 +277,14 @@ async def test_what_a_provider_gives_does_not_count_when_its_state_is_nonsense()
         assert not any(isinstance(each, ContextProvided) for each in found)
 
 
-async def test_messages_of_a_run_that_failed_are_shown_once_each() -> None:
+async def test_messages_of_a_run_that_failed_are_shown_once_each(any_url: str) -> None:
     @tool(errors="raise")
     def explode() -> str:
         """Fail."""
         raise RuntimeError
 
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, call("explode"), "Yes.", context_providers=watching, tools=[explode])
         with pytest.raises(ToolFailedError):
@@ -293,7 +295,7 @@ async def test_messages_of_a_run_that_failed_are_shown_once_each() -> None:
         assert (await thread.state()).states["watching"] == {"shown": len(shown)}
 
 
-async def test_a_message_that_somebody_appends_while_a_run_ends_is_shown() -> None:
+async def test_a_message_that_somebody_appends_while_a_run_ends_is_shown(any_url: str) -> None:
     noted: list[Noted] = []
 
     class Appending(Watching):
@@ -302,7 +304,7 @@ async def test_a_message_that_somebody_appends_while_a_run_ends_is_shown() -> No
             if len(await thread.history()) == 2:
                 await thread.append(Message.user("One more thing."))
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, "Yes.", "Fine.", context_providers=Appending("watching", noted))
         await agent.run("Well?", thread=thread)
@@ -313,7 +315,7 @@ async def test_a_message_that_somebody_appends_while_a_run_ends_is_shown() -> No
         await check_over(engine, thread)
 
 
-async def test_a_run_that_is_given_up_is_closed_though_a_provider_fails() -> None:
+async def test_a_run_that_is_given_up_is_closed_though_a_provider_fails(any_url: str) -> None:
     noted: list[Noted] = []
 
     @tool(approval="always")
@@ -322,7 +324,7 @@ async def test_a_run_that_is_given_up_is_closed_though_a_provider_fails() -> Non
         return ""
 
     bad = Misbehaving("initial_state", lambda _: {}, id="bad")
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=[bad, Watching("good", noted)])
         await agent.run("Well?", thread=thread)
@@ -335,14 +337,14 @@ async def test_a_run_that_is_given_up_is_closed_though_a_provider_fails() -> Non
         assert [each.text for each in await thread.history() if each.role == "user"] == ["Well?", "Never mind."]
 
 
-async def test_a_run_that_somebody_rewound_tells_its_providers_and_leaves_no_state() -> None:
+async def test_a_run_that_somebody_rewound_tells_its_providers_and_leaves_no_state(any_url: str) -> None:
     gate, watching = Gate(), Watching()
 
     async def line(_: Any) -> str:
         await gate()
         return "Too late."
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = Agent(ScriptedChatClient(line), engine=engine, context_providers=watching)
         run = asyncio.ensure_future(agent.run("Well?", thread=thread))
@@ -356,7 +358,7 @@ async def test_a_run_that_somebody_rewound_tells_its_providers_and_leaves_no_sta
         await check_over(engine, thread)
 
 
-async def test_a_message_is_shown_once_though_its_run_waits_for_approval() -> None:
+async def test_a_message_is_shown_once_though_its_run_waits_for_approval(any_url: str) -> None:
     @tool(approval="always")
     def risk() -> str:
         """Take a risk."""
@@ -369,7 +371,7 @@ async def test_a_message_is_shown_once_though_its_run_waits_for_approval() -> No
             del ctx
             shown.append(message.text or message.role)
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         agent = agent_of(engine, call("risk"), "Yes.", tools=[risk], context_providers=Telling())
         waiting = await agent.run("Well?", thread=thread)
@@ -379,13 +381,13 @@ async def test_a_message_is_shown_once_though_its_run_waits_for_approval() -> No
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "soon", True])
-async def test_a_timeout_that_is_none_is_refused(seconds: Any) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_timeout_that_is_none_is_refused(any_url: str, seconds: Any) -> None:
+    async with Engine.open(any_url) as engine:
         with pytest.raises(AgentConfigurationError, match="timeout"):
             agent_of(engine, context_providers=Watching(timeout=seconds))
 
 
-async def test_what_was_said_is_kept_though_a_reducer_takes_too_long() -> None:
+async def test_what_was_said_is_kept_though_a_reducer_takes_too_long(any_url: str) -> None:
     class Hanging(Reducer):
         name, when = "hanging", "before_retrieval"
 
@@ -394,7 +396,7 @@ async def test_what_was_said_is_kept_though_a_reducer_takes_too_long() -> None:
             await asyncio.Event().wait()
             return Reduction(())
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread()
         with pytest.raises(RunLimitError, match="on the log"):
             await agent_of(engine, reducer=Hanging()).run("Well?", thread=thread, max_seconds=0.1)
@@ -402,9 +404,9 @@ async def test_what_was_said_is_kept_though_a_reducer_takes_too_long() -> None:
         assert isinstance((await check_over(engine, thread))[-1], RunFailed)
 
 
-async def test_nobody_is_told_of_a_checkpoint_whose_name_is_taken() -> None:
+async def test_nobody_is_told_of_a_checkpoint_whose_name_is_taken(any_url: str) -> None:
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(context_providers=[watching])
         await thread.checkpoint("one")
         for name, error in (("one", CheckpointExistsError), ("5", InvalidNameError)):
@@ -413,9 +415,9 @@ async def test_nobody_is_told_of_a_checkpoint_whose_name_is_taken() -> None:
         assert [each for each in watching.noted if each[0] == "checkpoint"] == [("checkpoint", "one")]
 
 
-async def test_one_that_was_taken_off_a_thread_is_not_missed_on_its_forks() -> None:
+async def test_one_that_was_taken_off_a_thread_is_not_missed_on_its_forks(any_url: str) -> None:
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", "No.", on_missing_provider="raise")
         thread = await engine.start_thread(context_providers=[watching])
         await agent.run("Well?", thread=thread)
@@ -423,7 +425,7 @@ async def test_one_that_was_taken_off_a_thread_is_not_missed_on_its_forks() -> N
         assert (await agent.run("And now?", thread=await thread.fork())).text == "No."
 
 
-async def test_a_store_that_was_being_read_when_a_run_was_cancelled_is_given_nothing_out_of_order() -> None:
+async def test_a_store_that_was_being_read_when_a_run_was_cancelled_is_given_nothing_out_of_order(any_url: str) -> None:
     class Hanging(Shelf):
         async def list_messages(self) -> list[StoredMessage]:
             if hangs:
@@ -431,7 +433,7 @@ async def test_a_store_that_was_being_read_when_a_run_was_cancelled_is_given_not
             return await super().list_messages()
 
     hangs, cupboard = False, Cupboard(most=2)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "1", "2", "3", history_store=lambda ctx: Hanging(cupboard, f"default/{ctx.thread_id}"))
         thread = await engine.start_thread()
         await agent.run("One?", thread=thread)
@@ -445,7 +447,7 @@ async def test_a_store_that_was_being_read_when_a_run_was_cancelled_is_given_not
         assert cupboard.texts(thread) == ["Four?", "3"]
 
 
-async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_afterwards() -> None:
+async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_afterwards(any_url: str) -> None:
     hangs, cupboard = True, Cupboard()
 
     class Hanging(Shelf):
@@ -463,7 +465,7 @@ async def test_a_store_that_was_being_fed_when_a_run_was_cancelled_has_no_gap_af
             del ctx, given
             await thread.append(Message.user("By the way."))
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(
             engine,
             call("unknown"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,9 +78,9 @@ TURN: list[Noted] = [
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_the_hooks_of_a_run_come_in_their_order(streamed: bool, tmp_path: Path) -> None:  # noqa: FBT001  # a parameter
+async def test_the_hooks_of_a_run_come_in_their_order(streamed: bool, url: str) -> None:  # noqa: FBT001  # a parameter
     watching = Watching(gives=saying("Think of Ariadne."))
-    async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+    async with Engine.open(url) as engine:
         agent = agent_of(
             engine, call("lookup", word="clew"), "A ball of thread.", context_providers=watching, tools=[lookup]
         )
@@ -102,6 +101,7 @@ async def test_the_hooks_of_a_run_come_in_their_order(streamed: bool, tmp_path: 
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_every_hook_is_called_on_a_remote_thread_as_on_a_local_one(
+    any_url: str,
     server: StatefulServer,
     aimock: Aimock,
     streamed: bool,  # noqa: FBT001  # a parameter
@@ -109,7 +109,7 @@ async def test_every_hook_is_called_on_a_remote_thread_as_on_a_local_one(
     aimock.reply("clew", text="A ball of thread.")
     given = Context(instructions="Think of Ariadne.", messages=[Message.user("She waits.")])
     watching = Watching(gives=lambda _: given)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client=client_of(server), engine=engine, instructions="Be kind.", context_providers=watching)
         if streamed:
             response = await agent.run("What is a clew?", stream=True).get_final_response()
@@ -122,11 +122,11 @@ async def test_every_hook_is_called_on_a_remote_thread_as_on_a_local_one(
         assert len(await response.thread.history()) == 2
 
 
-async def test_providers_are_asked_in_the_order_agent_thread_run() -> None:
+async def test_providers_are_asked_in_the_order_agent_thread_run(any_url: str) -> None:
     noted: list[Noted] = []
     ids = ("first", "second", "third", "fourth")
     first, second, third, fourth = (Watching(id_, noted, saying(f"By the {id_}.")) for id_ in ids)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Yes.", "Yes.", "No.", context_providers=[first])
         thread = await engine.start_thread(context_providers=[second])
         thread.context_providers.add(third)
@@ -144,8 +144,8 @@ async def test_providers_are_asked_in_the_order_agent_thread_run() -> None:
         assert not [each for each in noted if each[:2] == ("first", "invoking") and "And you?" in each]
 
 
-async def test_two_providers_of_one_id_are_refused() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_two_providers_of_one_id_are_refused(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         with pytest.raises(AgentConfigurationError, match="two have the id 'watching'"):
             agent_of(engine, context_providers=[Watching(), Watching()])
         agent = agent_of(engine, "Yes.", context_providers=[Watching()])
@@ -159,9 +159,9 @@ async def test_two_providers_of_one_id_are_refused() -> None:
         assert len(await events_of(thread)) <= 2  # it began, and its provider was told so
 
 
-async def test_what_is_given_holds_for_its_run_only_and_messages_come_before_the_new_ones() -> None:
+async def test_what_is_given_holds_for_its_run_only_and_messages_come_before_the_new_ones(any_url: str) -> None:
     gives = iter([Context(messages=[Message.user("You met Ada.")], instructions="Greet."), None])
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello, Ada.", "Bye.", context_providers=Watching(gives=lambda _: next(gives)))
         thread = (await agent.run("Hello.")).thread
         await agent.run("Bye.", thread=thread)
@@ -172,9 +172,9 @@ async def test_what_is_given_holds_for_its_run_only_and_messages_come_before_the
         assert (provided.instructions, [each.text for each in provided.messages]) == ("Greet.", ["You met Ada."])
 
 
-async def test_messages_that_persist_are_messages_of_the_thread() -> None:
+async def test_messages_that_persist_are_messages_of_the_thread(any_url: str) -> None:
     gives = iter([Context(messages=[Message.user("You met Ada.")], persist=True), None])
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello, Ada.", "Bye.", context_providers=Watching(gives=lambda _: next(gives)))
         thread = (await agent.run("Hello.")).thread
         await agent.run("Bye.", thread=thread)
@@ -185,17 +185,17 @@ async def test_messages_that_persist_are_messages_of_the_thread() -> None:
         assert [each["content"] for each in messages[1:]] == history[:-1]
 
 
-async def test_a_provider_of_every_model_call_is_asked_before_each() -> None:
+async def test_a_provider_of_every_model_call_is_asked_before_each(any_url: str) -> None:
     count = iter(range(1, 9))
     every = Watching(gives=lambda _: Context(instructions=f"Call {next(count)}."), every_model_call=True)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, call("lookup", word="a"), "Done.", tools=[lookup], context_providers=[every])
         thread = (await agent.run("Look.")).thread
         assert await systems(thread) == ["Be kind.\n\nCall 1.", "Be kind.\n\nCall 2."]
         assert [each for each in every.noted if each[0] == "invoking"] == [("invoking", "Look."), ("invoking", "←")]
 
 
-async def test_tools_of_a_provider_are_called_and_are_of_that_run_only() -> None:
+async def test_tools_of_a_provider_are_called_and_are_of_that_run_only(any_url: str) -> None:
     called: list[str] = []
 
     def recall(what: str) -> str:
@@ -204,7 +204,7 @@ async def test_tools_of_a_provider_are_called_and_are_of_that_run_only() -> None
         return "It was blue."
 
     gives = iter([Context(tools=[recall]), None])
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         provider = Watching(gives=lambda _: next(gives))
         agent = agent_of(engine, call("recall", what="sky"), "Blue.", "No.", tools=[lookup], context_providers=provider)
         thread = (await agent.run("Colour?")).thread
@@ -215,8 +215,8 @@ async def test_tools_of_a_provider_are_called_and_are_of_that_run_only() -> None
         assert called == ["sky"]
 
 
-async def test_a_run_that_waited_for_approval_has_the_tools_of_its_providers_in_another_process(tmp_path: Path) -> None:
-    url, called = f"sqlite:///{tmp_path}/clew.db", []
+async def test_a_run_that_waited_for_approval_has_the_tools_of_its_providers_in_another_process(url: str) -> None:
+    called: list[str] = []
 
     @tool(approval="always")
     def forget(what: str) -> str:
@@ -243,9 +243,9 @@ async def test_a_run_that_waited_for_approval_has_the_tools_of_its_providers_in_
         assert hooks.count("invoked") == 1
 
 
-async def test_invoked_is_called_once_after_a_failure_and_the_message_of_the_user_is_kept() -> None:
+async def test_invoked_is_called_once_after_a_failure_and_the_message_of_the_user_is_kept(any_url: str) -> None:
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, fault("context-window"), "Better.", context_providers=watching)
         thread = await agent.get_local_thread()
         with pytest.raises(ModelError):
@@ -263,7 +263,7 @@ async def test_invoked_is_called_once_after_a_failure_and_the_message_of_the_use
         ]
 
 
-async def test_invoked_is_called_when_a_run_is_cancelled_and_when_its_stream_is_left() -> None:
+async def test_invoked_is_called_when_a_run_is_cancelled_and_when_its_stream_is_left(any_url: str) -> None:
     watching, reached = Watching(), asyncio.Event()
 
     async def waits(_body: Any) -> str:
@@ -271,7 +271,7 @@ async def test_invoked_is_called_when_a_run_is_cancelled_and_when_its_stream_is_
         await asyncio.Event().wait()
         return "never"
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client=ScriptedChatClient(waits), engine=engine, context_providers=watching)
         task = asyncio.ensure_future(agent.run("Hello."))
         await reached.wait()
@@ -313,8 +313,8 @@ class _Failing(Watching):
 
 
 @pytest.mark.parametrize("hook", ["invoking", "invoked"])
-async def test_a_provider_that_fails_fails_the_run_or_is_gone_on_without(hook: str) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_provider_that_fails_fails_the_run_or_is_gone_on_without(any_url: str, hook: str) -> None:
+    async with Engine.open(any_url) as engine:
         for policy in ("fail", "continue"):
             failing, other = _Failing(hook, on_failure=policy), Watching()
             agent = agent_of(engine, "Hello.", context_providers=[other, failing])
@@ -336,18 +336,18 @@ async def test_a_provider_that_fails_fails_the_run_or_is_gone_on_without(hook: s
                 assert [each.text for each in await thread.history()] == ["Hi.", "Hello."]
 
 
-async def test_refuses_a_provider_with_the_id_of_history_stores() -> None:
+async def test_refuses_a_provider_with_the_id_of_history_stores(any_url: str) -> None:
     class HistoryStore(ContextProvider):
         """Its id is made of its name."""
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         with pytest.raises(AgentConfigurationError, match="'history-store'"):
             agent_of(engine, "Hello.", context_providers=HistoryStore())
         with pytest.raises(AgentConfigurationError, match="'history-store'"):
             await engine.start_thread(context_providers=[Watching("history-store")])
 
 
-async def test_a_provider_that_is_too_slow_is_a_failure() -> None:
+async def test_a_provider_that_is_too_slow_is_a_failure(any_url: str) -> None:
     class Slow(ContextProvider):
         timeout = 0.01
         on_failure = "continue"
@@ -357,7 +357,7 @@ async def test_a_provider_that_is_too_slow_is_a_failure() -> None:
             await asyncio.Event().wait()
             return None
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = (await agent_of(engine, "Hello.", context_providers=Slow()).run("Hi.")).thread
         (failed,) = await of_type(thread, ContextFailed)
         assert (failed.provider, failed.error.kind) == ("slow", "TimeoutError")
@@ -380,8 +380,8 @@ async def test_a_provider_that_is_too_slow_is_a_failure() -> None:
     ],
     ids=["words", "instructions", "messages", "no-tool", "taken-tool", "keys", "object"],
 )
-async def test_nonsense_is_refused_and_nothing_of_it_is_kept(nonsense: Any, said: str) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_nonsense_is_refused_and_nothing_of_it_is_kept(any_url: str, nonsense: Any, said: str) -> None:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello.", tools=[lookup], context_providers=Watching(gives=nonsense))
         thread = await agent.get_local_thread()
         with pytest.raises(ContextProviderError, match="watching") as caught:
@@ -412,8 +412,8 @@ class Pinning(ContextProvider):
         return Context(instructions="Notes: " + ", ".join(ctx.state.notes))
 
 
-async def test_state_may_be_a_pydantic_model_and_follows_forks_and_rewinds() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_state_may_be_a_pydantic_model_and_follows_forks_and_rewinds(any_url: str) -> None:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, *map(str, range(9)), context_providers=Pinning(), instructions=None)
         thread = (await agent.run("a")).thread
         await thread.checkpoint("one")
@@ -430,7 +430,7 @@ async def test_state_may_be_a_pydantic_model_and_follows_forks_and_rewinds() -> 
         assert (await thread.state()).states == {"board": {"notes": ["a", "e", "f"]}}
 
 
-async def test_a_kept_state_that_does_not_fit_the_model_is_reported_and_stays() -> None:
+async def test_a_kept_state_that_does_not_fit_the_model_is_reported_and_stays(any_url: str) -> None:
     class Keeping(ContextProvider):
         id = "board"
 
@@ -440,7 +440,7 @@ async def test_a_kept_state_that_does_not_fit_the_model_is_reported_and_stays() 
 
     pinning = Pinning()
     pinning.on_failure = "continue"
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = (await agent_of(engine, "Yes.", context_providers=Keeping()).run("a")).thread
         await agent_of(engine, "Yes.", context_providers=pinning).run("b", thread=thread)
         (failed,) = await of_type(thread, ContextFailed)
@@ -448,9 +448,9 @@ async def test_a_kept_state_that_does_not_fit_the_model_is_reported_and_stays() 
         assert (await thread.state()).states == {"board": ["no board"]}
 
 
-async def test_the_hooks_of_a_threads_life() -> None:
+async def test_the_hooks_of_a_threads_life(any_url: str) -> None:
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(messages=[Message.user("Hi.")], context_providers=watching)
         await thread.append(Message.assistant("Hello."))
         await thread.checkpoint("here")
@@ -476,10 +476,10 @@ async def test_the_hooks_of_a_threads_life() -> None:
         assert states[-1].state == {"shown": 2, "checkpoint": "here", "suspended": False, "ended": True}
 
 
-async def test_an_application_that_calls_a_model_itself_gets_what_all_of_them_give() -> None:
+async def test_an_application_that_calls_a_model_itself_gets_what_all_of_them_give(any_url: str) -> None:
     first = Watching("first", gives=lambda _: Context(instructions="One.", tools=[lookup]))
     second = Watching("second", gives=lambda _: Context(instructions="Two.", messages=[Message.user("Three.")]))
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         thread = await engine.start_thread(context_providers=[first, second])
         await thread.append(Message.user("Before."))
         context = await thread.context("What now?")
@@ -497,8 +497,7 @@ async def test_an_application_that_calls_a_model_itself_gets_what_all_of_them_gi
             await thread.context(7)  # type: ignore[arg-type]  # it is to be refused
 
 
-async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state_is_kept(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/clew.db"
+async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state_is_kept(url: str) -> None:
     async with Engine.open(url) as engine:
         agent = agent_of(engine, "Yes.", name="Guide", context_providers=[Watching("own")])
         first = await agent.run("Hi.", context_providers=[Watching("attached")])
@@ -532,7 +531,7 @@ async def test_a_provider_that_nobody_supplies_is_reported_by_name_and_its_state
         await supplied.run("Without it, on purpose.", thread=thread)
 
 
-async def test_a_provider_writes_to_its_own_scope_and_only_looks_into_others() -> None:
+async def test_a_provider_writes_to_its_own_scope_and_only_looks_into_others(any_url: str) -> None:
     class Prying(ContextProvider):
         scope = "user/1"
 
@@ -542,21 +541,21 @@ async def test_a_provider_writes_to_its_own_scope_and_only_looks_into_others() -
             await ctx.scope.remember("Likes tea.")
             await ctx.memory("group/g").remember("Likes tea.")
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         with pytest.raises(ContextProviderError, match=r"promote\(fact, to=…\)"):
             await agent_of(engine, "Yes.", context_providers=Prying()).run("Hi.")
         assert [fact.text for fact in await (await engine.memory("user/1")).facts()] == ["Likes tea."]
         assert await (await engine.memory("group/g")).facts(history=True) == []
 
 
-async def test_whoever_goes_back_past_a_run_that_waits_tells_its_providers() -> None:
+async def test_whoever_goes_back_past_a_run_that_waits_tells_its_providers(any_url: str) -> None:
     @tool(approval="always")
     def risk() -> str:
         """Risk something."""
         return "done"
 
     watching = Watching()
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = agent_of(engine, "Hello.", call("risk"), "Fine.", tools=[risk], context_providers=watching)
         thread = (await agent.run("Hi.")).thread
         await thread.checkpoint("before")

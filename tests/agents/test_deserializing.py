@@ -195,7 +195,9 @@ def test_the_next_request_is_byte_equal_to_the_one_that_would_have_been_sent(kin
         assert CANARY not in document, "what the agent is made of stays with the agent"
 
 
-def test_over_http_the_next_request_is_the_one_that_would_have_been_sent(aimock: Aimock, tmp_path: Path) -> None:
+def test_over_http_the_next_request_is_the_one_that_would_have_been_sent(
+    any_url: str, aimock: Aimock, tmp_path: Path
+) -> None:
     file = tmp_path / "thread.json"
     aimock.reply("my name is", text="Hello, Alice.")
     aimock.reply("What's my name", text="Alice.")
@@ -212,7 +214,7 @@ def test_over_http_the_next_request_is_the_one_that_would_have_been_sent(aimock:
             wire.say((await thread.run("What's my name?")).text)
 
     async def there(wire: Wire) -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             document = json.loads(file.read_text(encoding="utf-8"))
             thread = await http_desk(engine).deserialize_thread(document)
             wire.say((await thread.run("What's my name?")).text)
@@ -231,9 +233,9 @@ def test_over_http_the_next_request_is_the_one_that_would_have_been_sent(aimock:
     ]
 
 
-def test_a_local_thread_is_begun_again_with_its_messages(tmp_path: Path) -> None:
+def test_a_local_thread_is_begun_again_with_its_messages(any_url: str, tmp_path: Path) -> None:
     async def again() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             thread = await redacted(desk(here))
             agent = desk(there)
             new: Any = await agent.deserialize_thread(await thread.serialize(), as_new=True)
@@ -244,9 +246,9 @@ def test_a_local_thread_is_begun_again_with_its_messages(tmp_path: Path) -> None
     asyncio.run(again())
 
 
-def test_what_the_agent_was_made_of_is_not_in_the_document(tmp_path: Path) -> None:
+def test_what_the_agent_was_made_of_is_not_in_the_document(any_url: str, tmp_path: Path) -> None:
     async def there_and_back() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             thread = await begun(desk(here))
             calls = [event.version for event in await events_of(thread) if event.type == "model-called"]
             bare = await there.restore_thread(await thread.serialize())
@@ -264,9 +266,9 @@ def test_what_the_agent_was_made_of_is_not_in_the_document(tmp_path: Path) -> No
     asyncio.run(there_and_back())
 
 
-def test_a_changed_agent_is_reported_at_once(tmp_path: Path) -> None:
+def test_a_changed_agent_is_reported_at_once(any_url: str, tmp_path: Path) -> None:
     async def there_and_back() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             document = await (await begun(desk(here))).serialize()
             with pytest.warns(AgentChangedWarning, match="the tools differ"):
                 await desk(there, tools=[look_up]).deserialize_thread(document)
@@ -280,9 +282,11 @@ def test_a_changed_agent_is_reported_at_once(tmp_path: Path) -> None:
     asyncio.run(there_and_back())
 
 
-def test_what_a_provider_keeps_comes_along_and_one_that_nobody_supplies_is_reported(tmp_path: Path) -> None:
+def test_what_a_provider_keeps_comes_along_and_one_that_nobody_supplies_is_reported(
+    any_url: str, tmp_path: Path
+) -> None:
     async def there_and_back() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             thread = await begun(desk(here))
             document = await thread.serialize()
             assert document["states"] == {"counter": {"said": 2}}
@@ -300,9 +304,9 @@ def test_what_a_provider_keeps_comes_along_and_one_that_nobody_supplies_is_repor
     asyncio.run(there_and_back())
 
 
-def test_a_thread_is_of_the_kind_that_it_was(tmp_path: Path) -> None:
+def test_a_thread_is_of_the_kind_that_it_was(any_url: str, tmp_path: Path) -> None:
     async def there_and_back() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             document = await (await begun(desk(here, "remote"))).serialize()
             thread = await desk(there, "local").deserialize_thread(document)
             assert thread.kind == "remote"
@@ -312,9 +316,9 @@ def test_a_thread_is_of_the_kind_that_it_was(tmp_path: Path) -> None:
     asyncio.run(there_and_back())
 
 
-def test_a_document_goes_into_the_store_that_it_came_from(tmp_path: Path) -> None:
+def test_a_document_goes_into_the_store_that_it_came_from(url: str) -> None:
     async def there_and_back() -> None:
-        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+        async with Engine.open(url) as engine:
             agent = desk(engine)
             thread = await begun(agent)
             document = await thread.serialize()
@@ -332,9 +336,9 @@ def test_a_document_goes_into_the_store_that_it_came_from(tmp_path: Path) -> Non
     asyncio.run(there_and_back())
 
 
-def test_an_open_approval_can_be_given_in_one_of_the_places_or_in_both(tmp_path: Path) -> None:
+def test_an_open_approval_can_be_given_in_one_of_the_places_or_in_both(any_url: str, tmp_path: Path) -> None:
     async def there_and_back() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             thread = await waiting(desk(here))
             restored: Any = await desk(there).deserialize_thread(await thread.serialize())
             (approval,) = await restored.approvals()
@@ -349,9 +353,9 @@ def test_an_open_approval_can_be_given_in_one_of_the_places_or_in_both(tmp_path:
     asyncio.run(there_and_back())
 
 
-def test_messages_without_any_agent_come_along(tmp_path: Path) -> None:
+def test_messages_without_any_agent_come_along(any_url: str, tmp_path: Path) -> None:
     async def there_and_back() -> None:
-        async with Engine.open("memory:") as here, Engine.open(f"sqlite:///{tmp_path}/clew.db") as there:
+        async with Engine.open(any_url) as here, Engine.open(f"sqlite:///{tmp_path}/there.db") as there:
             thread = await here.start_thread(messages=[Message.user("Hello")])
             restored = await desk(there).deserialize_thread(await thread.serialize())
             assert (await restored.run()).text == "I heard 2 things."

@@ -75,10 +75,10 @@ async def checked(engine: Engine, thread: Any) -> None:
     await check_store(engine, thread, events)
 
 
-def test_the_rows_of_a_store_are_the_messages_of_the_log_in_order() -> None:
+def test_the_rows_of_a_store_are_the_messages_of_the_log_in_order(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard()
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, cupboard)
             one, two = await agent.run("I am Alice."), await agent.run("I am Bob.")
             await agent.run("Who am I?", thread=one.thread)
@@ -95,10 +95,9 @@ def test_the_rows_of_a_store_are_the_messages_of_the_log_in_order() -> None:
     asyncio.run(check())
 
 
-def test_the_factory_is_called_again_in_another_process_with_the_state_that_was_recorded(tmp_path: Path) -> None:
+def test_the_factory_is_called_again_in_another_process_with_the_state_that_was_recorded(url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard()
-        url = f"sqlite:///{tmp_path}/clew.db"
 
         async def make(context: StoreContext) -> HistoryStore:
             await asyncio.sleep(0)
@@ -122,10 +121,10 @@ def test_the_factory_is_called_again_in_another_process_with_the_state_that_was_
     asyncio.run(check())
 
 
-def test_no_store_is_made_for_a_thread_that_a_service_holds() -> None:
+def test_no_store_is_made_for_a_thread_that_a_service_holds(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard()
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             client = ScriptedChatClient("Yes.", thread_kinds=("remote",), loop=True)
             agent = Agent(client, engine=engine, history_store=cupboard.store)
             response = await agent.run("Are you there?")
@@ -136,10 +135,10 @@ def test_no_store_is_made_for_a_thread_that_a_service_holds() -> None:
     asyncio.run(check())
 
 
-def test_a_fork_starts_without_its_parents_state_and_is_fed_what_it_inherits() -> None:
+def test_a_fork_starts_without_its_parents_state_and_is_fed_what_it_inherits(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard()
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, cupboard)
             parent = (await agent.run("One.")).thread
             await agent.run("Two.", thread=parent)
@@ -156,10 +155,10 @@ def test_a_fork_starts_without_its_parents_state_and_is_fed_what_it_inherits() -
     asyncio.run(check())
 
 
-def test_what_was_rewound_does_not_count_though_the_store_has_it() -> None:
+def test_what_was_rewound_does_not_count_though_the_store_has_it(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard()
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, cupboard, read_history_from="store")
             thread = (await agent.run("One.")).thread
             answered = (await thread.history()).version
@@ -173,10 +172,10 @@ def test_what_was_rewound_does_not_count_though_the_store_has_it() -> None:
     asyncio.run(check())
 
 
-def test_a_store_that_lists_its_last_two_decides_what_the_model_is_sent() -> None:
+def test_a_store_that_lists_its_last_two_decides_what_the_model_is_sent(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard(most=2)
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, cupboard, read_history_from="store", instructions="Be brief.")
             thread = (await agent.run("One.")).thread
             for text in ("Two.", "Three."):
@@ -197,10 +196,9 @@ def test_a_store_that_lists_its_last_two_decides_what_the_model_is_sent() -> Non
 
 
 @pytest.mark.parametrize("most", [None, 2])
-def test_a_run_that_is_gone_on_with_in_another_process_feeds_the_same_store(tmp_path: Path, most: int | None) -> None:
+def test_a_run_that_is_gone_on_with_in_another_process_feeds_the_same_store(url: str, most: int | None) -> None:
     async def check() -> None:
         cupboard = Cupboard(most=most)
-        url = f"sqlite:///{tmp_path}/clew.db"
         careful = tool(lookup, approval="always")
 
         def agent_in(engine: Engine) -> Agent:
@@ -230,13 +228,13 @@ def test_a_run_that_is_gone_on_with_in_another_process_feeds_the_same_store(tmp_
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 @pytest.mark.parametrize("read_from", ["log", "store"])
 def test_a_store_that_is_down_costs_nothing_but_a_note(
-    monkeypatch: pytest.MonkeyPatch, fault: str, read_from: str
+    any_url: str, monkeypatch: pytest.MonkeyPatch, fault: str, read_from: str
 ) -> None:
     monkeypatch.setattr(history_feed, "SECONDS", 0.01)
 
     async def check() -> None:
         cupboard = Cupboard(most=2)
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, cupboard, read_history_from=read_from)
             thread = (await agent.run("One.")).thread
             await agent.run("Two.", thread=thread)
@@ -259,7 +257,7 @@ def test_a_store_that_is_down_costs_nothing_but_a_note(
     asyncio.run(check())
 
 
-def test_a_store_that_cannot_be_made_costs_nothing_but_a_note_and_is_made_later() -> None:
+def test_a_store_that_cannot_be_made_costs_nothing_but_a_note_and_is_made_later(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard()
         down = True
@@ -270,7 +268,7 @@ def test_a_store_that_cannot_be_made_costs_nothing_but_a_note_and_is_made_later(
                 raise OSError(message)
             return cupboard.store(context)
 
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, history_store=make)
             thread = (await agent.run("One.")).thread
             assert [each.hook for each in await data_of(thread, ContextFailed)] == ["history_store"]
@@ -281,10 +279,10 @@ def test_a_store_that_cannot_be_made_costs_nothing_but_a_note_and_is_made_later(
     asyncio.run(check())
 
 
-def test_two_threads_that_would_be_kept_in_one_place_are_an_error_and_nothing_is_mixed() -> None:
+def test_two_threads_that_would_be_kept_in_one_place_are_an_error_and_nothing_is_mixed(any_url: str) -> None:
     async def check() -> None:
         cupboard = Cupboard(key=lambda _: "one for all")
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, cupboard)
             one = (await agent.run("I am Alice.")).thread
             two = await agent.get_local_thread()
@@ -323,9 +321,9 @@ def test_a_state_with_a_password_is_refused_by_name_and_is_nowhere(tmp_path: Pat
     assert all(PASSWORD.encode() not in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_a_mistake_in_how_an_agent_is_made_is_told() -> None:
+def test_a_mistake_in_how_an_agent_is_made_is_told(any_url: str) -> None:
     async def check() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             agent = agent_of(engine, history_store=lambda _: None)
             with pytest.raises(AgentConfigurationError, match=r"clew\.HistoryStore"):
                 await agent.run("One.")
@@ -418,9 +416,9 @@ async def forty_turns(engine: Engine, redis: RedisServer, *, lost: bool) -> tupl
     return thread, client.requests[-1]
 
 
-def test_a_redis_that_was_killed_and_comes_back_empty_makes_no_difference(redis: RedisServer) -> None:
+def test_a_redis_that_was_killed_and_comes_back_empty_makes_no_difference(any_url: str, redis: RedisServer) -> None:
     async def check() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             _, whole = await forty_turns(engine, redis, lost=False)
             thread, lost = await forty_turns(engine, redis, lost=True)
             assert json.dumps(whole) == json.dumps(lost)

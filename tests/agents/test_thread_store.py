@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,9 +43,9 @@ def agent_of(engine: Engine, **more: Any) -> Agent:
     return Agent(ScriptedChatClient("Hello.", loop=True), engine=engine, name="Host", **more)
 
 
-def test_a_thread_rests_between_two_requests() -> None:
+def test_a_thread_rests_between_two_requests(any_url: str) -> None:
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             told = Told()
             store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
             for number in (1, 2, 3):
@@ -62,9 +61,9 @@ def test_a_thread_rests_between_two_requests() -> None:
     asyncio.run(host())
 
 
-def test_to_get_and_to_save_again_does_nothing_more() -> None:
+def test_to_get_and_to_save_again_does_nothing_more(any_url: str) -> None:
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             store = ThreadStore(engine)
             first, again = await store.get("a"), await store.get("a")
             assert types_of(await events_of(first)) == ["thread-started"]
@@ -78,8 +77,7 @@ def test_to_get_and_to_save_again_does_nothing_more() -> None:
     asyncio.run(host())
 
 
-def test_without_save_nothing_is_lost(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/clew.db"
+def test_without_save_nothing_is_lost(url: str) -> None:
 
     async def request(text: str, *, save: bool) -> list[str]:
         async with Engine.open(url) as engine:
@@ -96,9 +94,9 @@ def test_without_save_nothing_is_lost(tmp_path: Path) -> None:
     assert said[::2] == ["One", "Two", "Three"]
 
 
-def test_what_is_over_stays_over() -> None:
+def test_what_is_over_stays_over(any_url: str) -> None:
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             store = ThreadStore(engine)
             thread = await store.get("a")
             await thread.end()
@@ -113,14 +111,14 @@ def test_what_is_over_stays_over() -> None:
     asyncio.run(host())
 
 
-def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest() -> None:
+def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest(any_url: str) -> None:
     @tool(approval="always")
     def pay(cents: int) -> str:
         """Pay."""
         return f"{cents} paid."
 
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             client = ScriptedChatClient([call("pay", cents=7), "Paid."])
             store = ThreadStore(engine, Agent(client, engine=engine, tools=[pay]))
             thread = await store.get("a")
@@ -135,10 +133,10 @@ def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest() -> None:
     asyncio.run(host())
 
 
-def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(tmp_path: Path) -> None:
+def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(url: str) -> None:
     async def host() -> None:
         gate = Gate()
-        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+        async with Engine.open(url) as engine:
             store = ThreadStore(engine, taking_turns(engine, gate))
             thread = await store.get("a")
             running = asyncio.create_task(thread.run("one"))
@@ -154,8 +152,7 @@ def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(tmp_path:
     asyncio.run(host())
 
 
-def test_a_run_goes_on_from_what_another_process_did_since_the_thread_was_put_to_rest_here(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'clew.db'}"
+def test_a_run_goes_on_from_what_another_process_did_since_the_thread_was_put_to_rest_here(url: str) -> None:
 
     async def host() -> None:
         async with Engine.open(url) as here, Engine.open(url) as there:
@@ -171,9 +168,9 @@ def test_a_run_goes_on_from_what_another_process_did_since_the_thread_was_put_to
     asyncio.run(host())
 
 
-def test_two_processes_that_ask_at_once_get_the_same_thread(tmp_path: Path) -> None:
+def test_two_processes_that_ask_at_once_get_the_same_thread(url: str) -> None:
     async def work(wire: Wire) -> None:
-        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+        async with Engine.open(url) as engine:
             told = Told()
             store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
             wire.say("ready")
@@ -193,7 +190,7 @@ def test_two_processes_that_ask_at_once_get_the_same_thread(tmp_path: Path) -> N
     assert sorted(heard) == sorted(f"created shared-{number}" for number in range(10)), "each was begun once"
 
     async def look() -> None:
-        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+        async with Engine.open(url) as engine:
             for number in range(10):
                 thread = await engine.thread(f"shared-{number}")
                 assert len(await thread.history()) == 2
@@ -202,9 +199,9 @@ def test_two_processes_that_ask_at_once_get_the_same_thread(tmp_path: Path) -> N
     asyncio.run(look())
 
 
-def test_a_thread_is_of_the_kind_that_the_agents_client_runs_on() -> None:
+def test_a_thread_is_of_the_kind_that_the_agents_client_runs_on(any_url: str) -> None:
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             client = ScriptedChatClient("Hello.", loop=True, thread_kinds=["remote"])
             store = ThreadStore(engine, Agent(client, engine=engine))
             thread = await store.get("a")
@@ -216,9 +213,9 @@ def test_a_thread_is_of_the_kind_that_the_agents_client_runs_on() -> None:
     asyncio.run(host())
 
 
-def test_who_acts_is_the_engines_actor() -> None:
+def test_who_acts_is_the_engines_actor(any_url: str) -> None:
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             store = ThreadStore(engine.acting_as("user:7"), agent_of(engine))
             thread = await store.get("a")
             await thread.run("Hello")
@@ -228,9 +225,9 @@ def test_who_acts_is_the_engines_actor() -> None:
     asyncio.run(host())
 
 
-def test_any_id_of_the_hosts_will_do() -> None:
+def test_any_id_of_the_hosts_will_do(any_url: str) -> None:
     async def host() -> None:
-        async with Engine.open("memory:") as engine:
+        async with Engine.open(any_url) as engine:
             store = ThreadStore(engine)
             for number, id_ in enumerate(ODD):
                 await (await store.get(id_)).append(Message.user(str(number)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,19 @@ def test_says_and_makes_nothing_where_there_is_no_store(clew: Clew, url: str) ->
     for words in (["show", ""], ["show", "x", "--at", ""], ["rewind", "x", "--to", ""]):
         assert candidates(clew, "clew", "--db", url, *words) == []
     assert [each.name for each in clew.folder.iterdir()] == ["text"]
+
+
+def test_looks_into_a_server_and_waits_for_none_that_does_not_answer(clew: Clew, postgres: str) -> None:
+    with Conversations.open(postgres) as conversations:
+        conversations.start_thread(thread_id="3foo").checkpoint("before refund")
+        conversations.memory("user/42").remember("x")
+    assert candidates(clew, "clew", "--db", postgres, "show", "3f") == ["3foo"]
+    assert candidates(clew, "clew", "--db", postgres, "show", "3foo", "--at", "") == ["before refund"]
+    assert candidates(clew, "clew", "--db", postgres, "audit", "--scope", "u") == ["user/42"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert candidates(clew, "clew", "--db", f"postgresql://u@127.0.0.1:{port}/d", "show", "3f") == []
+    assert candidates(clew, "clew", "--db", "postgresql://u@127.0.0.1:1/d", "show", "3f") == []
 
 
 @pytest.mark.parametrize(

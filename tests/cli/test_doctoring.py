@@ -17,7 +17,7 @@ from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
 from clew.service.doctoring import examine, of_projection, of_verdict
-from clew.service.read_models import ProjectionStatus
+from clew.service.statuses import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
 OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs"]
@@ -187,7 +187,9 @@ def test_says_what_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
 def status(**given: Any) -> ProjectionStatus:
     values = {"state": "live", "lag": 0, "parked": 0, "parked_events": (), **given}
     return ProjectionStatus(
-        "search", 1, values["state"], 5, 5, values["lag"], 0.0, None, values["parked"], values["parked_events"]
+        *("search", 1, values["state"], 5, 5, values["lag"], True, 0.0, None, values["parked"]),
+        parked_events=values["parked_events"],
+        worker=None,
     )
 
 

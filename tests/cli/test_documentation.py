@@ -31,7 +31,7 @@ def section(page: str, heading: str) -> str:
 def test_every_command_is_documented_and_no_other(page: str, clew: Clew) -> None:
     listed = re.findall(r"^  ([a-z]+)  ", clew.text("--help").split("--help")[1], re.MULTILINE)
     assert tuple(sorted(listed)) == TOP
-    told = re.findall(r"^## `clew ((?:memory )?[a-z]+)", page, re.MULTILINE)
+    told = re.findall(r"^## `clew ((?:memory |shards )?[a-z]+)", page, re.MULTILINE)
     assert sorted(told) == sorted(COMMANDS)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.acceptance.clew_command import ENVIRONMENT, GLAZE
@@ -43,6 +44,7 @@ ARGUMENTS = {
     "SCOPE": "user/42",
     "FACT": "fact",
     "WHEN": "1",
+    "HOST:PORT/DATABASE": "localhost:1/none",
 }
 """What is given for an argument of this metavar; a new one needs a line here."""
 
@@ -54,8 +56,11 @@ OPTIONS: dict[str, list[str]] = {
 }
 """What a command needs beside its arguments."""
 
-WITHOUT_STORE = {"import", "demo", "completion", "doctor"}
-"""Commands that need no database, make one, or list what is wrong with it."""
+OF_SHARDS = {name for name in COMMANDS if name.startswith("shards ")}
+"""Commands that need a directory of PostgreSQL servers."""
+
+WITHOUT_STORE = {"import", "demo", "completion", "doctor", *OF_SHARDS}
+"""Commands that need no SQLite database, make one, or list what is wrong with it."""
 
 
 def arguments(name: str) -> list[tuple[str, bool]]:
@@ -223,6 +228,26 @@ def test_refuses_a_database_that_is_not_there_or_is_none_and_makes_nothing(clew:
     assert "Clew can open" in clew.refused(2, "--db", "nonsense", *command) or name == "migrate"
 
 
+def form(value: Any) -> Any:
+    """The names and kinds of what is in a value of JSON's, without what differs from one store and time to another."""
+    if isinstance(value, dict):
+        return {name: form(each) for name, each in value.items()}
+    return [form(each) for each in value] if isinstance(value, list) else type(value).__name__
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+@pytest.mark.parametrize("name", WITH_STORE)
+def test_answers_on_a_server_as_on_a_file(two: Clew, postgres: str, name: str, store: str) -> None:
+    del store  # a tenth of these tests is enough for every day
+    with Conversations.open("sqlite:///clew.db") as here, Conversations.open(postgres) as there:
+        there.import_events(io.BytesIO(b"".join(here.export_events())))
+    done = [two.run("--db", url, *called(name), "--json") for url in ("sqlite:///clew.db", postgres)]
+    assert done[0].returncode == done[1].returncode
+    assert done[0].stderr == done[1].stderr
+    told = [[form(json.loads(line)) for line in each.stdout.splitlines()] for each in done]
+    assert told[0] == told[1]
+
+
 PIPES = """
 import json, os, sys
 import clew.conversations, clew.cli.rendering, clew.cli.shapes
@@ -242,7 +267,7 @@ for command in json.loads(sys.argv[1]):
 
 
 def test_ends_quietly_when_nobody_reads_what_it_writes(two: Clew) -> None:
-    names = sorted(set(COMMANDS) - SILENT)
+    names = sorted(set(COMMANDS) - SILENT - OF_SHARDS)
     commands = []
     for name in names:  # each on a database of its own, because some change it
         shutil.copyfile(two.folder / "clew.db", two.folder / f"{name}.db")

@@ -95,3 +95,13 @@ def test_a_copy_does_not_replace_a_file(old: Clew) -> None:
 
 def test_what_is_no_file_is_wrong_usage(clew: Clew) -> None:
     assert "names no SQLite file" in clew.refused(2, "--db", "memory:", "migrate")
+
+
+def test_a_file_keeps_no_tenants_apart_and_a_server_does(filled: Clew, postgres: str) -> None:
+    assert "Only a PostgreSQL database" in filled.refused(2, "migrate", "--row-level-security")
+    for first in ("Migrated ", "postgresql://"):
+        said = filled.text("--db", postgres, "migrate", "--yes", "--row-level-security")
+        assert said.startswith(first)
+        assert said.endswith("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.\n")
+    found = filled.object("--db", postgres, "migrate", "--row-level-security", "--json")
+    assert (found["from"], found["to"]) == (1, 1)

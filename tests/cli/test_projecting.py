@@ -3,9 +3,12 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +70,12 @@ def test_the_json_of_a_projection(filled: CalledClew) -> None:
         "position": last,
         "last_position": last,
         "lag": 0,
+        "lag_exact": True,
         "lag_seconds": 0.0,
         "built": None,
         "parked": 0,
         "parked_events": [],
+        "worker": None,
     }
     assert found == lines(filled, "project", "status", "--json")
 
@@ -144,6 +149,9 @@ def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
         (["project", "run", "--once", "--name", "nothing"], 1, "There is no projection 'nothing'"),
         (["project", "status", "--name", "nothing"], 1, "There is no projection 'nothing'"),
         (["project", "status", "--once"], 2, "--once is for run"),
+        (["project", "status", "--workers", "2"], 2, "--workers is for run"),
+        (["project", "run", "--workers", "0"], 2, "--workers"),
+        (["project", "run", "--workers", "2", "--name", "nothing"], 1, "There is no projection 'nothing'"),
         (["project", "walk"], 2, "walk"),
         (["project"], 2, "run|status"),
     ],
@@ -180,3 +188,60 @@ def test_runs_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) ->
     assert (running.returncode, errors) == (0, "")
     assert {json.loads(line)["position"] for line in output.splitlines()} == {last}
     wait_until(lambda: not (tmp_path / "clew.db.projections-wal").exists())
+
+
+def test_several_processes_fill_once_and_go_on_without_what_they_cannot_take_in(
+    loading: CalledClew, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "clew", "project", "run", "--once", "--workers", "2", "--json"]
+    wanted = ["--name", "mine", "--name", "usage", "--load", "my_projections:Mine"]
+    done = subprocess.run([*command, *wanted], cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(each["name"], each["lag"], each["parked"]) for each in found] == [("mine", 0, 1), ("usage", 0, 0)]
+    assert done.stderr == "Projection mine goes on without the event at position 2\n"
+    states = {each["name"]: each["state"] for each in lines(loading, "project", "status", "--json")}
+    assert (states["usage"], states["search"]) == ("live", "waiting")
+
+
+def processes_of(parent: int) -> list[int]:
+    """The workers that a process has started."""
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=", "-o", "ppid=", "-o", "args="], capture_output=True, text=True, check=True
+    ).stdout
+    found = [line.split(maxsplit=2) for line in listed.splitlines()]
+    return [int(pid) for pid, of, command in found if int(of) == parent and "spawn_main" in command]
+
+
+@contextmanager
+def ended(running: subprocess.Popen[str]) -> Iterator[None]:
+    """Also where the test fails, which would wait for it for ever."""
+    try:
+        yield
+    finally:
+        running.kill()
+
+
+def test_workers_are_started_again_and_end_with_the_process_that_started_them(shared_url: str) -> None:
+    with Conversations.open(shared_url, embedded=False) as conversations:
+        command = [sys.executable, "-m", "clew", "--db", shared_url, "project", "run", "--workers", "2"]
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running,
+            ended(running),
+        ):
+            assert running.stderr is not None
+            thread = conversations.start_thread(messages=[Message.user("before")])
+            conversations.wait(timeout=30)
+            killed = processes_of(running.pid)[0]
+            os.kill(killed, signal.SIGKILL)
+            said = running.stderr.readline()
+            assert said.startswith("clew: Worker ")
+            assert said.endswith(f" (process {killed}) was ended by SIGKILL, and is started again.\n")
+            wait_until(lambda: len(processes_of(running.pid)) == 2)
+            thread.append(Message.user("after"))
+            conversations.wait(timeout=30)
+            running.terminate()
+            output, errors = running.communicate(timeout=30)
+        assert {each.worker for each in conversations.projections()} == {None}
+        last = conversations.projections()[0].last_position
+    assert (running.returncode, errors) == (0, "")
+    assert len(re.findall(f"position {last:,} of {last:,}\\n", output)) == 5

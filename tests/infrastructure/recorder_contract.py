@@ -51,6 +51,16 @@ class ReadContract:
         ]
         assert recorder.rows_at([row.position for row in reversed(rows)]) == rows
 
+    def test_counts_the_rows_after_a_position_up_to_a_limit(self, recorder: Recorder) -> None:
+        assert recorder.count_after(0, 10) == 0
+        for version in range(1, 6):
+            append(recorder, event("a", version), event("b", version))
+        rows = recorder.rows(after=0, limit=10)
+        assert [recorder.count_after(row.position, 100) for row in rows] == [*range(9, -1, -1)]
+        assert [recorder.count_after(0, limit) for limit in (0, 1, 9, 10, 11, 2**70)] == [0, 1, 9, 10, 10, 10]
+        assert recorder.count_after(-1, 100) == 10
+        assert recorder.count_after(2**62, 100) == recorder.count_after(2**70, 100) == 0
+
     def test_pages_through_a_stream_s_own_rows(self, recorder: Recorder) -> None:
         fill(recorder, "a", 10)
         found: list[Row] = []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import CancelledError
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import wait as wait_for
 
 import pytest
-from tests.infrastructure.recording import PATIENCE, event
+from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
 
 from clew.domain.errors import ClosedError
+from clew.infrastructure import append_pool
 from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended, Claim, Draft, Fork, Key, Shred, Snapshot
 
@@ -110,3 +113,119 @@ def test_goes_on_after_one_was_cancelled_or_failed() -> None:
     pool.close()
     with pytest.raises(ClosedError):
         pool.submit(Append([event("a", 6)]))
+
+
+class Writers:
+    """Notes which thread writes which version; holds version 9 until it may go on, and breaks off at version 13."""
+
+    def __init__(self) -> None:
+        self.by: dict[int, threading.Thread] = {}
+        self.inside = threading.Event()
+        self.go = threading.Event()
+        self.pool = AppendPool(self.write, nothing, workers=2)
+
+    def write(self, append: Append) -> Appended:
+        version = append.events[0].originator_version
+        self.by[version] = threading.current_thread()
+        if version == 9:
+            self.inside.set()
+            assert self.go.wait(PATIENCE)
+        if version == 13:
+            raise KeyboardInterrupt
+        return DONE
+
+    def submit(self, version: int, stream: str = "a") -> Future[Appended]:
+        return self.pool.submit(Append([event(stream, version)]))
+
+
+@pytest.fixture
+def writers() -> Iterator[Writers]:
+    writers = Writers()
+    yield writers
+    writers.go.set()
+    writers.pool.close()
+
+
+def test_has_an_append_written_by_the_thread_that_waits_for_it(writers: Writers) -> None:
+    assert writers.submit(1).result() == DONE
+    assert writers.submit(2).exception() is None
+    assert [writers.by[version] for version in (1, 2)] == [threading.current_thread()] * 2
+
+
+def test_has_an_append_written_by_another_thread_for_who_waits_for_a_while_only_or_wants_to_be_told(
+    writers: Writers,
+) -> None:
+    told = threading.Event()
+    writers.submit(1).add_done_callback(lambda _: told.set())
+    assert told.wait(PATIENCE)
+    assert writers.submit(2).result(PATIENCE) == DONE
+    assert wait_for([writers.submit(3)], PATIENCE).not_done == set()
+    assert threading.current_thread() not in writers.by.values()
+    assert sorted(writers.by) == [1, 2, 3]
+
+
+def test_writes_what_nobody_waits_for_also_after_a_long_silence(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_pool, "LOOKS", 1)
+    for _ in range(3):
+        writers.inside.clear()
+        writers.submit(9)
+        assert writers.inside.wait(PATIENCE)
+        writers.go.set()
+        wait_until(lambda: not writers.pool._watching)
+
+
+def test_keeps_who_waits_behind_an_append_of_the_same_stream(writers: Writers) -> None:
+    first = writers.submit(9)
+    first.add_done_callback(lambda _: None)
+    assert writers.inside.wait(PATIENCE)
+    second, third = writers.submit(10), writers.submit(11)
+    waiting = threading.Thread(target=third.result)
+    waiting.start()
+    assert 10 not in writers.by
+    writers.go.set()
+    waiting.join(PATIENCE)
+    assert second.result() == third.result() == DONE
+    assert list(writers.by) == [9, 10, 11]
+
+
+def test_waits_at_its_end_for_those_who_write_themselves(writers: Writers) -> None:
+    waiting = threading.Thread(target=writers.submit(9).result)
+    waiting.start()
+    assert writers.inside.wait(PATIENCE)
+    behind = writers.submit(10)
+    closing = threading.Thread(target=writers.pool.close)
+    closing.start()
+    wait_until(lambda: writers.pool._closed)
+    assert closing.is_alive()
+    writers.go.set()
+    closing.join(PATIENCE)
+    waiting.join(PATIENCE)
+    assert behind.done()
+    assert list(writers.by) == [9, 10]
+
+
+def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> None:
+    broken, next_ = writers.submit(13), writers.submit(14)
+    with pytest.raises(KeyboardInterrupt):
+        broken.result()
+    assert isinstance(broken.exception(PATIENCE), KeyboardInterrupt)
+    assert next_.result() == DONE
+
+
+def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
+    writers.submit(9).add_done_callback(lambda _: None)
+    assert writers.inside.wait(PATIENCE)
+    future = writers.submit(10)
+
+    def work() -> None:
+        writers.pool.restart()
+        with pytest.raises(TimeoutError):
+            future.result(0)
+        assert writers.submit(11).result() == DONE
+        assert list(writers.by) == [9, 11]
+
+    assert in_child(work) == 0
+    writers.go.set()
+    assert future.result() == DONE

@@ -60,8 +60,8 @@ async def test_what_remembers_in_the_thread_is_as_a_provider_should_be() -> None
 
 
 @pytest.mark.parametrize("when", ["before_run", "tool"])
-async def test_retrieval_is_as_a_provider_should_be(when: Any) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_retrieval_is_as_a_provider_should_be(any_url: str, when: Any) -> None:
+    async with Engine.open(any_url) as engine:
         store = await engine.documents("Maps", namespace="public", embedder=HashingEmbedder(dimensions=64))
         await store.upsert([Document("It is 250 kilometres to Cork.", source_name="Map", namespaces=["public"])])
         await check_context_provider(lambda: TextRetrieval(store, when=when))

@@ -14,7 +14,7 @@ from clew.testing import call
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_model_stores_looks_up_updates_and_clears_what_later_threads_know() -> None:
+async def test_a_model_stores_looks_up_updates_and_clears_what_later_threads_know(any_url: str) -> None:
     found: list[Any] = []
 
     def then(*next_call: Any) -> Any:
@@ -38,7 +38,7 @@ async def test_a_model_stores_looks_up_updates_and_clears_what_later_threads_kno
             then(None),
         ]
     )
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client, engine=engine, context_providers=MemoryTools("user/1"))
         one = (await agent.run("I like tea.")).thread
         scope = await engine.memory("user/1")

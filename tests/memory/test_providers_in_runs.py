@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,13 +58,13 @@ def instructions(body: JsonObject) -> str:
 
 @pytest.mark.parametrize("made", [OpenAIChatClient, OpenAIResponsesClient])
 async def test_two_threads_share_what_is_known_of_a_user_and_another_users_does_not(
-    aimock: Aimock, tmp_path: Path, made: Any
+    aimock: Aimock, shared_url: str, made: Any
 ) -> None:
     aimock.reply('"said": "Hello, my name is Caoimhe."', text=f"```json\n{learned(NAME)}\n```")
     aimock.reply('"said": "What is my name?"', text=learned())
     aimock.reply(text="Hello.")
     client, extractor = (made("m-1", api_key="sk-nobody", base_url=aimock.base_url) for _ in range(2))
-    async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+    async with Engine.open(shared_url) as engine:
         agent = Agent(client=client, engine=engine, name="Guide", instructions="Be kind.")
         facts = UserFacts(scope="user/12345", client=extractor)
         one, two = [await engine.start_thread(context_providers=[facts]) for _ in range(2)]
@@ -94,9 +93,11 @@ async def test_two_threads_share_what_is_known_of_a_user_and_another_users_does_
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_facts_are_learned_and_told_on_threads_of_either_kind_streamed_or_not(kind: Any, streamed: Any) -> None:
+async def test_facts_are_learned_and_told_on_threads_of_either_kind_streamed_or_not(
+    any_url: str, kind: Any, streamed: Any
+) -> None:
     client = ScriptedChatClient("Hello.", thread_kinds=[kind], loop=True)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         facts = UserFacts("user/42", ScriptedChatClient([learned(NAME), learned()]))
         agent = Agent(client=client, engine=engine, context_providers=facts)
         for _ in range(2):
@@ -124,18 +125,18 @@ class _TwiceTheSame(_Twice):
 
 
 @pytest.mark.parametrize("made", [_Twice, _TwiceTheSame])
-async def test_being_told_twice_that_a_run_is_over_teaches_once(made: type[UserFacts]) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_being_told_twice_that_a_run_is_over_teaches_once(any_url: str, made: type[UserFacts]) -> None:
+    async with Engine.open(any_url) as engine:
         facts = made("user/42", ScriptedChatClient(learned(NAME), loop=True))
         agent = Agent(client=ScriptedChatClient("Hello.", loop=True), engine=engine, context_providers=facts)
         await agent.run("I am Caoimhe.")
         assert len(await (await engine.memory("user/42")).facts(history=True)) == 1
 
 
-async def test_preferences_that_the_model_sets_are_told_from_the_next_run_on_and_in_every_thread() -> None:
+async def test_preferences_that_the_model_sets_are_told_from_the_next_run_on_and_in_every_thread(any_url: str) -> None:
     script: list[Any] = [call("set_preference", name="units", value="kilometres"), "Noted.", "250 km.", "Hello."]
     client = ScriptedChatClient(script)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client=client, engine=engine, instructions="Be a guide.")
         preferences = UserPreferences(scope="user/42")
         first = await agent.run("Kilometres, please.", context_providers=[preferences])
@@ -151,10 +152,10 @@ async def test_preferences_that_the_model_sets_are_told_from_the_next_run_on_and
         assert (why.thread_id, why.message.text) == (first.thread.id, "Kilometres, please.")
 
 
-async def test_a_thread_that_ends_is_summed_up_with_its_last_message_as_the_source() -> None:
+async def test_a_thread_that_ends_is_summed_up_with_its_last_message_as_the_source(any_url: str) -> None:
     summariser = ScriptedChatClient(json.dumps({"summary": "A slogan for lamps was chosen."}))
     summaries = ConversationSummaries(scope="group/lamps", client=summariser)
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         client = ScriptedChatClient(["Bark up the right tree.", "That one."])
         agent = Agent(client=client, engine=engine, instructions="You write copy.")
         first = await agent.run("A slogan for lamps?", context_providers=[summaries])
@@ -168,8 +169,10 @@ async def test_a_thread_that_ends_is_summed_up_with_its_last_message_as_the_sour
         assert "A slogan for lamps was chosen." in instructions(client.requests[-1])
 
 
-async def test_a_summary_that_cannot_be_made_keeps_a_thread_from_ending_only_where_that_is_the_policy() -> None:
-    async with Engine.open("memory:") as engine:
+async def test_a_summary_that_cannot_be_made_keeps_a_thread_from_ending_only_where_that_is_the_policy(
+    any_url: str,
+) -> None:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client=ScriptedChatClient("Hello.", loop=True), engine=engine)
         for policy, status in (("continue", "ended"), ("fail", "active")):
             broken = ScriptedChatClient(fault("server-error"))
@@ -184,10 +187,10 @@ async def test_a_summary_that_cannot_be_made_keeps_a_thread_from_ending_only_whe
             assert (await types(thread)).count("context-failed") == 1
 
 
-async def test_a_whiteboard_is_recorded_only_when_it_changed() -> None:
+async def test_a_whiteboard_is_recorded_only_when_it_changed(any_url: str) -> None:
     empty: JsonObject = {"requirements": [], "proposals": [], "decisions": [], "actions": []}
     drawn = json.dumps(empty | {"decisions": ["Red."]})
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         board = Whiteboard(ScriptedChatClient([json.dumps(empty), drawn, drawn]))
         agent = Agent(client=ScriptedChatClient("Fine.", loop=True), engine=engine, context_providers=board)
         thread = await agent.get_local_thread()
@@ -196,14 +199,14 @@ async def test_a_whiteboard_is_recorded_only_when_it_changed() -> None:
             assert (await types(thread)).count("context-state-recorded") == recorded
 
 
-async def test_a_whiteboard_goes_with_its_thread_through_forks_and_rewinds() -> None:
+async def test_a_whiteboard_goes_with_its_thread_through_forks_and_rewinds(any_url: str) -> None:
     def draw(body: JsonObject) -> str:
         messages: Any = body["messages"]
         asked = json.loads(messages[-1]["content"])
         decisions = [*asked["board"]["decisions"], asked["messages"][0]["said"]]
         return json.dumps({"requirements": [], "proposals": [], "decisions": decisions, "actions": []})
 
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         client = ScriptedChatClient("Fine.", loop=True)
         agent = Agent(client=client, engine=engine, context_providers=Whiteboard(ScriptedChatClient(draw)))
         thread = await agent.get_local_thread()
@@ -222,10 +225,10 @@ async def test_a_whiteboard_goes_with_its_thread_through_forks_and_rewinds() -> 
         assert "blue" not in json.dumps(client.requests[-1])
 
 
-async def test_a_lesson_of_one_run_is_told_in_another() -> None:
+async def test_a_lesson_of_one_run_is_told_in_another(any_url: str) -> None:
     lesson = {"title": "Refund lamps", "when": "a lamp is broken", "steps": ["Ask for the order."], "replaces": None}
     teacher = ScriptedChatClient([json.dumps({"lessons": [lesson]}), json.dumps({"lessons": []})])
-    async with Engine.open("memory:") as engine:
+    async with Engine.open(any_url) as engine:
         client = ScriptedChatClient("Here is your money.", loop=True)
         lessons = AgentLessons("agent/desk", teacher)
         agent = Agent(client=client, engine=engine, name="Desk", context_providers=lessons)
@@ -237,8 +240,10 @@ async def test_a_lesson_of_one_run_is_told_in_another() -> None:
 
 
 @pytest.mark.parametrize("answer", ["I remember nothing.", fault("server-error")], ids=["nonsense", "down"])
-async def test_an_extractor_that_fails_is_on_the_log_and_the_run_is_as_the_policy_says(answer: Any) -> None:
-    async with Engine.open("memory:") as engine:
+async def test_an_extractor_that_fails_is_on_the_log_and_the_run_is_as_the_policy_says(
+    any_url: str, answer: Any
+) -> None:
+    async with Engine.open(any_url) as engine:
         agent = Agent(client=ScriptedChatClient("Hello.", loop=True), engine=engine)
         going_on = UserFacts("user/42", ScriptedChatClient(answer))
         response = await agent.run("I am Ann.", context_providers=[going_on])

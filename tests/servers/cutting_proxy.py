@@ -1,4 +1,4 @@
-"""A proxy before a PostgreSQL server that can lose the reply to one message, and the connection with it."""
+"""A proxy before a PostgreSQL server that can lose the reply to one request, and the connection with it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ SIZE = 65_536
 
 
 class CuttingProxy:
-    """Listens until the block ends. ``lose_reply(to)`` cuts the connection on which these bytes are sent next.
+    """Listens until the block ends, and cuts connections on which certain bytes are sent, or the nth request is.
 
-    The server gets them; what it answers does not come back.
+    The server gets them; what it answers does not come back. ``requests`` is how many were sent so far.
     """
 
     def __init__(self, port: int) -> None:
         self._server = port
         self._wanted: bytes | None = None
+        self._left = 0
+        self._counting = threading.Lock()
+        self.requests = 0
         self.lost = threading.Event()
         self._sockets: list[socket.socket] = []
 
@@ -42,13 +45,35 @@ class CuttingProxy:
         self.lost.clear()
         self._wanted = to
 
+    def lose_reply_number(self, number: int) -> None:
+        """Cut the connection that sends the so manieth request from now on, from 1; with 0 none."""
+        self.lost.clear()
+        with self._counting:
+            self._left = number
+
+    def _is_next(self, sent: bytes) -> bool:
+        """Whether this is the request whose reply is to be lost."""
+        with self._counting:
+            self.requests += 1
+            self._left -= 1
+            if self._left == 0:
+                return True
+        if self._wanted is not None and self._wanted in sent:
+            self._wanted = None
+            return True
+        return False
+
     def _accept(self) -> None:
         while True:
             try:
                 client, _ = self._listening.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._server))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server))
+            except OSError:  # it is down, as whoever asks is to find
+                _end(client)
+                continue
             self._sockets += [client, server]
             cut = threading.Event()
             for work in (self._to_server, self._to_client):
@@ -57,8 +82,7 @@ class CuttingProxy:
     def _to_server(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         with suppress(OSError):
             while sent := client.recv(SIZE):
-                if self._wanted is not None and self._wanted in sent:
-                    self._wanted = None
+                if self._is_next(sent):
                     cut.set()
                 server.sendall(sent)
         _end(server)

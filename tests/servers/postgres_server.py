@@ -35,6 +35,7 @@ PASSWORD = "zq7-canary-51ce"  # noqa: S105 - of a server that only this machine 
 ACCESS = f"""\
 host all {GUARDED} 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
+host replication all 127.0.0.1/32 trust
 local all all trust
 """
 
@@ -79,7 +80,7 @@ class PostgresServer:
                 else:
                     break
             self.databases = Databases(self.url())
-            self.ask(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")
+            self._fill()
         except BaseException:
             self.__exit__()
             raise
@@ -99,7 +100,7 @@ class PostgresServer:
         """Start it on its port, with what it holds."""
         process = ServerProcess(
             self._command("postgres", "-D", self.data, "-p", self.port, "-k", self.data),
-            ready="database system is ready to accept connections",
+            ready="database system is ready to accept .*connections",
             port=self.port,
             folder=self.data,
         )
@@ -118,20 +119,27 @@ class PostgresServer:
         return self.databases.one()
 
     def _make(self) -> None:
+        options = ["-A", "trust", "-U", OWNER, "-E", "UTF8", "--locale", "C", "--no-sync", "-D", self.data]
+        self._run("initdb", *options)
+        (self.data / "pg_hba.conf").write_text(ACCESS, encoding="utf-8")
+        with (self.data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+            settings.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
+
+    def _fill(self) -> None:
+        self.ask(f"CREATE ROLE {GUARDED} LOGIN PASSWORD '{PASSWORD}'")
+
+    def _run(self, program: str, *options: object) -> None:
+        """Run one of the programs on the folders, which are the user's that it runs as."""
         if os.geteuid() == 0:
             user = pwd.getpwnam(unprivileged.NAME)
             for folder in (self._folder, self.data):
                 os.chown(folder, user.pw_uid, user.pw_gid)
         self.data.chmod(0o700)
-        options = ["-A", "trust", "-U", OWNER, "-E", "UTF8", "--locale", "C", "--no-sync", "-D", self.data]
-        command = self._command("initdb", *options)
+        command = self._command(program, *options)
         done = subprocess.run(command, cwd=self.data, capture_output=True, text=True, check=False)
         if done.returncode:
-            message = f"initdb ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+            message = f"{program} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
             raise RuntimeError(message)
-        (self.data / "pg_hba.conf").write_text(ACCESS, encoding="utf-8")
-        with (self.data / "postgresql.conf").open("a", encoding="utf-8") as settings:
-            settings.writelines(f"{name} = '{value}'\n" for name, value in SETTINGS.items())
 
     def _command(self, program: str, *options: object) -> list[str]:
         return [*AS_NOBODY, str(reachable(programs(self.version)) / program), *map(str, options)]
@@ -143,6 +151,25 @@ class PostgresServer:
                 os.kill(int((self.data / "postmaster.pid").read_text(encoding="utf-8").split()[0]), how)
                 process.wait()
             process.__exit__()
+
+
+class Standby(PostgresServer):
+    """A server that follows another by streaming replication, and is read meanwhile, until it is promoted."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__(primary.version)
+        self._primary = primary
+
+    def promote(self) -> None:
+        """Let it follow nobody any more, and be written to."""
+        assert self.ask("SELECT pg_promote(true, 60)") == [(True,)]
+
+    def _make(self) -> None:
+        options = ["-R", "-X", "stream", "-c", "fast", "--no-sync", "-D", self.data]
+        self._run("pg_basebackup", "-d", self._primary.url(), *options)
+
+    def _fill(self) -> None:
+        """Nothing: it has what the other has."""
 
 
 @cache

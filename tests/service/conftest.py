@@ -19,12 +19,9 @@ def file_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, file_url: str) -> str:
-    if request.param == "postgres":
-        address: str = request.getfixturevalue("postgres")
-        return address
-    return "memory:" if request.param == "memory" else file_url
+@pytest.fixture
+def url(any_url: str) -> str:
+    return any_url
 
 
 @pytest.fixture

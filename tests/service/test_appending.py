@@ -84,8 +84,8 @@ def test_refuses_an_append_that_expects_another_version(conversations: Conversat
     assert thread.version == 3
 
 
-def test_sees_what_another_process_wrote_before_it_refuses_a_version(file_url: str) -> None:
-    with Conversations.open(file_url) as one, Conversations.open(file_url) as other:
+def test_sees_what_another_process_wrote_before_it_refuses_a_version(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         here = one.start_thread(thread_id="shared")
         there = other.thread("shared")
         there.append(HELLO)

@@ -41,20 +41,20 @@ def test_a_state_is_the_threads_that_said_so_first(url: str) -> None:
     asyncio.run(check())
 
 
-def test_tenants_do_not_see_each_others_claims(file_url: str) -> None:
+def test_tenants_do_not_see_each_others_claims(shared_url: str) -> None:
     async def check() -> None:
         for tenant in ("acme", "globex"):
-            async with Engine.open(file_url, tenant=tenant) as engine:
+            async with Engine.open(shared_url, tenant=tenant) as engine:
                 await claim(engine, "one" if tenant == "acme" else "two")
 
     asyncio.run(check())
 
 
-def test_another_process_finds_the_claim(file_url: str) -> None:
+def test_another_process_finds_the_claim(shared_url: str) -> None:
     async def check() -> None:
-        async with Engine.open(file_url) as engine:
+        async with Engine.open(shared_url) as engine:
             await claim(engine, "one")
-        async with Engine.open(file_url) as engine:
+        async with Engine.open(shared_url) as engine:
             await claim(engine, "one")
             with pytest.raises(HistoryStoreSharedError):
                 await claim(engine, "two")

@@ -96,8 +96,8 @@ def test_what_cannot_be_compared_is_refused(conversations: Conversations) -> Non
             call()
 
 
-def test_awaited_it_is_the_same(file_url: str) -> None:
-    with Conversations.open(file_url) as conversations:
+def test_awaited_it_is_the_same(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(thread_id="a", messages=[Message.user("One"), Message.user("Two")])
         fork = thread.fork(thread_id="b", at=2)
         fork.append(Message.user("Three"))
@@ -105,7 +105,7 @@ def test_awaited_it_is_the_same(file_url: str) -> None:
         expected = [conversations.diff("a", "b"), conversations.diff("a", at="here", other_at_message=2)]
 
     async def compared() -> list[Diff]:
-        async with Engine.open(file_url) as engine:
+        async with Engine.open(shared_url) as engine:
             with pytest.raises(UnknownThreadError):
                 await engine.diff("a", "nobody")
             return [await engine.diff("a", "b"), await engine.diff("a", at="here", other_at_message=2)]

@@ -126,8 +126,8 @@ def test_names_the_thread_that_is_not_there(conversations: Conversations) -> Non
         conversations.verify("nobody")
 
 
-def test_keeps_tenants_apart_in_one_store(file_url: str) -> None:
-    with Conversations.open(file_url) as ours, Conversations.open(file_url, tenant="Ä/theirs") as theirs:
+def test_keeps_tenants_apart_in_one_store(shared_url: str) -> None:
+    with Conversations.open(shared_url) as ours, Conversations.open(shared_url, tenant="Ä/theirs") as theirs:
         ours.start_thread(thread_id="same", messages=[HELLO])
         theirs.start_thread(thread_id="same")
         theirs.start_thread(thread_id="other")
@@ -264,11 +264,11 @@ def test_refuses_everything_after_close(url: str) -> None:
             use()
 
 
-def test_finds_everything_again_when_it_is_opened_again(file_url: str) -> None:
-    with Conversations.open(file_url) as conversations:
+def test_finds_everything_again_when_it_is_opened_again(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread("Refund", messages=[HELLO])
         thread.fork(title="What if").append(Message.user("Else."))
         before = [json.dumps(each, default=str) for each in conversations.threads()]
-    with Conversations.open(file_url) as conversations:
+    with Conversations.open(shared_url) as conversations:
         assert [json.dumps(each, default=str) for each in conversations.threads()] == before
         assert texts(conversations.thread(thread.id)) == ["Hello."]

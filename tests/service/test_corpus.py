@@ -70,7 +70,22 @@ class Statements:
 
     def __init__(self, conversations: Conversations) -> None:
         self.seen: list[str] = []
-        readers = cast("Any", conversations._core.log).recorder.datastore.readers
+        datastore = cast("Any", conversations._core.log).recorder.datastore
+        if hasattr(datastore, "query"):
+            self._trace_queries(datastore)
+        else:
+            self._trace_connections(datastore.readers)
+
+    def _trace_queries(self, datastore: Any) -> None:
+        query = datastore.query
+
+        def traced(sql: str, *parameters: Any, **more: Any) -> Any:
+            self.seen.append(sql)
+            return query(sql, *parameters, **more)
+
+        datastore.query = traced
+
+    def _trace_connections(self, readers: Any) -> None:
         connect = readers._connect
 
         def traced() -> Any:
@@ -84,13 +99,13 @@ class Statements:
 
     def of_events(self) -> int:
         """How many there were since this was last asked."""
-        found = [statement for statement in self.seen if " event " in statement]
+        found = [statement for statement in self.seen if " event " in statement or " clew_event " in statement]
         self.seen.clear()
         return len(found)
 
 
-def test_reads_forks_a_thousand_deep_in_one_query(file_url: str) -> None:
-    with Conversations.open(file_url) as conversations:
+def test_reads_forks_a_thousand_deep_in_one_query(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(thread_id="root", messages=[Message.user("0")])
         flat = conversations.start_thread(thread_id="flat", messages=[Message.user("0")])
         for depth in range(1, DEPTH):
@@ -100,7 +115,7 @@ def test_reads_forks_a_thousand_deep_in_one_query(file_url: str) -> None:
         deepest = thread.id
     counts: dict[str, list[int]] = {}
     for thread_id in (deepest, "flat"):
-        with Conversations.open(file_url) as conversations:
+        with Conversations.open(shared_url) as conversations:
             statements = Statements(conversations)
             log = conversations._core.log
             rows = log.lineage(conversations._core.stream(thread_id))
@@ -115,8 +130,8 @@ def test_reads_forks_a_thousand_deep_in_one_query(file_url: str) -> None:
     assert counts[deepest][0] == 1
 
 
-def test_forks_and_rewinds_a_hundred_times_to_abandoned_versions(file_url: str) -> None:
-    with Conversations.open(file_url) as conversations:
+def test_forks_and_rewinds_a_hundred_times_to_abandoned_versions(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(messages=[Message.user("kept")])
         for _ in range(100):
             thread.append(Message.user("abandoned"))

@@ -23,6 +23,7 @@ from clew.domain.events import to_time
 from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, ScopeError, UnknownDocumentError
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.memory_vectors import MemoryVectors
+from clew.infrastructure.postgres.sql_files import statements
 
 Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
@@ -495,9 +496,13 @@ def test_a_cancelled_upsert_stores_nothing_and_the_next_one_works() -> None:
     on("memory:", work)
 
 
+@pytest.mark.parametrize("any_url", ["memory", "sqlite"], indirect=True)  # a server with pgvector needs no numpy
 def test_says_what_to_install_before_a_store_is_begun_that_could_not_be_searched(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # With pgvector a PostgreSQL server compares vectors by itself.
+    monkeypatch.setitem(statements("vectors.sql"), "can have the extension", "SELECT false")
+
     async def work(engine: Engine) -> None:
         embedder = CountingEmbedder()
         store = await engine.documents("Others", namespace="n", embedder=embedder)

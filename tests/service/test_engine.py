@@ -153,12 +153,12 @@ def test_raises_the_same_errors(with_engine: Run) -> None:
     with_engine(work)
 
 
-def test_knows_version_and_status_of_a_thread_that_it_opens(file_url: str) -> None:
+def test_knows_version_and_status_of_a_thread_that_it_opens(shared_url: str) -> None:
     async def work() -> None:
-        async with Engine.open(file_url) as engine:
+        async with Engine.open(shared_url) as engine:
             thread = await engine.start_thread(thread_id="mine", messages=[HELLO])
             await thread.suspend()
-        async with Engine.open(file_url) as engine:
+        async with Engine.open(shared_url) as engine:
             for opened in (await engine.open_thread("mine"), await engine.thread("mine")):
                 assert (opened.version, opened.status) == (3, "suspended")
 

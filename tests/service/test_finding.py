@@ -65,8 +65,8 @@ def test_what_can_be_no_name_is_refused(conversations: Conversations, prefix: An
         conversations.find(prefix)
 
 
-def test_a_deleted_thread_is_found_and_another_tenants_is_not(file_url: str) -> None:
-    with Conversations.open(file_url, tenant="a") as ours, Conversations.open(file_url, tenant="b") as theirs:
+def test_a_deleted_thread_is_found_and_another_tenants_is_not(shared_url: str) -> None:
+    with Conversations.open(shared_url, tenant="a") as ours, Conversations.open(shared_url, tenant="b") as theirs:
         begin(ours, "order")
         ours.thread("order").delete()
         assert ours.find("ord") == "order"

@@ -29,12 +29,9 @@ HI = {"role": "assistant", "content": "Hi"}
 BYE = {"role": "user", "content": "Bye"}
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def core(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Core]:
-    url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/clew.db?synchronous=OFF"
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres")
-    core = open_core(url, tenant="default", create=True, now=clock.now, projections=(), embedded=False)
+@pytest.fixture
+def core(any_url: str) -> Iterator[Core]:
+    core = open_core(any_url, tenant="default", create=True, now=clock.now, projections=(), embedded=False)
     yield core
     core.close()
 

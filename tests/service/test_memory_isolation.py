@@ -155,8 +155,8 @@ def test_nobody_is_told_of_a_fact_of_another_scope(scale: float) -> None:
     check()
 
 
-def test_tenants_of_one_file_do_not_see_each_others_scopes(file_url: str) -> None:
-    with Conversations.open(file_url, tenant="a") as a, Conversations.open(file_url, tenant="b") as b:
+def test_tenants_of_one_store_do_not_see_each_others_scopes(shared_url: str) -> None:
+    with Conversations.open(shared_url, tenant="a") as a, Conversations.open(shared_url, tenant="b") as b:
         mine = a.memory("user/42").remember("Likes tea")
         theirs = b.memory("user/42").remember("Likes jam")
         assert (a.memory("user/42").facts(), b.memory("user/42").facts()) == ([mine], [theirs])

@@ -94,8 +94,8 @@ def test_an_unknown_thread_is_not_exported(source: Conversations) -> None:
     assert len(list(source.export_events([]))) == 2
 
 
-def test_only_the_tenant_s_threads_are_exported(file_url: str) -> None:
-    with Conversations.open(file_url) as one, Conversations.open(file_url, tenant="b/c") as two:
+def test_only_the_tenant_s_threads_are_exported(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url, tenant="b/c") as two:
         one.start_thread(thread_id="x")
         two.start_thread(thread_id="x")
         assert b"default/" not in whole(two)
@@ -314,7 +314,7 @@ def test_a_line_may_be_long(conversations: Conversations) -> None:
         assert list(conversations.export_events()) == lines
 
 
-def test_projections_are_filled_without_anybody_reading_them(lines: list[bytes], file_url: str) -> None:
-    with Conversations.open(file_url) as copy:
+def test_projections_are_filled_without_anybody_reading_them(lines: list[bytes], shared_url: str) -> None:
+    with Conversations.open(shared_url) as copy:
         copy.import_events(io.BytesIO(b"".join(lines)))
         wait_until(lambda: not any(status.lag for status in copy.projections()))

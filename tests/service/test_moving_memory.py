@@ -77,8 +77,8 @@ def test_threads_that_are_named_come_without_scopes(conversations: Conversations
     assert b"/memory/" in exported(conversations)
 
 
-def test_scopes_of_other_tenants_do_not_come(file_url: str) -> None:
-    with Conversations.open(file_url, tenant="a") as a, Conversations.open(file_url, tenant="b") as b:
+def test_scopes_of_other_tenants_do_not_come(shared_url: str) -> None:
+    with Conversations.open(shared_url, tenant="a") as a, Conversations.open(shared_url, tenant="b") as b:
         fill(a)
         assert b"/memory/" not in exported(b)
         report = b.import_events(io.BytesIO(exported(a)))

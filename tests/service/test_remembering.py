@@ -522,7 +522,7 @@ def test_many_write_to_one_scope_and_all_of_it_is_known(conversations: Conversat
     assert [fact.version for fact in found] == list(range(2, 32))
 
 
-def test_refuses_a_scope_that_begins_to_hold_documents_meanwhile(file_url: str) -> None:
+def test_refuses_a_scope_that_begins_to_hold_documents_meanwhile(shared_url: str) -> None:
     begun = [ScopeOpened(holds="documents")]
 
     def now() -> int:
@@ -531,7 +531,7 @@ def test_refuses_a_scope_that_begins_to_hold_documents_meanwhile(file_url: str) 
             run(commit(others._core, "user/42", ScopeFold, lambda _fold, _now: [opened]))
         return 1_700_000_000_000_000
 
-    with Conversations.open(file_url) as others, Conversations.open(file_url, now=now) as mine:
+    with Conversations.open(shared_url) as others, Conversations.open(shared_url, now=now) as mine:
         scope = mine.memory("user/42")
         with pytest.raises(ScopeError, match="holds documents"):
             scope.remember("Likes tea")
@@ -557,8 +557,8 @@ def test_one_of_many_supersedes_a_fact(conversations: Conversations, scope: Memo
     assert (len(lost), len(scope.facts()), len(scope.facts(history=True))) == (4, 1, 2)
 
 
-def test_what_another_process_writes_is_read(file_url: str) -> None:
-    with Conversations.open(file_url) as here, Conversations.open(file_url) as there:
+def test_what_another_process_writes_is_read(shared_url: str) -> None:
+    with Conversations.open(shared_url) as here, Conversations.open(shared_url) as there:
         fact = here.memory("user/42").remember("one")
         assert there.memory("user/42").facts() == [fact]
         there.memory("user/42").supersede(fact, "two")
@@ -567,9 +567,9 @@ def test_what_another_process_writes_is_read(file_url: str) -> None:
         assert [found.fact.text for found in there.memory("user/42").search("three two")] == ["two", "three"]
 
 
-def test_facts_are_there_when_the_store_is_opened_again(file_url: str) -> None:
-    with Conversations.open(file_url) as service:
+def test_facts_are_there_when_the_store_is_opened_again(shared_url: str) -> None:
+    with Conversations.open(shared_url) as service:
         service.memory("user/42").remember("one", valid_from=NOON)
-    with Conversations.open(file_url, create=False) as service:
+    with Conversations.open(shared_url, create=False) as service:
         [fact] = service.memory("user/42").facts()
         assert (fact.text, fact.valid_from, fact.version) == ("one", NOON, 2)

@@ -5,16 +5,33 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from tests.infrastructure.metrics import metrics_of
+from tests.service.projected import batches_of
+
+from clew.conversations import Conversations
+from clew.domain.messages import Message
+from clew.infrastructure.projection_metrics import ProjectionMetrics
 from clew.service.running import Runner
 
 
 def interrupted_at(number: int) -> bool:
     """Let a signal end a runner at the n-th call or return of a function; False when it waits before that."""
-    store = SimpleNamespace(built=list)
-    filled = SimpleNamespace(projections={"p": 1}, projection=lambda _: 1, advance=lambda _: False, store=store)
+    store = SimpleNamespace(built=list, claim=lambda *_: ["p"], release=lambda _: None)
+    filled = SimpleNamespace(
+        projections={"p": 1},
+        store=store,
+        projection=lambda _: 1,
+        may_fill=lambda _: True,
+        advance=lambda _: False,
+        progress=lambda *_: (0, 0),
+    )
     log = SimpleNamespace(last_position=lambda: 0, listen=lambda _: lambda: None)
     core: Any = SimpleNamespace(models=SimpleNamespace(projector=filled), log=log)
     runner = Runner(core, [], lambda _, __: None)
@@ -56,3 +73,26 @@ def test_a_signal_ends_it_wherever_it_is() -> None:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def test_tells_opentelemetry_how_far_it_is_and_what_it_has_taken_in(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    monkeypatch.setattr("clew.service.running.ProjectionMetrics", partial(ProjectionMetrics, provider=provider))
+    with Conversations.open(shared_url, embedded=False) as conversations, batches_of(4):
+        conversations.start_thread(messages=[Message.user("word")] * 9)
+        lags: list[int] = []
+
+        def told(*_: int) -> None:
+            found = metrics_of(reader)
+            assert found["clew.projection.parked"] == {"usage": 0}
+            assert (found["clew.projection.lag.seconds"]["usage"] > 0) == (
+                found["clew.projection.lag.events"]["usage"] > 0
+            )
+            lags.append(found["clew.projection.lag.events"]["usage"])
+
+        Runner(conversations._core, ["usage"], told).run()
+        assert lags == [10, 6, 2, 0]
+        assert metrics_of(reader) == {"clew.projection.events": {"usage": 10}}

@@ -129,8 +129,11 @@ def test_pages_through_all_that_is_found(conversations: Conversations, monkeypat
     assert places(conversations.search("tea", before=last.position)) == everything[3:]
 
 
-def test_another_tenant_s_messages_are_never_found(file_url: str) -> None:
-    with Conversations.open(file_url, tenant="ours") as ours, Conversations.open(file_url, tenant="theirs") as theirs:
+def test_another_tenant_s_messages_are_never_found(shared_url: str) -> None:
+    with (
+        Conversations.open(shared_url, tenant="ours") as ours,
+        Conversations.open(shared_url, tenant="theirs") as theirs,
+    ):
         ours.start_thread(thread_id="same", messages=[Message.user("apple ours")])
         theirs.start_thread(thread_id="same", messages=[Message.user("apple theirs")])
         for service, name in ((ours, "ours"), (theirs, "theirs")):

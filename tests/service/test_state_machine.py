@@ -3,12 +3,14 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from tests.servers.postgres_server import Databases
 from tests.service.naive_threads import NaiveThreads, Refused, Said
 
 from clew.conversations import Conversations
@@ -20,6 +22,7 @@ from clew.domain.names import parse_stream_name
 from clew.synchronous.threads import Thread
 
 STEPS = 100_000
+POSTGRES_STEPS = 2_000
 STEPS_AN_EXAMPLE = 200
 BEGAN = 1_700_000_000_000_000
 
@@ -58,8 +61,10 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         self.model = NaiveThreads()
         self.now = BEGAN
         self.texts = 0
-        url = f"sqlite:///{Path(self.folder.name)}/clew.db?synchronous=OFF"
-        self.stores = [Conversations.open(each, now=lambda: self.now) for each in ("memory:", url)]
+        self.stores = [Conversations.open(each, now=lambda: self.now) for each in self.urls()]
+
+    def urls(self) -> list[str]:
+        return ["memory:", f"sqlite:///{Path(self.folder.name)}/clew.db?synchronous=OFF"]
 
     # Doing the same three times
 
@@ -366,6 +371,20 @@ def started(thread: Thread) -> None:
     assert thread.id
 
 
+class PostgresAgreesWithTheModel(ConversationsAgreeWithTheModel):
+    """The same with a PostgreSQL store, which takes longer."""
+
+    databases: ClassVar[Databases]
+
+    def urls(self) -> list[str]:
+        self.used = ExitStack()
+        return [self.used.enter_context(self.databases.one())]
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.used.close()
+
+
 def as_messages(texts: list[tuple[str, str]]) -> list[Message]:
     return [Message.user(text) if role == "user" else Message.assistant(text) for role, text in texts]
 
@@ -395,3 +414,18 @@ def test_both_stores_agree_with_a_naive_model(scale: float) -> None:
         )
     print(f"{machine.steps} steps agreed")  # noqa: T201  # shown by pytest -s, and when the test fails
     assert machine.steps >= target
+
+
+def test_a_postgres_store_agrees_with_a_naive_model(databases: Databases, scale: float) -> None:
+    machine = PostgresAgreesWithTheModel
+    machine.databases = databases
+    machine.steps = 0
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=math.ceil(POSTGRES_STEPS * scale / STEPS_AN_EXAMPLE),
+            stateful_step_count=STEPS_AN_EXAMPLE,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
+    assert machine.steps > 0

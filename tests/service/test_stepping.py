@@ -123,14 +123,14 @@ def test_gives_nobody_what_is_shared(conversations: Conversations) -> None:
     assert thread.step().checkpoints == ()
 
 
-def test_asyncio_steps_the_same(file_url: str) -> None:
-    with Conversations.open(file_url) as conversations:
+def test_asyncio_steps_the_same(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
         thread = conversations.start_thread(thread_id="one", messages=[Message.user("a"), Message.user("b")])
         thread.rewind(to=2)
         steps = [thread.step(at=version, last=1) for version in range(1, 5)]
 
     async def awaited() -> list[Step]:
-        async with Engine.open(file_url) as engine:
+        async with Engine.open(shared_url) as engine:
             found = await engine.thread("one")
             return [await found.step(at=version, last=1) for version in range(1, 5)]
 

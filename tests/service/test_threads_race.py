@@ -190,8 +190,8 @@ def test_nothing_is_said_after_the_end_when_many_threads_race_for_it(conversatio
         assert set(types[1:-1]) <= {"message-appended"}
 
 
-def test_two_services_on_one_file_lose_nothing(file_url: str) -> None:
-    with Conversations.open(file_url) as one, Conversations.open(file_url) as other:
+def test_two_services_on_one_store_lose_nothing(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         one.start_thread(thread_id="shared")
 
         def work(writer: int) -> None:
@@ -206,8 +206,8 @@ def test_two_services_on_one_file_lose_nothing(file_url: str) -> None:
         holds_everything(other, other.thread("shared"), THREADS, EACH)
 
 
-def test_exactly_one_of_two_services_wins_a_version(file_url: str) -> None:
-    with Conversations.open(file_url) as one, Conversations.open(file_url) as other:
+def test_exactly_one_of_two_services_wins_a_version(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         one.start_thread(thread_id="shared")
         for version in range(1, 8):
             found: list[tuple[int, int] | int] = []
@@ -257,12 +257,12 @@ print(json.dumps(won))
 """
 
 
-def test_two_processes_on_one_file_lose_nothing_and_share_the_versions_that_they_race_for(file_url: str) -> None:
-    with Conversations.open(file_url) as conversations:
+def test_two_processes_on_one_store_lose_nothing_and_share_the_versions_that_they_race_for(shared_url: str) -> None:
+    with Conversations.open(shared_url) as conversations:
         conversations.start_thread(thread_id="shared")
         processes = [
             subprocess.Popen(
-                [sys.executable, "-c", PROCESS, file_url, str(first), "4", str(EACH)],
+                [sys.executable, "-c", PROCESS, shared_url, str(first), "4", str(EACH)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -136,8 +136,8 @@ def test_says_which_checkpoints_there_are(conversations: Conversations) -> None:
 # Histories, states, replays
 
 
-def test_reads_on_from_what_it_has_read_and_sees_what_other_services_did(file_url: str) -> None:
-    with Conversations.open(file_url) as one, Conversations.open(file_url) as other:
+def test_reads_on_from_what_it_has_read_and_sees_what_other_services_did(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         here = one.start_thread(thread_id="shared", messages=user("one"))
         there = other.thread("shared")
         for number in range(5):
@@ -250,10 +250,11 @@ def test_sees_every_event_once_and_in_order_while_threads_write(conversations: C
         assert [e.version for e in found if e.thread_id == f"thread-{writer}"] == list(range(1, 22))
 
 
-def test_sees_what_another_service_writes(file_url: str) -> None:
-    with Conversations.open(file_url) as one, Conversations.open(file_url) as other:
+def test_sees_what_another_service_writes(shared_url: str) -> None:
+    with Conversations.open(shared_url) as one, Conversations.open(shared_url) as other:
         thread = one.start_thread(thread_id="shared")
-        with one.subscribe(after=1) as events:
+        started = next(iter(thread.events())).position or 0
+        with one.subscribe(after=started) as events:
             other.thread("shared").append(user("one"))
             assert next(events).version == 2
         assert thread.version == 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clew.domain.projection import Query, RowValues
+from clew.service import tables
 from clew.service.awaiting import drive
 from clew.service.core import Core
-from clew.service.read_models import ProjectionStatus
+from clew.service.statuses import ProjectionStatus
 
 
 class HasReadModels:
@@ -21,7 +22,14 @@ class HasReadModels:
         Of a table with a column ``tenant`` they are this tenant's, of any other everybody's. Raises
         UnknownProjectionError or InvalidProjectionError.
         """
-        return await drive(self._core.models.rows(projection, query, self._core.tenant))
+        return await drive(tables.rows(self._core, projection, query))
+
+    async def position(self) -> int:
+        """The newest position of the store: everything that this process has written is there or below.
+
+        ``wait`` on a standby takes it, to read there what was written here.
+        """
+        return await drive(self._core.models.position())
 
     async def wait(
         self,
@@ -33,19 +41,21 @@ class HasReadModels:
     ) -> None:
         """Wait until a projection, or every one, has come to a position, by default the newest one at the call.
 
-        ``timeout`` is in seconds. ``progress`` is told the position reached and the one that is waited for. Raises
-        ProjectionBehindError or UnknownProjectionError.
+        So has the log then, which is waited for on a standby. ``timeout`` is in seconds. ``progress`` is told how
+        far it is and how far there is to go, in positions from the first event. Raises ProjectionBehindError or
+        UnknownProjectionError.
         """
         await drive(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
 
     async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Build a projection anew from the log, beside its tables, which are read until it is done.
 
-        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
+        ``progress`` is told how far it is and how far there is to go, in positions from the first event. On PostgreSQL
+        those have gaps: together they are the share of the way. Raises UnknownProjectionError, or
         ProjectionBehindError when other code is in the way.
         """
         await drive(self._core.models.rebuild(projection, progress))
 
     async def projections(self) -> list[ProjectionStatus]:
         """How far each projection has come, what state it is in, and the events that it went on without."""
-        return await drive(self._core.models.statuses())
+        return await drive(tables.statuses(self._core))

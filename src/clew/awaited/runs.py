@@ -39,6 +39,8 @@ class AgentThread(SerializedThread, ABC):
     id: str
     _core: Core
     _runs: ThreadRuns | None = None
+    _asked: bool
+    """Whether it was asked if the thread may be read, or nobody need be asked."""
     _providers: ThreadProviders | None = None
     agent: Agent[Any, Any] | None = None
     """The agent that ``run`` is of, None when the thread is bound to none."""
@@ -150,6 +152,7 @@ class AgentThread(SerializedThread, ABC):
     def begun_by_run(self, begin: Beginning) -> Self:
         """The same, not there yet: it begins with the first run on it."""
         self._runs = ThreadRuns(self._core, self.id, begin)
+        self._asked = True
         return self
 
     def bound_to(self, agent: Agent[Any, Any] | None) -> Self:

@@ -28,6 +28,7 @@ from clew.service.operations import Operation
 from clew.service.reading import At
 
 T = TypeVar("T")
+OtherT = TypeVar("OtherT", bound="Thread")
 
 
 class Thread(AgentThread, ReadThread):
@@ -37,11 +38,12 @@ class Thread(AgentThread, ReadThread):
     deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
     """
 
-    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str, *, asked: bool = False) -> None:
         self._core = core
         self._live = live
         self.id = thread_id
         self._seen = Control()
+        self._asked = asked or core.authorize is None
         self._look()
 
     def __repr__(self) -> str:
@@ -179,7 +181,7 @@ class Thread(AgentThread, ReadThread):
                 actor=actor,
             )
         )
-        return self.of(made) if kind is None else self._of_kind(kind, made)
+        return self._other(type(self) if kind is None else thread_class(kind), made)
 
     async def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
         """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
@@ -208,9 +210,8 @@ class Thread(AgentThread, ReadThread):
         ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError, and
         ServiceCannotForkError as fork() does.
         """
-        return self.of(
-            await self._do(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
-        )
+        editing = writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor)
+        return self._other(type(self), await self._do(editing))
 
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Let the thread rest: nothing is appended until it is resumed."""
@@ -241,15 +242,12 @@ class Thread(AgentThread, ReadThread):
 
     def of(self, thread_id: str) -> Self:
         """A thread of the same kind, store and agent by its id."""
-        other = type(self)(self._core, self._live, thread_id)
+        return self._other(type(self), thread_id, asked=self._asked and thread_id == self.id)
+
+    def _other(self, kind: type[OtherT], thread_id: str, *, asked: bool = True) -> OtherT:
+        other = kind(self._core, self._live, thread_id, asked=asked)
         other.agent = self.agent
         other._providers = self.context_providers.copy()  # noqa: SLF001  # a fork goes on with them
-        return other
-
-    def _of_kind(self, kind: ThreadKind, thread_id: str) -> Thread:
-        other = thread_class(kind)(self._core, self._live, thread_id)
-        other.agent = self.agent
-        other._providers = self.context_providers.copy()  # noqa: SLF001  # the same
         return other
 
     async def _turn(self, hook: Hook, intent: Intent, actor: str | None) -> None:
@@ -259,13 +257,18 @@ class Thread(AgentThread, ReadThread):
 
     async def _do(self, operation: Operation[T]) -> T:
         try:
-            return await drive(operation)
+            found = await drive(operation)
         finally:
             self._look()
+        self._asked = True
+        return found
 
     def _look(self) -> Control:
-        """The newest control that this process has read or written: what was seen once is not seen less of later."""
-        known = self._core.known.controls.get(self._core.stream(self.id))
+        """The newest control that this process has read or written: what was seen once is not seen less of later.
+
+        Nothing is seen before it was asked whether the thread may be read.
+        """
+        known = self._core.known.controls.get(self._core.stream(self.id)) if self._asked else None
         if known is not None and known.version > self._seen.version:
             self._seen = known
         return self._seen

@@ -31,6 +31,7 @@ from clew.cli import (
     remembering,
     requesting,
     searching,
+    sharding,
     stepping,
     transfer,
 )
@@ -158,15 +159,15 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         ("clew audit", "clew audit --actor user:42 --since 2026-01-31T12:00:00Z", "clew audit --type message-redacted"),
     ),
     ("stats", auditing.stats, ("clew stats", "clew stats --by day", "clew stats 3f2a --json")),
-    ("verify", checking.verify, ("clew verify", "clew verify 3f2a --json")),
-    ("doctor", doctoring.doctor, ("clew doctor", "clew doctor --verify --json")),
+    ("verify", sharding.over_shards(checking.verify, unless="thread"), ("clew verify", "clew verify 3f2a --json")),
+    ("doctor", sharding.over_shards(doctoring.doctor), ("clew doctor", "clew doctor --verify --json")),
     (
         "project",
-        projecting.project,
-        ("clew project run", "clew project run --once --load mine:Mine", "clew project status --json"),
+        sharding.project,
+        ("clew project run --workers 4", "clew project run --once --load mine:Mine", "clew project status --json"),
     ),
-    ("rebuild", projecting.rebuild, ("clew rebuild search", "clew rebuild --all")),
-    ("migrate", maintaining.migrate, ("clew migrate --backup before.db",)),
+    ("rebuild", sharding.over_shards(projecting.rebuild), ("clew rebuild search", "clew rebuild --all")),
+    ("migrate", sharding.migrate, ("clew migrate --backup before.db",)),
     (
         "completion",
         maintaining.completion,
@@ -176,12 +177,17 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
 )
 """The commands, each with examples; headings.py says where the help lists them."""
 
-for _group, _members in ((app, _COMMANDS), (remembering.commands, remembering.COMMANDS)):
+for _group, _members in (
+    (app, _COMMANDS),
+    (remembering.commands, remembering.COMMANDS),
+    (sharding.commands, sharding.COMMANDS),
+):
     for _name, _command, _examples in _members:
         # \b keeps the lines that follow as they are.
         _epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in _examples)))
         _group.command(_name, epilog=_epilog)(_command)
 app.add_typer(remembering.commands)
+app.add_typer(sharding.commands)
 
 
 def _version(asked: bool) -> None:

@@ -16,16 +16,16 @@ MANY = 10_000
 
 @contextmanager
 def position_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Takes the position that is reached and the last one."""
+    """Takes how far it is and how far there is to go, in positions: shown as a share, as those may have gaps."""
     if not sys.stderr.isatty():
         yield lambda _reached, _last: None
         return
 
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from clew.cli import rendering
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=rendering.console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
         yield lambda reached, last: progress.update(task, completed=max(0, reached), total=last)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from contextlib import suppress
+import threading
+from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
@@ -15,6 +16,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clew.infrastructure.names import Glance
+
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 ASKED = "_CLEW_COMPLETE"
@@ -22,6 +25,10 @@ ASKED = "_CLEW_COMPLETE"
 
 MOST = 50
 """Candidates at the most: more than that nobody reads."""
+
+
+PATIENCE = 1.0
+"""Seconds: somebody has pressed a key and waits for the answer, and a server may be far away."""
 
 
 class Installed(NamedTuple):
@@ -48,37 +55,37 @@ def answer(command: Callable[..., object]) -> None:
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of threads that begin so."""
-    from clew.infrastructure.sqlite import names as sqlite_names
+    from clew.infrastructure import names
 
-    return _found(context, lambda path, tenant: sqlite_names.thread_ids(path, tenant, incomplete, MOST))
+    return _found(context, lambda glance, tenant: names.thread_ids(glance, tenant, incomplete, MOST))
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     """The checkpoints of the thread that is named before, if it is."""
-    from clew.infrastructure.sqlite import names as sqlite_names
+    from clew.infrastructure import names
 
     # Before an option that has no value yet, arguments are not sorted out: then the thread is the first of them.
     thread = context.params.get("thread") or next(iter(context.args), None)
     if not isinstance(thread, str):
         return []
-    return _found(context, lambda path, tenant: sqlite_names.checkpoint_names(path, tenant, thread, incomplete, MOST))
+    return _found(context, lambda glance, tenant: names.checkpoint_names(glance, tenant, thread, incomplete, MOST))
 
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of memory scopes that begin so."""
-    from clew.infrastructure.sqlite import names as sqlite_names
+    from clew.infrastructure import names
 
-    return _found(context, lambda path, tenant: sqlite_names.scope_names(path, tenant, incomplete, MOST))
+    return _found(context, lambda glance, tenant: names.scope_names(glance, tenant, incomplete, MOST))
 
 
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     """The versions of the model calls of the thread that is named before, the newest first."""
-    from clew.infrastructure.sqlite import names as sqlite_names
+    from clew.infrastructure import names
 
     thread = context.params.get("thread")
     if not isinstance(thread, str):
         return []
-    return _found(context, lambda path, tenant: sqlite_names.model_calls(path, tenant, thread, incomplete, MOST))
+    return _found(context, lambda glance, tenant: names.model_calls(glance, tenant, thread, incomplete, MOST))
 
 
 def current_shell() -> Shell | None:
@@ -117,9 +124,18 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _found(context: typer.Context, look: Callable[[str, str], list[str]]) -> list[str]:
-    """What the store that the options before the command name is asked for."""
-    from clew.infrastructure.urls import sqlite_path
+def _found(context: typer.Context, look: Callable[[Glance, str], list[str]]) -> list[str]:
+    """What the store that the options before the command name is asked for, if it answers in time."""
+    from clew.infrastructure import urls
 
     chosen = context.find_root().params
-    return look(sqlite_path(chosen["db"]), chosen["tenant"])
+    found: list[str] = []
+
+    def ask() -> None:
+        with suppress(Exception), closing(urls.glance(chosen["db"], tenant=chosen["tenant"])) as glance:
+            found.extend(look(glance, chosen["tenant"]))
+
+    asking = threading.Thread(target=ask, name="clew-completion", daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return list(found)

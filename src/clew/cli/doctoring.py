@@ -24,7 +24,7 @@ def doctor(
 ) -> None:
     """Look for what goes wrong, and say what to do.
 
-    With SQLite, the database, the disk and the projections.
+    With SQLite, the file and the disk; the PostgreSQL server, its settings and rights; and the projections.
     """
     from clew.service import doctoring
 

@@ -13,7 +13,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
     "Branch and go back": ("checkpoint", "fork", "rewind", "edit"),
     "Change": ("label", "end", "delete", "redact"),
     "Audit and take away": ("audit", "stats", "verify", "export"),
-    "Maintain": ("doctor", "project", "rebuild", "migrate"),
+    "Maintain": ("doctor", "project", "rebuild", "migrate", "shards"),
 }
 """Which commands stand under which heading, in the order of the help; what is not named here stands last."""
 

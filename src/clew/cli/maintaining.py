@@ -21,6 +21,19 @@ def migrate(
     backup: Annotated[
         str | None, typer.Option("--backup", metavar="PATH", help="Copy the database to this file first.")
     ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            metavar="N",
+            min=2,
+            max=1024,
+            help="Divide the tables of an empty PostgreSQL database into so many.",
+        ),
+    ] = None,
+    row_level_security: Annotated[
+        bool, typer.Option("--row-level-security", help="Let a PostgreSQL database keep tenants apart by itself.")
+    ] = False,
     yes: YesOption = False,
     as_json: AsJson = False,
 ) -> None:
@@ -36,7 +49,9 @@ def migrate(
             if urls.is_postgres(chosen.url):
                 first = " Copy it with pg_dump first."
             ask(f"{name} has schema {found.found}, and this Clew knows schema {found.known}.{first} Migrate it now?")
-        found = urls.migrate(chosen.url, backup=backup)
+        found = urls.migrate(chosen.url, backup=backup, partitions=partitions, row_level_security=row_level_security)
+    elif partitions is not None or row_level_security:
+        urls.migrate(chosen.url, partitions=partitions, row_level_security=row_level_security)
     if as_json:
         from clew.cli import shapes
 
@@ -46,6 +61,8 @@ def migrate(
     else:
         copied = "" if backup is None else f" A copy of what it was is {one_line(backup)}."
         typer.echo(f"Migrated {one_line(path)} from schema {found.found} to {found.known}.{copied}")
+    if row_level_security and not as_json:
+        typer.echo("It keeps tenants apart from now on: clew_app sees one of them, clew_operator all.")
 
 
 def completion(

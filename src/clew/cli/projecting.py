@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from clew.cli.bars import position_bar
-from clew.cli.failures import WrongUsage
+from clew.cli.failures import FAILED, WrongUsage, report
 from clew.cli.options import AsJson
 from clew.cli.text import one_line, write_json
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from clew.cli.stores import Chosen
     from clew.domain.projection import Projection
     from clew.service.core import Core
-    from clew.service.read_models import ProjectionStatus
-    from clew.service.running import Runner
+    from clew.service.statuses import ProjectionStatus
 
 LoadOption: TypeAlias = Annotated[
     list[str] | None,
@@ -42,17 +40,29 @@ def project(
         list[str] | None, typer.Option("--name", metavar="NAME", help="This projection; repeatable. By default all.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Fill what there is, then end.")] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=256, metavar="K", help="Share them among so many processes.")
+    ] = None,
     load: LoadOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Fill projections as events come, or show how far they are."""
-    if once and action != "run":
-        raise WrongUsage(context, "--once is for run: fill what there is, then end")
+    if action != "run" and (once or workers):
+        option = "--once is for run: fill what there is, then end" if once else "--workers is for run"
+        raise WrongUsage(context, option)
+    chosen: Chosen = context.obj
     with closing(_opened(context, load)) as core:
-        if action == "run":
-            _run(core, names or (), once=once)
+        fine = True
+        if action == "run" and workers is None:
+            with position_bar("Filling") as progress:
+                _fill(core, names or (), progress, once=once)
+        elif action == "run":
+            shares = _shares(core, names or (), workers or 1, once=once)
+            fine = _share(core, [(chosen, load or (), *share, as_json) for share in shares], again=not once)
         found = _statuses(core, names)
     _write(found, as_json=as_json)
+    if not fine:
+        raise typer.Exit(FAILED)
 
 
 def rebuild(
@@ -77,16 +87,40 @@ def rebuild(
 
 
 def _opened(context: typer.Context, load: Sequence[str] | None) -> Core:
+    try:
+        return _open(context.obj, load or ())
+    except _NotLoadedError as error:
+        raise WrongUsage(context, str(error)) from error.__cause__
+
+
+def _open(chosen: Chosen, load: Sequence[str]) -> Core:
     """The store, which fills nothing by itself."""
     from clew.infrastructure import clock
     from clew.service.core import open_core
 
-    chosen: Chosen = context.obj
-    shown = _projections(context, load or ())
+    shown = _projections(load)
     return open_core(chosen.url, tenant=chosen.tenant, create=False, now=clock.now, projections=shown, embedded=False)
 
 
-def _projections(context: typer.Context, load: Sequence[str]) -> list[Projection]:
+def named_projections(context: typer.Context, names: Sequence[str], load: Sequence[str]) -> list[str]:
+    """The names of these projections, by default of all. Raises UnknownProjectionError or WrongUsage."""
+    from clew.domain.errors import UnknownProjectionError
+
+    try:
+        known = [each.name for each in _projections(load)]
+    except _NotLoadedError as error:
+        raise WrongUsage(context, str(error)) from error.__cause__
+    for name in names:
+        if name not in known:
+            raise UnknownProjectionError(name, sorted(known))
+    return list(names) or known
+
+
+class _NotLoadedError(Exception):
+    """What ``--load`` names is no projection."""
+
+
+def _projections(load: Sequence[str]) -> list[Projection]:
     """Those that are shipped, and those that are to be loaded."""
     from clew.projections import SHIPPED
 
@@ -96,41 +130,79 @@ def _projections(context: typer.Context, load: Sequence[str]) -> list[Projection
     for each in load:
         module, _, name = each.partition(":")
         if not module or not name:
-            raise WrongUsage(context, f"--load {each!r}: write the name of a module, a colon and the name of an object")
+            message = f"--load {each!r}: write the name of a module, a colon and the name of an object"
+            raise _NotLoadedError(message)
         try:
             loaded: Any = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise WrongUsage(context, f"--load {each!r}: {error}") from error
+            raise _NotLoadedError(f"--load {each!r}: {error}") from error
         made = loaded() if isinstance(loaded, type) else loaded
         own = list(made) if isinstance(made, list | tuple) else [made]
         if not all(hasattr(one, "project") and hasattr(one, "tables") for one in own):
-            raise WrongUsage(context, f"--load {each!r}: that is no projection")
+            raise _NotLoadedError(f"--load {each!r}: that is no projection")
         found += own
     return found
 
 
-def _run(core: Core, names: Sequence[str], *, once: bool) -> None:
+def _fill(
+    core: Core,
+    names: Sequence[str],
+    progress: Callable[[int, int], None],
+    *,
+    once: bool,
+    worker: str | None = None,
+) -> None:
     """Fill until there is nothing more to do or, unless it is to be once, until SIGINT or SIGTERM come."""
     from clew.service.running import Runner
+    from clew.service.workers import ended_by_signals
 
-    with position_bar("Filling") as progress:
-        runner = Runner(core, names, progress)
-        with _ended_by_signals(runner):
-            if once:
-                runner.run()
-            else:
-                runner.follow()
+    runner = Runner(core, names, progress, worker=worker)
+    with ended_by_signals(runner.stop):
+        if once:
+            runner.run()
+        else:
+            runner.follow()
 
 
-@contextmanager
-def _ended_by_signals(runner: Runner) -> Iterator[None]:
-    """Let the signals that end a service end it after the batch that it is at."""
-    before = {number: signal.signal(number, lambda *_: runner.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+def _shares(core: Core, names: Sequence[str], workers: int, *, once: bool) -> list[tuple[Sequence[str], str | None]]:
+    """What each worker is to fill, and the name under which it takes leases; once, they need none.
+
+    One that takes the place of another has its name, and so its leases.
+    """
+    from clew.service.running import Runner, worker_name
+
+    Runner(core, names, lambda *_: None)  # the names are those of projections
+    known = list(dict.fromkeys(names or core.models.projector.projections))
+    if once:
+        return [(share, None) for number in range(workers) if (share := known[number::workers])]
+    own = worker_name()
+    return [(known, f"{own}:{number + 1}") for number in range(workers)]
+
+
+def _share(core: Core, arguments: Sequence[tuple[Any, ...]], *, again: bool) -> bool:
+    """Fill in several processes; whether all did."""
+    from clew.domain.errors import ClewError
+    from clew.service.running import Runner
+    from clew.service.workers import Workers, ended_by_signals
+
+    workers = Workers(work, arguments, lambda said: typer.echo(f"clew: {said}", err=True), again=again)
+    with position_bar("Filling") as progress, ended_by_signals(workers.stop):
+        runner = Runner(core, arguments[0][2], progress)
+
+        def tell() -> None:
+            with suppress(ClewError):  # a server that is gone may be back soon: the workers wait for it
+                runner.tell()
+
+        return workers.run(tell if sys.stderr.isatty() else lambda: None)
+
+
+def work(chosen: Chosen, load: Sequence[str], names: Sequence[str], worker: str | None, as_json: bool) -> None:
+    """What a process of several does: without the name of a worker it fills these once."""
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        with closing(_open(chosen, load)) as core:
+            _fill(core, names, lambda *_: None, once=worker is None, worker=worker)
+    except Exception as error:  # noqa: BLE001  # never a traceback
+        sys.exit(report(error, as_json=as_json))
 
 
 def _statuses(core: Core, names: Sequence[str] | None) -> list[ProjectionStatus]:
@@ -154,8 +226,10 @@ def _write(found: Sequence[ProjectionStatus], *, as_json: bool) -> None:
             write_json(shapes.projection(each))
             continue
         built = "" if each.built is None else f", built anew up to {each.built:,}"
-        behind = f", {each.lag_seconds:,.0f} s behind" if each.lag else ""
-        place = f"position {each.position:,} of {each.last_position:,}{behind}{built}"
+        least = "" if each.lag_exact else "at least "
+        behind = f", {least}{each.lag:,} events and {each.lag_seconds:,.0f} s behind" if each.lag else ""
+        worker = "" if each.worker is None else f", filled by {one_line(each.worker)}"
+        place = f"position {each.position:,} of {each.last_position:,}{behind}{built}{worker}"
         typer.echo(f"{one_line(each.name):{width}}  version {each.version}  {each.state:8}  {place}")
         for parked in each.parked_events:
             where = f"position {parked.position:,}: {parked.stream} version {parked.version}, {parked.type}"

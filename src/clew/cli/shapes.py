@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from clew.infrastructure.sqlite.migrations import Schemas
     from clew.service.accounting import Usage
     from clew.service.auditing import AuditEntry
-    from clew.service.read_models import ProjectionStatus
     from clew.service.reading import ThreadSummary
     from clew.service.searching import Hit
+    from clew.service.statuses import ProjectionStatus
 
 _FAILURE = ("kind", "message", "status", "code")
 

@@ -6,8 +6,13 @@ import io
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
+
+_names: ContextVar[dict[str, str] | None] = ContextVar("names", default=None)
 
 # What a terminal obeys, or a reader of lines takes for the end of one, and json.dumps leaves as it is.
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -58,7 +63,18 @@ def pretty_json(value: Any) -> str:
 def write_json(value: Any) -> None:
     """One value on a line of stdout, in UTF-8 wherever that goes."""
     utf_8_output()
-    sys.stdout.write(json_text(value) + "\n")
+    names = _names.get()
+    sys.stdout.write(json_text(value if names is None else {**names, **value}) + "\n")
+
+
+@contextmanager
+def named(**names: str) -> Iterator[None]:
+    """Let each object that is written in the block begin with these fields."""
+    before = _names.set(names)
+    try:
+        yield
+    finally:
+        _names.reset(before)
 
 
 def utf_8_output() -> None:

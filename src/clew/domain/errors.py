@@ -4,6 +4,8 @@ ClewError
 ├── InvalidContentError        what was given cannot be stored and come back equal
 ├── InvalidNameError           an id or a checkpoint name that Clew does not take
 ├── InvalidTimeError           a time without a zone, or one that is no time at all
+├── InvalidAuthorizeError      authorize is no function, or says neither yes nor no
+├── NotAuthorizedError         who acts may not read what was asked for
 ├── UnknownThreadError         no thread of that id
 ├── AmbiguousThreadError       the beginning of more than one thread's id
 ├── UnknownVersionError        the thread has no such version, message or moment
@@ -27,6 +29,7 @@ ClewError
     ├── StoreUrlError          a URL that names no store
     ├── StoreSchemaError       not a Clew database, or one of a newer schema
     ├── StoreUnavailableError  it cannot be opened, read or written
+    ├── TenantRequiredError    the database keeps tenants apart, and none was named
     ├── CorruptEventError      stored bytes that are no event
     └── ClosedError            used after close()
 
@@ -50,6 +53,32 @@ class InvalidNameError(ClewError):
 
 class InvalidTimeError(ClewError):
     """A time without a zone, so that it names no moment."""
+
+
+class InvalidAuthorizeError(ClewError):
+    """``authorize`` is no function that returns True or False."""
+
+
+class NotAuthorizedError(ClewError):
+    """Who acts may not do that with the thread. It does not tell whether there is a thread of that id.
+
+    Attributes: ``actor`` (None where nobody acts), ``action`` and ``thread_id``, None for what is of no thread.
+    """
+
+    def __init__(self, actor: str | None, action: str, thread_id: str | None) -> None:
+        who = "Nobody in particular" if actor is None else f"{actor!r}"
+        what = "what is of no one thread" if thread_id is None else f"thread {thread_id!r}, if there is one"
+        asked = {"memory": "use memory", "rows": "read the rows of projections"}.get(action) or f"{action} {what}"
+        super().__init__(
+            f"{who} may not {asked}. Act as somebody who may, with acting_as(actor), or have authorize allow it."
+        )
+        self.actor = actor
+        self.action = action
+        self.thread_id = thread_id
+
+    def __reduce__(self) -> tuple[type, tuple[str | None, str, str | None]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.actor, self.action, self.thread_id)
 
 
 class UnknownThreadError(ClewError):
@@ -234,6 +263,10 @@ class StoreSchemaError(StoreError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be opened, read or written: missing, read-only, full, locked or broken."""
+
+
+class TenantRequiredError(StoreError):
+    """The database keeps tenants apart by itself, and the connection is on behalf of none."""
 
 
 class CorruptEventError(StoreError):

@@ -241,6 +241,22 @@ class EventLog(Protocol):
         """The highest position that readers may see, 0 for an empty log."""
         ...
 
+    def newest_position(self) -> int:
+        """The highest position that readers may see or that this process has appended, whichever is higher."""
+        ...
+
+    def may_fill(self) -> bool:
+        """Whether tables can be filled from this log by who has it open: not so on a standby, which only reads."""
+        ...
+
+    def is_bound(self) -> bool:
+        """Whether one tenant's events alone can be seen by who has it open: then nothing is filled from it either."""
+        ...
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many events come after a position of those that readers may see, ``limit`` at the most."""
+        ...
+
     def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made, ``after`` < key."""
         ...

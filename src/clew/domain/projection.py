@@ -79,7 +79,8 @@ class Table(NamedTuple):
     """A table: its columns, those that are its key, and the groups of columns that it is searched or sorted by.
 
     A row that is upserted without some of the columns keeps what is there; a new row has 0 where a column adds, else
-    None. Message text has no place in a table: redacted text leaves the indexes of words, and nothing else.
+    None. Message text has no place in a table: redacted text leaves the indexes of words, and nothing else. The texts
+    of a key, or of a row in an index, have 2,600 bytes together at the most: PostgreSQL takes no more.
     """
 
     name: str
@@ -198,9 +199,10 @@ class Parked(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """What the event at a position is found by."""
+    """What the event at a position, which is a tenant's, is found by."""
 
     position: int
+    tenant: str
     text: str
     scopes: tuple[str, ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -38,9 +38,9 @@ class ProjectionSession(Protocol):
         ...
 
     def apply(
-        self, built: Built, projection: Projection, position: int, changes: Iterable[Change]
+        self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
     ) -> list[ForgetText | Recount]:
-        """Make the changes of the event at a position; returns those that it has left, since they look at the log."""
+        """Make the changes of a tenant's event at a position; returns those that it has left: they look at the log."""
         ...
 
     def attempt(self) -> AbstractContextManager[None]:
@@ -86,10 +86,11 @@ class ProjectionSession(Protocol):
 class ProjectionStore(Protocol):
     """The tables of projections. They can be built anew from the log at any time, so losing them loses nothing."""
 
-    def session(self, seen: int) -> AbstractContextManager[ProjectionSession]:
-        """A transaction for one writer at a time, of this process or another.
+    def session(self, seen: int, names: Iterable[str] | None = None) -> AbstractContextManager[ProjectionSession]:
+        """A transaction, in which these projections are filled, or all that there are.
 
-        What is written in it was read of a log that had come to position ``seen`` at least.
+        Of those that fill the same projection, in this process or another, one has its turn at a time. What is written
+        in it was read of a log that had come to position ``seen`` at least.
         """
         ...
 
@@ -107,6 +108,22 @@ class ProjectionStore(Protocol):
 
     def parked(self, name: str, limit: int) -> tuple[int, Sequence[Parked]]:
         """How many events the live generation went on without, and the first of them in position order."""
+        ...
+
+    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
+        """The projections of ``names`` whose leases a worker has from now on, for so many seconds.
+
+        Those whose leases have run out are not counted any more; the others share what more than one of them would fill
+        (see ``clew.domain.projection_leases``). Leases divide the work: what is filled is right whoever fills it.
+        """
+        ...
+
+    def release(self, worker: str) -> None:
+        """Let others have the leases of a worker at once."""
+        ...
+
+    def holders(self) -> Mapping[str, str]:
+        """By projection, the worker that holds its lease; without those whose lease nobody holds."""
         ...
 
     def scrub(self) -> bool:

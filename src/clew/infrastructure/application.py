@@ -150,6 +150,22 @@ class ConversationLog(Application[str]):
         """The highest position that readers may see."""
         return self._recorder.last_position()
 
+    def newest_position(self) -> int:
+        """The highest position that readers may see or that this process has appended."""
+        return self._recorder.newest_position()
+
+    def may_fill(self) -> bool:
+        """Whether tables can be filled from this log."""
+        return self._recorder.may_fill()
+
+    def is_bound(self) -> bool:
+        """Whether one tenant's events alone can be seen."""
+        return self._recorder.is_bound()
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many events come after a position, ``limit`` at the most."""
+        return self._recorder.count_after(position, limit)
+
     def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made."""
         return self._recorder.streams(prefix=prefix, after=after, limit=limit)

@@ -205,6 +205,23 @@ class MemoryRecorder(POPOProcessRecorder):
         with self._open_lock():
             return len(self._rows)
 
+    def newest_position(self) -> int:
+        """The highest position: what was appended is seen at once."""
+        return self.last_position()
+
+    def may_fill(self) -> bool:
+        """Yes."""
+        return True
+
+    def is_bound(self) -> bool:
+        """No."""
+        return False
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many rows come after a position, ``limit`` at the most."""
+        with self._open_lock():
+            return min(max(0, len(self._rows) - max(position, 0)), limit)
+
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made, ``after`` < key."""
         with self._open_lock():

@@ -124,6 +124,22 @@ class Recorder(Protocol):
         """The highest position that readers may see, 0 for an empty store."""
         ...
 
+    def newest_position(self) -> int:
+        """The highest position that readers may see or that this process has appended, whichever is higher."""
+        ...
+
+    def may_fill(self) -> bool:
+        """Whether tables can be filled beside it: not so on a standby, which only reads."""
+        ...
+
+    def is_bound(self) -> bool:
+        """Whether one tenant's rows alone can be seen."""
+        ...
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many rows come after a position of those that readers may see, ``limit`` at the most."""
+        ...
+
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made, ``after`` < key."""
         ...
@@ -173,7 +189,7 @@ class Recorder(Protocol):
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another; returns the function that ends it.
 
-        ``wake`` is called from a thread of the store's, must return at once, and may be called without need.
+        ``wake`` is called from a thread that writes or polls, must return at once, and may be called without need.
         """
         ...
 

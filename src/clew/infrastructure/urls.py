@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
     from clew.domain.projection_store import ProjectionStore
     from clew.infrastructure.application import ConversationLog
+    from clew.infrastructure.names import Glance
+    from clew.infrastructure.postgres.sessions import Address
+    from clew.infrastructure.postgres.shards import Directory
     from clew.infrastructure.sqlite.migrations import Schemas
 
 FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database or memory:."
 
 MOST_CONNECTIONS = 1_000
 POSTGRES = ("postgresql", "postgres")
+SHARDS = "postgresql+shards"
 
 
 def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> ConversationLog:
@@ -31,8 +35,10 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
 
     ``postgresql://user:password@host:5432/database`` is PostgreSQL's own form, with all settings that its client
     library knows (``?sslmode=verify-full``), a service or a password file; without ``create`` a database without
-    Clew's tables is a StoreSchemaError. ``?workers=4`` and ``?readers=8`` are how many appends and queries of the
-    process are sent at a time. ``tenant`` is whose rows are read and written, where the database tells tenants apart.
+    Clew's tables is a StoreSchemaError. ``?workers=16`` and ``?readers=8`` are how many appends and queries of the
+    process are sent at a time, at the most. ``?prepare=no`` is for a pooler that does not keep prepared statements
+    apart, as PgBouncer before 1.21. ``tenant`` is whose rows are read and written, where the
+    database tells tenants apart.
 
     Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, or MissingExtraError.
     """
@@ -54,6 +60,34 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
     raise StoreUrlError(message)
 
 
+def is_sharded(url: str) -> bool:
+    """Whether the URL names a directory of shards."""
+    return _scheme(url) == SHARDS
+
+
+def directory(url: str) -> Directory:
+    """The directory of shards that a URL names. Raises StoreUrlError, or MissingExtraError."""
+    if not is_sharded(url):
+        message = f"{_without_secrets(url)!r} names no directory of shards. Use {SHARDS}://user@host:5432/directory."
+        raise StoreUrlError(message)
+    plain = url.replace(SHARDS, POSTGRES[0], 1)
+    address = _postgres(plain)["POSTGRES_URL"]
+    from clew.infrastructure.postgres.sessions import Address
+    from clew.infrastructure.postgres.shards import Directory
+
+    return Directory(plain, Address(address))
+
+
+def placed(url: str, *, tenant: str, create: bool) -> str:
+    """The URL of the store that a tenant is in: the same, or that of its shard where the URL names a directory.
+
+    With ``create`` a tenant that is on no shard is given one. Raises ShardError or what directory() and a store raise.
+    """
+    if not (isinstance(url, str) and is_sharded(url)):
+        return url
+    return directory(url).url_of(tenant, place=create)
+
+
 def sqlite_path(url: str) -> str:
     """The path of the SQLite file that a URL names. Raises StoreUrlError for any other."""
     if _scheme(url) != "sqlite":
@@ -67,6 +101,27 @@ def sqlite_path(url: str) -> str:
 def is_postgres(url: str) -> bool:
     """Whether the URL names a PostgreSQL database."""
     return _scheme(url) in POSTGRES
+
+
+def glance(url: str, *, tenant: str) -> Glance:
+    """A look for names into the store that a URL names, on behalf of a tenant. Raises what placed() does."""
+    url = placed(url, tenant=tenant, create=False)
+    if is_postgres(url):
+        there = address(url)
+        from clew.infrastructure.postgres.names import PostgresGlance
+
+        return PostgresGlance(there, tenant_part(tenant))
+    from clew.infrastructure.sqlite.names import SQLiteGlance
+
+    return SQLiteGlance(sqlite_path(url))
+
+
+def address(url: str) -> Address:
+    """Where the PostgreSQL database is that a URL names. Raises StoreUrlError, or MissingExtraError."""
+    conninfo = _postgres(url)["POSTGRES_URL"]
+    from clew.infrastructure.postgres.sessions import Address
+
+    return Address(conninfo)
 
 
 def shown(url: str) -> str:
@@ -96,11 +151,15 @@ def schemas(url: str) -> Schemas:
     return sqlite_migrations.schemas(sqlite_path(url))
 
 
-def migrate(url: str, *, backup: str | None = None) -> Schemas:
+def migrate(
+    url: str, *, backup: str | None = None, partitions: int | None = None, row_level_security: bool = False
+) -> Schemas:
     """Lead the database that a URL names to the schema that this Clew knows; returns what its schema was.
 
-    First it is copied to the file ``backup``, which must not be there. Raises StoreUrlError, StoreSchemaError or
-    StoreUnavailableError.
+    First it is copied to the file ``backup``, which must not be there. In an empty PostgreSQL database the tables are
+    divided into so many ``partitions``; where they are there otherwise that is a StoreSchemaError. With
+    ``row_level_security`` a PostgreSQL database keeps tenants apart by itself from then on. Raises StoreUrlError,
+    StoreSchemaError or StoreUnavailableError.
     """
     from clew.infrastructure.sqlite import migrations as sqlite_migrations
 
@@ -112,30 +171,50 @@ def migrate(url: str, *, backup: str | None = None) -> Schemas:
         from clew.infrastructure.postgres import schema as postgres_schema
         from clew.infrastructure.postgres.sessions import Address
 
-        return sqlite_migrations.Schemas(postgres_schema.migrate(Address(address)), postgres_schema.SCHEMA_VERSION)
+        found = postgres_schema.migrate(Address(address), partitions=partitions)
+        if row_level_security:
+            from clew.infrastructure.postgres.tenancy import secure
 
+            secure(Address(address))
+        return sqlite_migrations.Schemas(found, postgres_schema.SCHEMA_VERSION)
+
+    if partitions is not None:
+        message = "Only a PostgreSQL database is divided into partitions: a SQLite database is one file."
+        raise StoreUrlError(message)
+    if row_level_security:
+        message = "Only a PostgreSQL database keeps tenants apart by itself: who reads a SQLite file reads all of it."
+        raise StoreUrlError(message)
     return sqlite_migrations.migrate(sqlite_path(url), backup=backup)
 
 
-def open_projections(url: str) -> ProjectionStore:
+def open_projections(url: str, *, tenant: str | None = None) -> ProjectionStore:
     """The tables of projections beside the log that a URL names: a file with ``.projections`` after its name.
 
-    Beside a PostgreSQL database they are in the memory of the process, made anew when it starts. Nothing is made until
-    something is written. Raises StoreUrlError.
+    Those of a PostgreSQL database are in it, and read on behalf of ``tenant`` where it tells tenants apart. Nothing is
+    made until something is written. Raises StoreUrlError or MissingExtraError.
     """
+    if is_postgres(url):
+        address = _postgres(url)["POSTGRES_URL"]
+        from clew.infrastructure.postgres.projections import PostgresProjections
+
+        return PostgresProjections(address, tenant=None if tenant is None else tenant_part(tenant))
     from clew.infrastructure.sqlite.projections import SQLiteProjections
 
-    in_memory = url == "memory:" or is_postgres(url)
-    return SQLiteProjections(None if in_memory else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
+    return SQLiteProjections(None if url == "memory:" else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
 
 
-def open_vectors(url: str) -> VectorIndex:
+def open_vectors(url: str, *, tenant: str | None = None) -> VectorIndex:
     """The index of vectors beside the log that a URL names: a file with ``.vectors`` after its name.
 
-    Beside a PostgreSQL database it is in the memory of the process. Nothing is made until something is written.
-    Raises StoreUrlError.
+    That of a PostgreSQL database is a table in it, where each ``tenant`` has its own. Nothing is made until something
+    is written. Raises StoreUrlError or MissingExtraError.
     """
-    if url == "memory:" or is_postgres(url):
+    if is_postgres(url):
+        conninfo = _postgres(url)["POSTGRES_URL"]
+        from clew.infrastructure.postgres.vectors import PostgresVectors
+
+        return PostgresVectors(conninfo, tenant=None if tenant is None else tenant_part(tenant))
+    if url == "memory:":
         from clew.infrastructure.memory_vectors import MemoryVectors
 
         return MemoryVectors()

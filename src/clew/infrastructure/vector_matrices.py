@@ -28,6 +28,12 @@ def packed(vector: Sequence[float]) -> bytes:
     return bytes(_numpy().asarray(vector, dtype="<f4").tobytes())
 
 
+def unpacked(sent: bytes) -> bytes:
+    """A vector as it is kept, from the binary form of pgvector: a header of four bytes, then float32, big-endian."""
+    np = _numpy()
+    return bytes(np.frombuffer(sent, dtype=">f4", offset=4).astype("<f4").tobytes())
+
+
 def check_installed() -> None:
     """Raise MissingExtraError where numpy is not there, before anything is embedded or stored for nothing."""
     _numpy()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import Any
 
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
+
+_LONGEST = 200
+"""Characters of the value of a label that it is compared by as it is."""
 
 _THREAD = (Column("tenant"), Column("thread_id"))
 
@@ -174,8 +178,12 @@ class Directory:
 
 
 def comparable(value: Any) -> str:
-    """What the value of a label is compared by: equal JSON is equal text, in whatever order its fields are."""
-    return json.dumps(value, sort_keys=True)
+    """What the value of a label is compared by: equal JSON is equal text, in whatever order its fields are.
+
+    Of a long one it is the digest, since it is to fit into an index.
+    """
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= _LONGEST else sha256(text.encode()).hexdigest()
 
 
 def _begun(event: Recorded) -> dict[str, Any]:

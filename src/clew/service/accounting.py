@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import date
+from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.projection import Query, RowValues, Where
+from clew.service.authorizing import permitted
 from clew.service.core import Core
 from clew.service.listing import DIRECTORY
 from clew.service.operations import Operation
@@ -50,23 +52,25 @@ class Usage(NamedTuple):
 def usage(core: Core, *, thread: str | None, since: date | None, until: date | None, by: By) -> Operation[list[Usage]]:
     """What was recorded on the days (UTC) from ``since`` to ``until``, both included.
 
-    By thread, the biggest first; by day, in their order; in total, one. Raises UnknownThreadError.
+    By thread, the biggest first; by day, in their order; in total, one. Only threads that may be audited are counted.
+    Raises UnknownThreadError or NotAuthorizedError.
     """
     if by not in get_args(By):
         raise InvalidContentError(f"by: {by!r} is none. There are: {', '.join(get_args(By))}.")
     where = [Where("tenant", "=", core.tenant)]
     if thread is not None:
-        yield from existing(core, thread)
+        yield from existing(core, thread, "audit")
         where.append(Where("thread_id", "=", thread))
     if since is not None:
         where.append(Where("day", ">=", since.isoformat()))
     if until is not None:
         where.append(Where("day", "<=", until.isoformat()))
-    rows = yield from core.models.select(USAGE, Query("usage", where))
+    found_rows = yield from core.models.select(USAGE, Query("usage", where))
+    rows = yield from permitted(core, "audit", found_rows, itemgetter("thread_id"))
     forks = yield from _forks(core)
     groups: dict[str, list[RowValues]] = defaultdict(list)
     if by == "total":
-        groups[""] = rows
+        groups[""] = list(rows)
     else:
         for row in rows:
             groups[row["thread_id" if by == "thread" else "day"]].append(row)

@@ -12,6 +12,7 @@ from clew.domain.events import to_microseconds, to_time
 from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
 from clew.domain.views.auditing import what, why
+from clew.service.authorizing import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.paging import Page, Pages
@@ -55,7 +56,10 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
     newest_first: bool = False,
     limit: int | None = None,
 ) -> Pages[AuditEntry]:
-    """The entries that are asked for, a page at a time. Raises InvalidTimeError for a time without an offset."""
+    """The entries that are asked for, a page at a time. Raises InvalidTimeError for a time without an offset.
+
+    Reading a page of a ``thread`` that may not be audited raises NotAuthorizedError; else such entries are left out.
+    """
     where = [Where("tenant", "=", core.tenant)]
     for memory, id_ in enumerate((thread, scope)):
         if id_ is not None:
@@ -67,7 +71,7 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
         where.append(Where("recorded_at", ">=", _microseconds(since, "since")))
     if until is not None:
         where.append(Where("recorded_at", "<", _microseconds(until, "until")))
-    return Pages(partial(_page, core, tuple(where), newest_first), after, limit)
+    return Pages(partial(_page, core, tuple(where), newest_first, thread), after, limit)
 
 
 def _microseconds(time: datetime, name: str) -> int:
@@ -82,17 +86,21 @@ def _page(
     core: Core,
     wanted: Sequence[Where],
     newest_first: bool,  # noqa: FBT001 - bound above
+    thread: str | None,
     after: int | None,
     limit: int,
 ) -> Operation[Page[AuditEntry, int]]:
+    if thread is not None:
+        yield from check(core, "audit", thread)
     place = [] if after is None else [Where("position", "<" if newest_first else ">", after)]
     query = Query("entry", [*wanted, *place], ["-position" if newest_first else "position"], limit)
     rows = yield from core.models.select(AUDIT, query)
     if not rows:
         return [], None
-    events = yield from read(partial(core.log.recorded_at, [row["position"] for row in rows]))
+    shown = yield from permitted(core, "audit", rows, lambda row: None if row["memory"] else row["thread_id"])
+    events = yield from read(partial(core.log.recorded_at, [row["position"] for row in shown]))
     there = {event.position: event for event in events}
-    found = [_entry(row, there[row["position"]]) for row in rows if row["position"] in there]
+    found = [_entry(row, there[row["position"]]) for row in shown if row["position"] in there]
     return found, rows[-1]["position"] if len(rows) == limit else None
 
 

@@ -19,8 +19,9 @@ from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, F
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import clock
-from clew.infrastructure.urls import open_log, open_projections, open_vectors
+from clew.infrastructure.urls import open_log, open_projections, open_vectors, placed
 from clew.projections import SHIPPED
+from clew.service.authorizing import Authorize, check_function
 from clew.service.operations import Operation, read, wait
 from clew.service.read_models import ReadModels
 from clew.service.remembered import Remembered
@@ -31,7 +32,10 @@ ATTEMPTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The log of one tenant, seen by one actor, and what is remembered of it."""
+    """The log of one tenant, seen by one actor, and what is remembered of it.
+
+    ``authorize`` says what actors may read; see authorizing.py, which asks it.
+    """
 
     log: EventLog
     tenant: str
@@ -42,12 +46,17 @@ class Core:
     vectors: VectorIndex
     actor: str | None = None
     known: Remembered = field(default_factory=Remembered)
+    authorize: Authorize | None = None
 
     def acting_as(self, actor: str | None) -> Core:
         """The same for another actor."""
         if actor is not None:
             check_id(actor, "actor")
         return replace(self, actor=actor)
+
+    def looking(self) -> Core:
+        """The same for one call that looks at read models: see ReadModels.looking."""
+        return replace(self, models=self.models.looking())
 
     def close(self) -> None:
         """Write what was submitted, then let go of the store."""
@@ -76,17 +85,27 @@ def open_core(
     now: Callable[[], int],
     projections: Sequence[Projection] | None,
     embedded: bool,
+    authorize: Authorize | None = None,
 ) -> Core:
     """The core of a service on the store that a URL names.
 
-    Raises StoreError, InvalidNameError or InvalidProjectionError.
+    Raises StoreError, InvalidNameError, InvalidProjectionError or InvalidAuthorizeError.
     """
     check_id(tenant, "tenant")
+    check_function(authorize)
     shown = SHIPPED if projections is None else projections
     check_projections(shown)
+    url = placed(url, tenant=tenant, create=create)
     log = open_log(url, create=create, tenant=tenant)
-    models = ReadModels(log, open_projections(url), shown, embedded=embedded)
-    return Core(log, tenant, now, clock.event_id, clock.thread_id, models, open_vectors(url))
+    models = ReadModels(
+        log,
+        open_projections(url, tenant=tenant),
+        shown,
+        embedded=embedded and log.may_fill(),
+        awaited=embedded and log.is_bound(),
+    )
+    ids = clock.event_id, clock.thread_id
+    return Core(log, tenant, now, *ids, models, open_vectors(url, tenant=tenant), authorize=authorize)
 
 
 @dataclass(frozen=True, slots=True)

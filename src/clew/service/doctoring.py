@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from clew.domain.errors import ClewError, StoreSchemaError
-from clew.domain.names import parse_stream_name
+from clew.domain.errors import ClewError, InvalidNameError, StoreSchemaError, StoreUrlError
+from clew.domain.names import parse_stream_name, tenant_part
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
 from clew.domain.views.findings import Finding
@@ -13,7 +14,7 @@ from clew.infrastructure import clock, urls
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.service.core import Core, open_core
 from clew.service.operations import run
-from clew.service.read_models import ProjectionStatus
+from clew.service.statuses import ProjectionStatus
 
 NEWEST_EVENTS = 500
 MOST_THREADS = 20
@@ -30,42 +31,113 @@ def examine(
 
     Raises StoreUrlError, or InvalidNameError for the tenant: then there is nothing to look at.
     """
-    yield from sqlite_doctor.of_library()
     if url == "memory:":
+        yield from sqlite_doctor.of_library()
         yield Finding("database", "ok", "A store in memory is empty, and gone with the process.")
         return
-    path = urls.sqlite_path(url)
+    try:
+        url = urls.placed(url, tenant=tenant, create=False)
+    except (StoreUrlError, InvalidNameError):
+        raise
+    except ClewError as error:
+        yield Finding("shard", "failed", str(error), "Nothing more can be looked at until that is done.")
+        return
+    place = _OnPostgres(url, tenant) if urls.is_postgres(url) else _InFile(url)
+    yield from place.around()
     try:
         found = urls.schemas(url)
     except ClewError as error:
         name = "schema" if isinstance(error, StoreSchemaError) else "database"
         yield Finding(name, "failed", str(error), "Nothing more can be looked at until that is done.")
         return
-    yield from sqlite_doctor.of_file(path)
+    yield from place.outside()
     if found.found != found.known:
-        advice = "Copy it, then bring it up to date with `clew migrate`."
-        yield Finding("schema", "failed", f"{path} has schema {found.found}, this Clew's is {found.known}.", advice)
+        yield _of_schema(place.shown, found.found, found.known)
         return
-    yield Finding("schema", "ok", f"{path} has schema {found.known}, which is this Clew's.")
+    yield Finding("schema", "ok", f"{place.shown} has schema {found.known}, which is this Clew's.")
     try:
         core = open_core(url, tenant=tenant, create=False, now=clock.now, projections=projections, embedded=False)
     except ClewError as error:
         yield Finding("database", "failed", str(error), "See what the message says.")
         return
     try:
-        yield from _of_core(core, path, verify=verify)
+        yield from _of_core(core, place, verify=verify)
+    except ClewError as error:
+        yield Finding("database", "failed", str(error), "See what the message says.")
     finally:
         core.close()
 
 
-def _of_core(core: Core, path: str, *, verify: bool) -> Iterator[Finding]:
-    yield Finding("database", "ok", f"{path} can be opened; it has {core.log.last_position():,} positions.")
-    yield sqlite_doctor.of_runs(path, clock.now())
+def _of_schema(shown: str, found: int, known: int) -> Finding:
+    if not found:
+        return Finding("schema", "failed", f"{shown} has no tables of Clew's.", "Make them with `clew migrate`.")
+    advice = "Copy it, then bring it up to date with `clew migrate`."
+    return Finding("schema", "failed", f"{shown} has schema {found}, this Clew's is {known}.", advice)
+
+
+class _Place(Protocol):
+    """Where a store is, and what can be found there: before it is known to be one, of its outside and its inside."""
+
+    shown: str
+
+    def around(self) -> Iterator[Finding]: ...
+    def outside(self) -> Iterator[Finding]: ...
+    def inside(self, now: int) -> Iterator[Finding]: ...
+    def everything(self) -> Iterator[Finding]: ...
+
+
+class _InFile:
+    """Raises StoreUrlError."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = urls.sqlite_path(url)
+
+    def around(self) -> Iterator[Finding]:
+        return sqlite_doctor.of_library()
+
+    def outside(self) -> Iterator[Finding]:
+        return sqlite_doctor.of_file(self.shown)
+
+    def inside(self, now: int) -> Iterator[Finding]:
+        yield sqlite_doctor.of_runs(self.shown, now)
+
+    def everything(self) -> Iterator[Finding]:
+        yield from sqlite_doctor.of_pages("pages", self.shown)
+        yield from sqlite_doctor.of_pages("projections-pages", self.shown + ".projections")
+
+
+class _OnPostgres:
+    """Raises StoreUrlError, or MissingExtraError."""
+
+    def __init__(self, url: str, tenant: str) -> None:
+        self._address = urls.address(url)
+        self._tenant = tenant_part(tenant)
+        self.shown = self._address.shown
+
+    def around(self) -> Iterator[Finding]:
+        from clew.infrastructure.postgres import doctor as postgres_doctor  # the driver may not be there
+
+        return postgres_doctor.of_server(self._address)
+
+    def outside(self) -> Iterator[Finding]:
+        return iter(())
+
+    def inside(self, now: int) -> Iterator[Finding]:
+        from clew.infrastructure.postgres import doctor as postgres_doctor
+
+        return postgres_doctor.of_tables(self._address, self._tenant, now)
+
+    def everything(self) -> Iterator[Finding]:
+        return iter(())
+
+
+def _of_core(core: Core, place: _Place, *, verify: bool) -> Iterator[Finding]:
+    yield Finding("database", "ok", f"{place.shown} can be opened; its last position is {core.log.last_position():,}.")
+    yield from place.inside(clock.now())
     yield from _projections(core)
     if verify:
         yield of_verdict(core.log.verify(), "that is everything")
-        yield from sqlite_doctor.of_pages("pages", path)
-        yield from sqlite_doctor.of_pages("projections-pages", path + ".projections")
+        yield from place.everything()
     else:
         yield _newest(core.log)
 

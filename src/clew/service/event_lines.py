@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clew.domain.errors import CorruptEventError, UnknownThreadError
+from clew.domain.errors import CorruptEventError, NotAuthorizedError, UnknownThreadError
 from clew.domain.formats.clew_jsonl import End, Entry, Header, write_line
 from clew.domain.formats.moving import NAMES_BLOBS, is_thread, named_blobs
 from clew.domain.names import Kind, stream_prefix
 from clew.domain.ports import Blob, EventLog, Fork, Row
 from clew.infrastructure.envelope import decode
+from clew.service.authorizing import allows, asked_of
 from clew.service.core import Core
 
 PAGE = 100
@@ -17,16 +18,41 @@ PAGE = 100
 
 
 def with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
-    """The streams of threads and of all that they were forked from, each once."""
+    """The streams of threads and of all that they were forked from, each once. Raises NotAuthorizedError."""
     found: dict[str, None] = {}
     for thread_id in thread_ids:
+        _check(core, core.stream(thread_id))
         stream = core.log.stream(core.stream(thread_id))
         if stream is None:
             raise UnknownThreadError(thread_id)
         while stream is not None and stream.name not in found:
+            _check(core, stream.name)
             found[stream.name] = None
             stream = None if stream.parent is None else core.log.stream(stream.parent)
     return list(found)
+
+
+def _check(core: Core, stream: str) -> None:
+    _, thread_id = asked_of(stream, "export")
+    if not allows(core, "export", thread_id):
+        raise NotAuthorizedError(core.actor, "export", thread_id)
+
+
+def exported(core: Core, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of streams that may be exported, with all that they were forked from; those come before them."""
+    if core.authorize is None:
+        return rows
+    known: dict[str, bool] = {}
+    return (row for row in rows if _is_exported(core, row.stream, known))
+
+
+def _is_exported(core: Core, name: str, known: dict[str, bool]) -> bool:
+    if name not in known:
+        stream = core.log.stream(name)
+        parent = None if stream is None else stream.parent
+        _, thread_id = asked_of(name, "export")
+        known[name] = (parent is None or known.get(parent, False)) and allows(core, "export", thread_id)
+    return known[name]
 
 
 def lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:

@@ -15,7 +15,9 @@ from clew.domain.formats.openai_messages import encode, encode_redacted
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.names import parse_stream_name
+from clew.domain.ports import StreamInfo
 from clew.service import reading
+from clew.service.authorizing import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.reading import At
@@ -41,9 +43,14 @@ def export_thread(core: Core, thread_id: str) -> Operation[JsonObject]:
     """A thread as an object with ``id``, ``messages`` and, of an imported one, the other fields that it came with.
 
     The ``id`` is the source's, else the thread's own; a thread that was not imported, or a fork, says its title and its
-    metadata when it has any. A redacted message has null content and ``"redacted": true``. Raises UnknownThreadError or
-    ThreadDeletedError.
+    metadata when it has any. A redacted message has null content and ``"redacted": true``. Raises UnknownThreadError,
+    ThreadDeletedError or NotAuthorizedError.
     """
+    yield from check(core, "export", thread_id)
+    return (yield from _exported(core, thread_id))
+
+
+def _exported(core: Core, thread_id: str) -> Operation[JsonObject]:
     stream = core.stream(thread_id)
     events = yield from read(lambda: core.log.lineage(stream))
     if not events:
@@ -85,13 +92,13 @@ def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None =
 def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation[Exported]:
     """The next conversations of an export of all threads; there may be none of them on a page that is not the last.
 
-    Imported threads come in import order, then the others by creation; deleted ones are left out, and forks too unless
-    ``forks`` is true.
+    Imported threads come in import order, then the others by creation; deleted ones are left out, and what may not be
+    exported, and forks too unless ``forks`` is true.
     """
     prefix = core.prefix()
     streams = yield from read(lambda: core.log.streams(prefix=prefix, after=cursor.after, limit=PAGE))
     found: list[JsonObject] = []
-    for stream in streams:
+    for stream in (yield from permitted(core, "export", streams, _thread_id)):
         name = stream.name
         control = yield from read(partial(core.log.control, name))
         parsed = parse_stream_name(name)
@@ -99,9 +106,14 @@ def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation
         if parsed is None or not wanted or not control.version:
             continue
         try:
-            found.append((yield from export_thread(core, parsed.id)))
+            found.append((yield from _exported(core, parsed.id)))
         except ThreadDeletedError:
             continue
     if len(streams) == PAGE:
         return Exported(found, Cursor(cursor.imported, streams[-1].key))
     return Exported(found, Cursor(imported=False) if cursor.imported else None)
+
+
+def _thread_id(stream: StreamInfo) -> str | None:
+    name = parse_stream_name(stream.name)
+    return None if name is None else name.id

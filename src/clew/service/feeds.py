@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from clew.service.authorizing import check, permitted
 from clew.service.operations import Operation, read
 from clew.service.reading import PAGE
 
@@ -22,24 +24,38 @@ Page: TypeAlias = tuple["list[Event]", int]
 class Feed:
     """Events after a place, a page at a time: by position over all threads of a tenant, or by version on one."""
 
-    def __init__(self, page: Callable[[int], Page], after: int) -> None:
+    def __init__(self, page: Callable[[int], Operation[Page]], after: int) -> None:
         self._page = page
         self._after = after
 
     def next_page(self) -> Operation[list[Event]]:
         """The events that are there now; none when the feed has reached the end."""
-        found, self._after = yield from read(partial(self._page, self._after))
+        found, self._after = yield from self._page(self._after)
         return found
 
 
 def store_feed(core: Core, after: int) -> Feed:
-    """Every event of the tenant's threads, in position order."""
-    return Feed(partial(_store_page, core.log, core.prefix()), after)
+    """Every event of the tenant's threads that may be read, in position order."""
+    return Feed(partial(_of_store, core), after)
 
 
 def thread_feed(core: Core, thread_id: str, after: int) -> Feed:
-    """Every event of one thread's lineage, in version order."""
-    return Feed(partial(_thread_page, core.log, core.stream(thread_id)), after)
+    """Every event of one thread's lineage, in version order. It is asked for every page whether that may be read."""
+    return Feed(partial(_of_thread, core, thread_id, core.stream(thread_id)), after)
+
+
+def _of_store(core: Core, after: int) -> Operation[Page]:
+    """A page of what may be read, past all that may not: an empty one is the end of what is there."""
+    while True:
+        found, after = yield from read(partial(_store_page, core.log, core.prefix(), after))
+        shown = yield from permitted(core, "subscribe", found, attrgetter("thread_id"))
+        if shown or not found:
+            return list(shown), after
+
+
+def _of_thread(core: Core, thread_id: str, stream: str, after: int) -> Operation[Page]:
+    yield from check(core, "subscribe", thread_id)
+    return (yield from read(partial(_thread_page, core.log, stream, after)))
 
 
 def _store_page(log: EventLog, prefix: str, after: int) -> Page:

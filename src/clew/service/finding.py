@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from clew.domain.errors import AmbiguousThreadError, UnknownThreadError
 from clew.domain.names import parse_stream_name
+from clew.service.authorizing import permitted
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
 
@@ -12,16 +15,22 @@ CANDIDATES = 5
 
 
 def find(core: Core, prefix: str) -> Operation[str]:
-    """The id of the one thread that is named so, or else whose id begins so.
+    """The id of the one thread that is named so, or else whose id begins so; others' are not looked at.
 
     Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
     """
     control = yield from load(core, prefix)
-    if control.version:
+    if control.version and (yield from permitted(core, "list", [prefix], lambda id_: id_)):
         return prefix
     begun = core.prefix(prefix)
-    streams = yield from read(lambda: core.log.streams(prefix=begun, limit=CANDIDATES + 1))
-    names = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
+    names: list[str] = []
+    after, more = 0, True
+    while more and len(names) <= CANDIDATES:
+        streams = yield from read(partial(core.log.streams, prefix=begun, after=after, limit=CANDIDATES + 1))
+        found = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
+        names += yield from permitted(core, "list", found, lambda id_: id_)
+        more = len(streams) > CANDIDATES
+        after = streams[-1].key if streams else after
     if not names:
         raise UnknownThreadError(prefix)
     if len(names) > 1:

@@ -7,7 +7,13 @@ from typing import NamedTuple, TypeAlias
 
 from clew.domain.control import Control, advance
 from clew.domain.decisions import Say
-from clew.domain.errors import ConflictError, ImportFormatError, InvalidContentError, ThreadExistsError
+from clew.domain.errors import (
+    ConflictError,
+    ImportFormatError,
+    InvalidContentError,
+    NotAuthorizedError,
+    ThreadExistsError,
+)
 from clew.domain.events import ThreadStarted
 from clew.domain.formats.importing import (
     Begin,
@@ -26,6 +32,7 @@ from clew.domain.formats.importing import (
     thread_id,
 )
 from clew.domain.history import HistoryBuilder
+from clew.service.authorizing import check_there
 from clew.service.core import ATTEMPTS, Core, Terms, commit
 from clew.service.operations import Operation, read
 from clew.service.writing import start
@@ -57,7 +64,7 @@ def import_conversations(
         else:
             try:
                 done = yield from _import_item(core, item, occurrences, actor)
-            except (ImportFormatError, InvalidContentError) as error:
+            except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
                 report.failed.append(failure(item, error))
             else:
                 report = _with(report, done)
@@ -72,7 +79,8 @@ def import_conversation(
     """Start the thread of a conversation, append what it lacks, or leave it as it is.
 
     ``occurrence`` tells equal conversations without ids apart. Raises ImportFormatError for a conversation that is not
-    the thread's, with the thread's state, and InvalidContentError for a message that is too large.
+    the thread's, with the thread's state, InvalidContentError for a message that is too large, and NotAuthorizedError
+    for a thread that is there and may not be read.
     """
     id_ = thread_id(conversation.key(occurrence))
     attempts = 0
@@ -113,6 +121,7 @@ def _with(report: ImportReport, done: Imported) -> ImportReport:
 def _there(core: Core, id_: str) -> Operation[There | None]:
     """The thread as the log has it, deleted or not."""
     stream = core.stream(id_)
+    yield from read(lambda: check_there(core, stream))
     events = yield from read(lambda: core.log.lineage(stream))
     if not events:
         return None

@@ -15,6 +15,7 @@ from clew.domain.json_values import JsonObject, check_json
 from clew.domain.projection import Query, RowValues, Where
 from clew.domain.views.tree import Branch, Mark, branches
 from clew.projections.directory import comparable
+from clew.service.authorizing import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation
 from clew.service.paging import Page, Pages
@@ -87,6 +88,7 @@ def _labels(labels: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _threads(core: Core, wanted: _Wanted, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
+    core = core.looking()
     place = yield from _place(core, after)
     few = yield from _few(core, wanted)
     if few is not None:
@@ -99,7 +101,7 @@ def _threads(core: Core, wanted: _Wanted, after: object, limit: int) -> Operatio
     else:
         rows = yield from _by_change(core, wanted, place, limit)
     rows = rows[:limit]
-    found = yield from _summaries(core, rows)
+    found = yield from _summaries(core, (yield from _shown(core, rows)))
     return found, _place_of(rows[-1]) if len(rows) == limit else None
 
 
@@ -112,8 +114,13 @@ def _by_label(core: Core, wanted: _Wanted, place: _Place | None, limit: int) -> 
     found = yield from _rows(core, query)
     rows = yield from _named(core, wanted.where, [row["thread_id"] for row in found])
     rows.sort(key=itemgetter("begun"), reverse=wanted.newest_first)
-    summaries = yield from _summaries(core, rows)
+    summaries = yield from _summaries(core, (yield from _shown(core, rows)))
     return summaries, _Place(0, found[-1]["begun"]) if len(found) == limit else None
+
+
+def _shown(core: Core, rows: Sequence[RowValues]) -> Operation[Sequence[RowValues]]:
+    """The threads that who acts may see in a list. A page that is short of some is filled from the next ones."""
+    return (yield from permitted(core, "list", rows, itemgetter("thread_id")))
 
 
 def _few(core: Core, wanted: _Wanted) -> Operation[list[str] | None]:
@@ -180,10 +187,14 @@ def _place_of(row: RowValues) -> _Place:
 
 
 def _place(core: Core, after: object) -> Operation[_Place | None]:
-    """The place after which a page begins, which may be said by a thread. Raises UnknownThreadError."""
+    """The place after which a page begins, which may be said by a thread. Raises UnknownThreadError.
+
+    NotAuthorizedError for one that may not be seen.
+    """
     if after is None or isinstance(after, _Place):
         return after
     id_ = after.thread_id if isinstance(after, ThreadSummary) else str(after)
+    yield from check(core, "list", id_)
     row = yield from _row(core, id_)
     changed = to_microseconds(after.updated_at) if isinstance(after, ThreadSummary) else row["updated_at"]
     return _Place(changed or 0, row["begun"])
@@ -284,9 +295,11 @@ def tree(core: Core, thread_id: str | None, *, newest_first: bool = False) -> Pa
 def _one_tree(
     core: Core, thread_id: str, _after: object, _limit: int
 ) -> Operation[Page[Branch[ThreadSummary], object]]:
+    core = core.looking()
+    yield from check(core, "list", thread_id)
     row = yield from _row(core, thread_id)
     rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"]))
-    return (yield from _branches(core, rows)), None
+    return (yield from _branches(core, (yield from _shown(core, rows)))), None
 
 
 def _trees(
@@ -296,6 +309,7 @@ def _trees(
     _limit: int,
 ) -> Operation[Page[Branch[ThreadSummary], int]]:
     """Whole trees: as many as there are in a page of rows, and at least one."""
+    core = core.looking()
     sign = "-" if newest_first else ""
     place = Where("tree", "<" if newest_first else ">", (LAST if newest_first else FIRST) if after is None else after)
     where = (Where("tenant", "=", core.tenant), place)
@@ -308,7 +322,7 @@ def _trees(
         rows = whole or (yield from _rows(core, Query("thread", _in_tree(core, last), [f"{sign}begun"])))
         last = rows[-1]["tree"]
     found: list[Branch[ThreadSummary]] = []
-    for _, those in groupby(rows, key=itemgetter("tree")):
+    for _, those in groupby((yield from _shown(core, rows)), key=itemgetter("tree")):
         found += yield from _branches(core, sorted(those, key=itemgetter("begun")))
     return found, last
 

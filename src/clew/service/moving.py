@@ -27,8 +27,9 @@ from clew.domain.formats.moving import (
 from clew.domain.ports import Blob, EventLog, Restore, Row, Write
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
+from clew.service.authorizing import check_there
 from clew.service.core import ATTEMPTS, Core
-from clew.service.event_lines import PAGE, all_rows, lines, own_rows, with_ancestors
+from clew.service.event_lines import PAGE, all_rows, exported, lines, own_rows, with_ancestors
 from clew.service.operations import Operation, read, wait
 from clew.service.writing import forget
 
@@ -49,11 +50,11 @@ def export_events(
     """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
 
     With ``definitions`` those of the agents that ran on them are there, each before the first event that names it, as
-    far as the store has them. The lines read the log as they are asked for: see next_lines(). Raises
-    UnknownThreadError.
+    far as the store has them. The lines read the log as they are asked for: see next_lines(). A fork comes with its
+    ancestors whole, so they must be such as may be exported, too. Raises UnknownThreadError or NotAuthorizedError.
     """
     if thread_ids is None:
-        rows = heapq.merge(*(all_rows(core, each) for each in MOVED), key=attrgetter("position"))
+        rows = exported(core, heapq.merge(*(all_rows(core, each) for each in MOVED), key=attrgetter("position")))
     else:
         streams = yield from read(lambda: with_ancestors(core, thread_ids))
         page = max(ROWS_IN_HAND // max(len(streams), 1), 1)
@@ -71,7 +72,8 @@ def import_events(
 ) -> Operation[EventsReport]:
     """Write the events of a file in Clew's own JSONL, commit by commit, each as whole as the file is.
 
-    Raises ImportFormatError for what is no such file, and StoreError; what was imported until then stays.
+    Raises ImportFormatError for what is no such file, NotAuthorizedError for a thread that is there and may not be
+    read, or a fork of one, and StoreError; what was imported until then stays.
     """
     file = yield from read(lambda: EventFile.open(source))
     with file:
@@ -135,6 +137,7 @@ class _Reader:
         self._file = file
         self._held: list[_Read] = []
         self._refused: dict[str, int] = {}
+        self._checked: set[str] = set()
         self._due: list[tuple[str, int]] = []
         self._ahead: Redactions | None = None
         self._blobs: list[Blob] = []
@@ -237,6 +240,7 @@ class _Reader:
     def _add(self, batch: Batch, entry: Entry) -> None:
         line = self._file.number
         check_stream(entry, self._core.tenant)
+        self._check(entry)
         blobs, self._blobs = tuple(self._blobs), []
         if blobs:
             _check_named(entry.row, blobs)
@@ -244,6 +248,14 @@ class _Reader:
         self._held.append(_Read(line, entry, blobs))
         self._events += 1
         self._threads += entry.begins and is_thread(entry.row.stream)
+
+    def _check(self, entry: Entry) -> None:
+        """Raise NotAuthorizedError for a stream that is there, and for a fork of one: then all of it could be read."""
+        names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
+        for name in names:
+            if name not in self._checked:
+                check_there(self._core, name)
+            self._checked.add(name)
 
     def _wait(self, blob: Blob) -> None:
         """Hold a blob until the event that names it, which is the next."""

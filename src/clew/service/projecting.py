@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 
 from clew.domain.errors import ProjectionBehindError, StoreError, UnknownProjectionError
@@ -24,6 +24,8 @@ from clew.domain.projection import (
 )
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
 from clew.service.parking import kind_and_place
+from clew.service.reading_ahead import ReadingAhead
+from clew.service.rebuilding import rebuilding
 from clew.service.reindexing import Filled, is_wanted, reindex
 
 BATCH = 1_000
@@ -31,6 +33,9 @@ BATCH = 1_000
 
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for the process that fills tables which this one cannot fill."""
+
+WORKER_SECONDS = 0.2
+"""How long a reader leaves it to a worker that fills what it reads: two that fill the same wait for each other."""
 
 POLL_SECONDS = 0.02
 
@@ -61,8 +66,13 @@ class Projector:
         self._code = code
         self._codes: dict[str, str] = {}
         self._shapes = {projection.name: shape(projection) for projection in projections}
-        self._checked = False
+        self._checked: set[str] = set()
         self._taken: set[str] = set()
+        self._ahead = ReadingAhead(log)
+        self._before = 0
+        self.counted: Callable[[str, int], None] | None = None
+        """Is told by how many events the live tables of a projection have come further, after each transaction."""
+        self._counts: list[tuple[str, int]] = []
 
     def projection(self, name: str) -> Projection:
         """The projection of that name. Raises UnknownProjectionError."""
@@ -98,13 +108,19 @@ class Projector:
             return self._attempt(chosen, careful=True)
 
     def _attempt(self, chosen: Sequence[Projection], *, careful: bool) -> bool:
-        checked, taken = self._checked, set(self._taken)
+        checked, taken = set(self._checked), set(self._taken)
         try:
-            with self.store.session(self.log.last_position()) as session:
-                return self._step(session, chosen, careful=careful)
+            names = [each.name for each in chosen]
+            with self.store.session(self.log.last_position(), names) as session:
+                self._counts = []
+                done = self._step(session, chosen, careful=careful)
         except BaseException:
             self._checked, self._taken = checked, taken  # nothing of it was done
             raise
+        if self.counted is not None:
+            for name, count in self._counts:
+                self.counted(name, count)
+        return done
 
     def _step(self, session: ProjectionSession, chosen: Sequence[Projection], *, careful: bool) -> bool:
         last = self.log.last_position()
@@ -128,7 +144,7 @@ class Projector:
         if not behind:
             return group
         low = min(behind)
-        events = self.log.recorded_after(low, BATCH)
+        events = self._ahead.after(low, BATCH)
         further = [position for position in behind if position > low]
         if further:  # they join in from there
             events = [event for event in events if event.position <= min(further)]
@@ -142,19 +158,22 @@ class Projector:
                 continue
             self._take(session, each, events, careful=careful)
             session.move(each.built, end.position, end.hash)
+            if each.built.live:
+                self._counts.append((each.built.name, len(events)))
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
         return moved
 
     def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:
         """The generations that are to be filled here; those that are missing are begun."""
         there = session.built()
-        if not self._checked:
+        unchecked = {projection.name for projection in chosen} - self._checked
+        if unchecked:
             for built in there:
-                if not self._is_of_this_log(built):
+                if built.name in unchecked and not self._is_of_this_log(built):
                     _log.warning("Projection %s was filled from another log and is built anew", built.name)
                     session.drop(built)
             there = session.built()
-            self._checked = True
+            self._checked |= unchecked
         filled: list[Filled] = []
         for projection in chosen:
             name, code = projection.name, self.code(projection)
@@ -177,7 +196,7 @@ class Projector:
 
     def _is_of_this_log(self, built: Built) -> bool:
         """Whether a generation was filled from this log; not so when an older copy of the log was put back."""
-        if not built.position:
+        if not built.position or self.log.is_bound():  # one tenant's events do not tell
             return True
         found = self.log.recorded_after(built.position - 1, 1)
         return bool(found) and found[0].position == built.position and found[0].hash == built.hash
@@ -197,7 +216,8 @@ class Projector:
             elif careful:
                 self._try(session, filled, event)
             else:
-                left = session.apply(built, projection, event.position, projection.project(event, rows))
+                changes = projection.project(event, rows)
+                left = session.apply(built, projection, event.position, event.tenant, changes)
                 if left:
                     texts = [each for each in left if isinstance(each, ForgetText)]
                     self._look(session, filled, event, texts, careful=False)
@@ -211,7 +231,7 @@ class Projector:
         try:
             with session.attempt():
                 changes = projection.project(event, session.rows(built, projection))
-                left = session.apply(built, projection, event.position, changes)
+                left = session.apply(built, projection, event.position, event.tenant, changes)
                 self._look(session, filled, event, left, careful=True)
         except StoreError:
             raise
@@ -244,7 +264,7 @@ class Projector:
     def _recount(self, session: ProjectionSession, filled: Filled, what: Recount, upto: int, *, careful: bool) -> None:
         built, projection = filled
         stream = stream_name(what.tenant, what.kind, what.thread_id)
-        session.apply(built, projection, upto, [Delete(what.table, (what.tenant, what.thread_id))])
+        session.apply(built, projection, upto, what.tenant, [Delete(what.table, (what.tenant, what.thread_id))])
         after = 0
         while events := self.log.recorded_of(stream, after, BATCH):
             for event in events:
@@ -256,7 +276,7 @@ class Projector:
                     with session.attempt() if careful else nullcontext():
                         changes = projection.project(event, session.rows(built, projection))
                         counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
-                        session.apply(built, projection, event.position, counted)
+                        session.apply(built, projection, event.position, event.tenant, counted)
                 except StoreError:
                     raise
                 except Exception:
@@ -266,47 +286,90 @@ class Projector:
 
     # What others ask for
 
-    def catch_up(self, name: str) -> None:
+    def catch_up(self, name: str) -> bool:
         """Bring a projection as far as the log was at the call, so that what was written before is read.
 
-        What is built anew is not waited for, unless its tables were declared otherwise. Raises ProjectionBehindError
-        when a newer version of it has built the tables, and nobody fills them.
+        True: it is to be built anew, which is not waited for unless its tables were declared otherwise. Raises
+        ProjectionBehindError when a newer version of it has built the tables, and nobody fills them.
         """
         projection = self.projection(name)
         last = self.log.last_position()
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not self._is_ready(projection, last):
+        begun = time.monotonic()
+        until = begun + PATIENCE_SECONDS
+        while not self._is_ready(projection, last, there := self.store.built()):
+            if time.monotonic() < begun + WORKER_SECONDS and name in self.store.holders():
+                time.sleep(POLL_SECONDS)
+                continue
             if self.advance((name,)):
                 continue
             live = self._live(name)
             if live is not None and self.fills(live):
-                return  # what is missing cannot be read
+                break  # what is missing cannot be read
             if time.monotonic() >= until:
                 raise ProjectionBehindError(
                     f"Projection {name!r} was built by other code than this process has, and is not filled any more. "
                     "Read it with the code that built it, or let `clew project run` of that code fill it."
                 )
             time.sleep(POLL_SECONDS)
+        return self._is_changed(projection, there)
 
-    def _is_ready(self, projection: Projection, last: int) -> bool:
-        there = self.store.built()
-        if not self._checked:
-            self._checked = all(map(self._is_of_this_log, there))
-        live = next((built for built in there if built.live and built.name == projection.name), None)
+    def await_filled(self, name: str) -> None:
+        """Wait until those who fill a projection have come as far as the log was at the call.
+
+        Raises ProjectionBehindError when they come no further.
+        """
+        projection, last = self.projection(name), self.log.last_position()
+        reached, until = 0, time.monotonic() + PATIENCE_SECONDS
+        while not self._is_ready(projection, last, self.store.built()):
+            live = self._live(name)
+            if live is not None and live.position > reached:
+                reached, until = live.position, time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() >= until:
+                raise ProjectionBehindError(
+                    f"Projection {name!r} has come to position {reached} of {last} and no further in "
+                    f"{PATIENCE_SECONDS:g} s. This process sees one tenant and fills none: let `clew project run` fill "
+                    "it, as a user that is a member of clew_operator and with the same Clew."
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _is_ready(self, projection: Projection, last: int, there: Sequence[Built]) -> bool:
+        own = [built for built in there if built.name == projection.name]
+        if projection.name not in self._checked and all(map(self._is_of_this_log, own)):
+            self._checked.add(projection.name)
+        live = self._live(projection.name, there)
         ready = live is not None and live.position >= last and live.shape == self._shapes[projection.name]
-        return ready and self._checked
+        return ready and projection.name in self._checked
 
-    def _live(self, name: str) -> Built | None:
-        return next((built for built in self.store.built() if built.live and built.name == name), None)
+    def _live(self, name: str, there: Sequence[Built] | None = None) -> Built | None:
+        there = self.store.built() if there is None else there
+        return next((built for built in there if built.live and built.name == name), None)
 
     def is_changed(self, name: str) -> bool:
         """Whether a projection is to be built anew, or is being built anew, by the code that is here."""
-        projection, live = self.projection(name), self._live(name)
+        return self._is_changed(self.projection(name), self.store.built())
+
+    def _is_changed(self, projection: Projection, there: Sequence[Built]) -> bool:
+        live = self._live(projection.name, there)
         if live is None or live.version > projection.version or live.code == self.code(projection):
             return False
-        return name not in self._taken or any(
-            not built.live and built.name == name and self.fills(built) for built in self.store.built()
+        return projection.name not in self._taken or any(
+            not built.live and built.name == projection.name and self.fills(built) for built in there
         )
+
+    def may_fill(self, name: str) -> bool:
+        """Whether this process is one of those that fill a projection; not so when newer code has taken it over."""
+        live = self._live(name)
+        return live is None or self.fills(live) or self.is_changed(name)
+
+    def progress(self, position: int, last: int) -> tuple[int, int]:
+        """How far it is to a position from the first event, and how far there is to go, both in positions.
+
+        In a log whose positions have gaps that is no number of events, and still the share of the way.
+        """
+        if not self._before:
+            for event in self.log.recorded_after(0, 1):
+                self._before = event.position - 1
+        return max(0, position - self._before), max(0, last - self._before)
 
     def settle(self) -> None:
         """Do everything that there is to do."""
@@ -314,48 +377,10 @@ class Projector:
             pass
 
     def rebuild(self, name: str, progress: Callable[[int, int], None] | None = None) -> None:
-        """Build the tables of a projection anew beside the old ones, which are read and filled until the switch.
-
-        ``progress`` is told the position reached and the last one. Raises UnknownProjectionError, or
-        ProjectionBehindError when a newer version of it, or other code in the middle of it, is in the way.
-        """
-        for reached, last in self.rebuilding(name):
+        """Build the tables of a projection anew: see ``rebuilding``. ``progress`` is told what that says."""
+        for reached, last in rebuilding(self, name):
             if progress is not None:
                 progress(reached, last)
-
-    def rebuilding(self, name: str) -> Iterator[tuple[int, int]]:
-        """The same, batch by batch, with the position reached and the last one after each."""
-        projection = self.projection(name)
-        goal, begun = self.log.last_position(), self._begin_anew(projection)
-        while True:
-            # Another process may have begun again meanwhile: then its work is waited for, and shared.
-            there = [built for built in self.store.built() if built.name == name and built.generation >= begun]
-            now = there[-1] if there else None
-            if now is not None:
-                yield now.position, self.log.last_position()
-            if now is not None and now.live and now.position >= goal:
-                return
-            if now is not None and not self.fills(now):
-                raise ProjectionBehindError(
-                    f"Projection {name!r}: another process builds it with other code. End that process, then try again."
-                )
-            if not self.advance((name,)) and now is not None and now.live:
-                return  # what is missing cannot be read
-
-    def _begin_anew(self, projection: Projection) -> int:
-        with self.store.session(self.log.last_position()) as session:
-            own = [built for built in session.built() if built.name == projection.name]
-            newer = next((built for built in own if built.live and built.version > projection.version), None)
-            if newer is not None:
-                raise ProjectionBehindError(
-                    f"Projection {projection.name!r} was built by its version {newer.version}, and this is version "
-                    f"{projection.version}. Rebuild it with the Clew that built it."
-                )
-            for built in own:
-                if not built.live:
-                    session.drop(built)
-            live = any(built.live for built in own)
-            return session.begin(projection, self.code(projection), live=not live).generation
 
     def forget(self, stream: str, version: int, by: int) -> None:
         """Let the words of a text that was shredded by the event at version ``by`` leave all indexes at once.

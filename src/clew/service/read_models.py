@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from copy import copy
+from functools import partial
+from typing import TypeVar
 
 from clew.domain.errors import ProjectionBehindError, UnknownProjectionError
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, Parked, Projection, Query, Recorded, RowValues, Table, Where, Words
+from clew.domain.projection import Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.background import Background
 from clew.service.operations import Operation, pause, read
 from clew.service.projecting import Projector
+from clew.service.rebuilding import rebuilding
+from clew.service.statuses import ProjectionStatus, read_statuses
 
 T = TypeVar("T")
 
@@ -22,49 +26,50 @@ POLL_SECONDS = 0.02
 SCRUB_SECONDS = 0.1
 """How long somebody else may go on reading before it is tried again to let go of text that was to be forgotten."""
 
-PARKED_SHOWN = 100
-
-
-class ProjectionStatus(NamedTuple):
-    """How far a projection has come.
-
-    ``state`` is ``live``; ``building`` while it is built anew (``built`` is how far that is, and ``position`` how far
-    the tables are that are read meanwhile); ``waiting`` when nobody has begun it; ``changed`` when other code has built
-    it, ``newer`` when a newer version of it has, and ``other`` when it is another program's. ``lag`` is in events, at
-    the most: it counts positions; ``lag_seconds`` is how long the first event that is missing has been there.
-    ``parked`` is how many events it went on without, and ``parked_events`` the first of them.
-    """
-
-    name: str
-    version: int
-    state: str
-    position: int
-    last_position: int
-    lag: int
-    lag_seconds: float
-    built: int | None
-    parked: int
-    parked_events: tuple[Parked, ...]
-
 
 class ReadModels:
-    """The projections of one service. When it is ``embedded`` it fills them itself; who reads has what was written."""
+    """The projections of one service. When it is ``embedded`` it fills them itself; who reads has what was written.
+
+    ``awaited``: so has who reads what others alone may fill, once they have come there.
+    """
 
     def __init__(
-        self, log: EventLog, store: ProjectionStore, projections: Sequence[Projection], *, embedded: bool
+        self,
+        log: EventLog,
+        store: ProjectionStore,
+        projections: Sequence[Projection],
+        *,
+        embedded: bool,
+        awaited: bool = False,
     ) -> None:
         self.projector = Projector(log, store, projections, code_digest.code, code_digest.shape)
         self.embedded = embedded
+        self._awaited = awaited
         self._store = store
         self._background = Background(self._work)
+        self._come: set[str] | None = None
+
+    def looking(self) -> ReadModels:
+        """The same for one call of the service: a projection that has come as far as the log is not waited for again.
+
+        So what was written before the first look at a projection is read, however often it is looked at.
+        """
+        found = copy(self)
+        found._come = set()
+        return found
 
     def _work(self) -> bool:
-        if self.embedded and self.projector.advance():
+        if self.embedded and (names := self._unattended()) and self.projector.advance(names):
             return True
         if not self._store.scrub():
             return False
         time.sleep(SCRUB_SECONDS)
         return True
+
+    def _unattended(self) -> list[str]:
+        """The projections that no worker fills; also one that a worker fills with other code than is to fill it."""
+        held = self._store.holders()
+        return [name for name in self.projector.projections if name not in held or self.projector.is_changed(name)]
 
     def nudge(self) -> None:
         """Something was appended."""
@@ -72,7 +77,12 @@ class ReadModels:
             self._background.nudge()
 
     def forget(self, stream: str, version: int, by: int) -> None:
-        """The text at a version was shredded by the event at version ``by``: its words leave the indexes now."""
+        """The text at a version was shredded by the event at version ``by``: its words leave the indexes now.
+
+        Where another process alone may fill them, they leave when it comes to that event.
+        """
+        if self.projector.log.is_bound():
+            return
         self.projector.forget(stream, version, by)
         if self._store.scrub():
             self._background.nudge()
@@ -104,16 +114,25 @@ class ReadModels:
         try:
             return (yield from read(lambda: self._ready(name, do)))
         except UnknownProjectionError:
-            if not self.embedded or name not in self.projector.projections:
+            if not (self.embedded or self._awaited) or name not in self.projector.projections:
                 raise
+            if self._come is not None:
+                self._come.discard(name)
         return (yield from read(lambda: self._ready(name, do)))
 
     def _ready(self, name: str, do: Callable[[], T]) -> T:
-        if self.embedded:
-            self.projector.catch_up(name)
-            if self.projector.is_changed(name):
-                self._background.nudge()
+        if self._come is None or name not in self._come:
+            self._catch_up(name)
+        if self._come is not None:
+            self._come.add(name)
         return do()
+
+    def _catch_up(self, name: str) -> None:
+        if self.embedded:
+            if self.projector.catch_up(name):
+                self._background.nudge()
+        elif self._awaited:
+            self.projector.await_filled(name)
 
     def wait(
         self,
@@ -123,17 +142,17 @@ class ReadModels:
         timeout: float | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Operation[None]:
-        """Wait until a projection, or every one, has come to a position, by default the newest.
+        """Wait until the log and a projection, or every one, have come to a position, by default the newest.
 
-        ``timeout`` is in seconds. ``progress`` is told the position reached and the last one. Raises
-        ProjectionBehindError or UnknownProjectionError.
+        ``timeout`` is in seconds. ``progress`` is told how far it is and how far there is to go, in positions from the
+        first event. Raises ProjectionBehindError or UnknownProjectionError.
         """
         names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
         target: int = (yield from read(self.projector.log.last_position)) if position is None else position
         until = None if timeout is None else time.monotonic() + timeout
         while behind := (yield from read(lambda: self._behind(target, names))):
             if progress is not None:
-                progress(min(behind.values()), target)
+                progress(*(yield from read(partial(self.projector.progress, min(behind.values()), target))))
             if until is not None and time.monotonic() >= until:
                 raise ProjectionBehindError(
                     f"Position {target} was waited for, and after {timeout:g} s not reached by: {', '.join(behind)}. "
@@ -143,65 +162,33 @@ class ReadModels:
                 yield from pause(POLL_SECONDS)
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
-        """The projections whose tables have not come to a position, and where they are; -1 where there are none."""
+        """What has not come to a position, and where it is; of projections without tables -1.
+
+        Beside the projections that may be the log: a standby's is behind its primary's.
+        """
+        last = self.projector.log.last_position()
+        log = {"the log": last} if last < target else {}
         live = {built.name: built.position for built in self._store.built() if built.live}
-        return {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
+        return log | {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
+
+    def position(self) -> Operation[int]:
+        """The newest position of the log: what was appended here is not above it."""
+        return (yield from read(self.projector.log.newest_position))
 
     def rebuild(self, name: str, progress: Callable[[int, int], None] | None) -> Operation[None]:
         """Build a projection anew beside what is read. Raises UnknownProjectionError."""
-        steps = self.projector.rebuilding(name)
+        steps = rebuilding(self.projector, name)
         while (reached := (yield from read(lambda: next(steps, None)))) is not None:
             if progress is not None:
                 progress(*reached)
 
     def statuses(self) -> Operation[list[ProjectionStatus]]:
         """How far each projection has come."""
-        return (yield from read(self._statuses))
+        return (yield from read(self.read_statuses))
 
-    def _statuses(self) -> list[ProjectionStatus]:
-        last = self.projector.log.last_position()
-        there = self._store.built()
-        names = dict.fromkeys([*self.projector.projections, *(built.name for built in there)])
-        return [self._status(name, [built for built in there if built.name == name], last) for name in names]
-
-    def _status(self, name: str, own: Sequence[Built], last: int) -> ProjectionStatus:
-        projection = self.projector.projections.get(name)
-        live = next((built for built in own if built.live), None)
-        code = None if projection is None else self.projector.code(projection)
-        building = next((built for built in own if not built.live and built.code == code), None)
-        version = 1 if projection is None else projection.version
-        if projection is None:
-            state = "other"
-        elif live is None:
-            state = "waiting"
-        elif live.version > version:
-            state = "newer"
-        elif building is not None:
-            state = "building"
-        else:
-            state = "live" if live.code == code else "changed"
-        position = 0 if live is None else live.position
-        parked, first = (0, ()) if live is None else self._store.parked(name, PARKED_SHOWN)
-        return ProjectionStatus(
-            name,
-            version if live is None else live.version,
-            state,
-            position,
-            last,
-            max(0, last - position),
-            self._lag_seconds(position, last),
-            None if building is None else building.position,
-            parked,
-            tuple(first),
-        )
-
-    def _lag_seconds(self, position: int, last: int) -> float:
-        if position >= last:
-            return 0.0
-        for event in self.projector.log.recorded_after(position, 1):
-            if isinstance(event, Recorded):
-                return max(0.0, time.time() - event.recorded_at / 1e6)
-        return 0.0
+    def read_statuses(self, wanted: Sequence[str] | None = None) -> list[ProjectionStatus]:
+        """How far each projection has come, or each of those that are ``wanted``."""
+        return read_statuses(self.projector, wanted)
 
 
 def _of_tenant(query: Query, tables: Mapping[str, Table], tenant: str) -> Query:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.control import Control, Status, detached
@@ -20,6 +21,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
+from clew.service.authorizing import Action, check, permitted
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
 from clew.service.remembered import Reading
@@ -53,17 +55,18 @@ class ThreadSummary(NamedTuple):
     kind: ThreadKind = "local"
 
 
-def existing(core: Core, thread_id: str) -> Operation[Control]:
-    """The control of a thread that must be there. Raises UnknownThreadError."""
+def existing(core: Core, thread_id: str, action: Action = "read") -> Operation[Control]:
+    """The control of a thread that must be there. Raises NotAuthorizedError or UnknownThreadError."""
+    yield from check(core, action, thread_id)
     control = yield from load(core, thread_id)
     if not control.version:
         raise UnknownThreadError(thread_id)
     return control
 
 
-def readable(core: Core, thread_id: str, asked: str) -> Operation[Control]:
+def readable(core: Core, thread_id: str, asked: str, action: Action = "read") -> Operation[Control]:
     """The control of a thread that is there and not deleted."""
-    control = yield from existing(core, thread_id)
+    control = yield from existing(core, thread_id, action)
     check_readable(thread_id, control, asked)
     return control
 
@@ -150,11 +153,13 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
     """The threads that were forked from this one, in the order in which they were made."""
     yield from existing(core, thread_id)
     stream = core.stream(thread_id)
-    return (yield from read(lambda: _summarise(core.log, core.log.forks(stream))))
+    found = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
+    return list((yield from permitted(core, "list", found, attrgetter("thread_id"))))
 
 
 def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
     """Verify a thread and its ancestors, or everything in the store, of whatever tenant."""
+    yield from check(core, "audit", thread_id)
     if thread_id is None:
         return (yield from read(core.log.verify))
     stream = core.stream(thread_id)

@@ -50,5 +50,5 @@ def _texts(log: EventLog, session: ProjectionSession, filled: Filled, span: Span
                 continue
             for change in changes:
                 if type(change) is IndexText and change.text_index == span.text_index:
-                    yield Indexed(event.position, change.text, change.scopes)
+                    yield Indexed(event.position, event.tenant, change.text, change.scopes)
         after = events[-1].position

@@ -18,6 +18,7 @@ from clew.domain.runs.ports import Holding
 from clew.domain.runs.service_side import ServiceSide
 from clew.domain.stores.events import claim_stream
 from clew.service import reading
+from clew.service.authorizing import check
 from clew.service.awaiting import drive, settled, waker
 from clew.service.claiming import claim_state
 from clew.service.core import Core, Terms, commit, load
@@ -37,7 +38,11 @@ class Beginning(NamedTuple):
 
 
 class ThreadRuns:
-    """The log of the runs of one thread. With a ``beginning`` the thread is begun by the first thing recorded."""
+    """The log of the runs of one thread. With a ``beginning`` the thread is begun by the first thing recorded.
+
+    What is read raises NotAuthorizedError where the thread may not be read. What a run records is not asked about: it
+    must come to its end.
+    """
 
     def __init__(self, core: Core, thread_id: str, beginning: Beginning | None = None) -> None:
         self._core = core
@@ -57,6 +62,8 @@ class ThreadRuns:
         known = None if fresh else self._core.known.tips.get(self._stream)
         if known is None:
             known = await drive(reading.existing(self._core, self.thread_id))
+        else:
+            await drive(check(self._core, "read", self.thread_id))
         check_readable(self.thread_id, known, "a run")
         return known
 
@@ -78,6 +85,7 @@ class ThreadRuns:
     async def history(self) -> History:
         """The messages on the path, what is kept for components, and the version that they were read at."""
         begin = self._beginning
+        await self._check()
         if begin is None:
             return await drive(reading.newest(self._core, self.thread_id))
         if begin.parent is None:
@@ -86,22 +94,26 @@ class ThreadRuns:
 
     async def service_side(self) -> ServiceSide:
         """What the service has been sent of the thread, and what it calls it."""
+        await self._check()
         return await drive(read_service_side(self._core, self.thread_id, self._beginning))
 
     async def events(self, after: int) -> list[Event]:
         """The events of the lineage after a version."""
         if self._beginning is not None:
             return []
+        await self._check()
         return await drive(read(lambda: self._core.log.lineage(self._stream, after=after)))
 
     async def event(self, version: int) -> Event:
         """One event of the lineage."""
+        await self._check()
         begin = self._beginning
         where = self.thread_id if begin is None or begin.parent is None else begin.parent
         return await drive(reading.event(self._core, where, version))
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes of that digest, None when they are not there."""
+        await self._check()
         found = await drive(read(partial(self._core.log.blob, bytes.fromhex(digest))))
         return None if found is None else found.data
 
@@ -154,11 +166,13 @@ class ThreadRuns:
 
     async def lease(self) -> Lease | None:
         """The lease, None when nobody holds one that has not run out."""
+        await self._check()
         found = await drive(read(partial(self._core.log.lease, self._stream)))
         return None if found is None or found.until <= self._core.now() else found
 
     async def draft(self) -> Draft | None:
         """What was written down of an answer that was arriving."""
+        await self._check()
         return await drive(read(partial(self._core.log.draft, self._stream)))
 
     async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
@@ -180,6 +194,14 @@ class ThreadRuns:
             pass
         finally:
             end()
+
+    async def _check(self) -> None:
+        """Raise NotAuthorizedError unless the thread, or that which it is a fork of, may be read."""
+        begin = self._beginning
+        if begin is None:
+            await drive(check(self._core, "read", self.thread_id))
+        elif begin.parent is not None:
+            await drive(check(self._core, "read", begin.parent))
 
     def _claim(self, holding: Holding) -> Claim:
         now = self._core.now()

@@ -1,26 +1,56 @@
-"""Filling projections in a process that does nothing else, or once and be done."""
+"""Filling projections in a process that does nothing else: once and be done, or as a worker among others."""
 
 from __future__ import annotations
 
+import os
 import queue
+import secrets
+import socket
+import time
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
 from clew.service.core import Core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clew.domain.projection import Built
+
+LEASE_SECONDS = 10.0
+"""How long a worker keeps its leases when it does not renew them: then others go on with its projections."""
+
+RENEW_SECONDS = 2.0
+
+
+def worker_name() -> str:
+    """A name for a worker of this process, that no other has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 class Runner:
     """Fills these projections of a store, by default all that it was opened with; ``told`` is called after each batch.
 
-    ``told`` is given the position that all of them have reached, and the last one.
+    ``told`` is given how far those have come that are furthest behind, and how far there is to go, in positions from
+    the first event. ``worker`` is the name under which it holds leases.
     """
 
-    def __init__(self, core: Core, names: Sequence[str], told: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, core: Core, names: Sequence[str], told: Callable[[int, int], None], *, worker: str | None = None
+    ) -> None:
+        self._models = core.models
         self._projector = core.models.projector
         self._names = list(names) or list(self._projector.projections)
         for name in self._names:
             self._projector.projection(name)
         self._log = core.log
         self._told = told
+        self.worker = worker or worker_name()
+        self._held: list[str] = []
+        self._renewed = float("-inf")
+        self._settled: tuple[int, list[Built]] | None = None
         # Not an Event, whose lock a handler of signals may find held by the very code that it interrupts.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
@@ -35,22 +65,79 @@ class Runner:
             self._woken.put(None)
 
     def run(self) -> None:
-        """Fill until there is nothing more to do."""
-        self._tell()
-        while not self._stopped and self._projector.advance(self._names):
-            self._tell()
+        """Fill until there is nothing more to do, whoever else does so too."""
+        self._held = self._names
+        with self._measured():
+            self.tell()
+            while not self._stopped and self._projector.advance(self._names):
+                self.tell()
 
     def follow(self) -> None:
-        """Fill, and go on as events are appended, by this process or another, until ``stop``."""
+        """Fill what no other worker does, and go on as events are appended, by anybody, until ``stop``."""
         unlisten = self._log.listen(self._wake)
         try:
-            while not self._stopped:
-                self.run()
-                self._woken.get()
+            with self._measured():
+                while not self._stopped:
+                    self._renew()
+                    self._fill()
+                    self._rest()
         finally:
             unlisten()
+            self._projector.store.release(self.worker)
 
-    def _tell(self) -> None:
-        there = self._projector.store.built()
+    def _renew(self) -> None:
+        """Keep to the leases, or come to others, when it is time to."""
+        if time.monotonic() < self._renewed + RENEW_SECONDS:
+            return
+        names = [name for name in self._names if self._projector.may_fill(name)]
+        self._held = self._projector.store.claim(self.worker, names, LEASE_SECONDS)
+        self._renewed = time.monotonic()
+        # Looked at again, too: of text that somebody else forgot meanwhile neither log nor position tells.
+        self._settled = None
+
+    def _fill(self) -> None:
+        while not self._stopped and self._held:
+            seen = self._seen()
+            # Not even a transaction where nothing has happened: its end would wake everybody who waits for events.
+            if seen == self._settled:
+                return
+            self._tell(seen)
+            if not self._projector.advance(self._held):
+                self._settled = seen
+                return
+            self._renew()
+
+    def _rest(self) -> None:
+        left = self._renewed + RENEW_SECONDS - time.monotonic()
+        if left > 0 and not self._stopped:
+            try:
+                self._woken.get(timeout=left)
+            except queue.Empty:
+                return
+
+    def _seen(self) -> tuple[int, list[Built]]:
+        return self._log.last_position(), self._projector.store.built()
+
+    def tell(self) -> None:
+        """Tell how far they are now, whoever fills them."""
+        self._tell(self._seen())
+
+    def _tell(self, seen: tuple[int, list[Built]]) -> None:
+        last, there = seen
         reached = [built.position for built in there if built.name in self._names]
-        self._told(min(reached, default=0), self._log.last_position())
+        self._told(*self._projector.progress(min(reached, default=0), last))
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Tell OpenTelemetry how far those are that are filled here."""
+        metrics = ProjectionMetrics(self._measure)
+        self._projector.counted = metrics.counted
+        try:
+            yield
+        finally:
+            self._projector.counted = None
+            metrics.close()
+
+    def _measure(self) -> list[Measured]:
+        found = self._models.read_statuses(self._held)
+        return [Measured(each.name, each.lag, each.lag_seconds, each.parked) for each in found]

@@ -14,6 +14,7 @@ from clew.domain.views import searching
 from clew.domain.views.searching import Snippet
 from clew.domain.views.tree import containing
 from clew.projections.search import searchable, tenant_scope, thread_scope
+from clew.service.authorizing import permitted
 from clew.service.core import Core
 from clew.service.listing import DIRECTORY
 from clew.service.operations import Operation, read
@@ -35,10 +36,10 @@ _Trees: TypeAlias = "dict[str, Sequence[_Fork]]"
 class Hit(NamedTuple):
     """A message that was found.
 
-    ``thread_id`` is the thread that it is recorded in or, when that one is deleted, the thread that was searched,
-    else the first of its forks that has the message. ``number`` counts the messages on the path up to it;
+    ``thread_id`` is the thread that it is recorded in or, when that one is deleted or may not be read, the thread that
+    was searched, else the first of its forks that has the message. ``number`` counts the messages on the path up to it;
     ``position`` is its place in the store. ``forks`` are the first of the other threads that have the message, and
-    ``fork_count`` says how many there are; deleted ones are not counted.
+    ``fork_count`` says how many there are; those that are deleted or may not be read are not counted.
     """
 
     thread_id: str
@@ -68,13 +69,13 @@ class _Fork(NamedTuple):
     thread_id: str
     parent_id: str | None
     forked_at: int | None
-    deleted: bool
+    hidden: bool
 
 
 def search(core: Core, text: str, *, thread: str | None, before: int | None, limit: int) -> Operation[list[Hit]]:
     """The newest messages that have what the text asks for, all of a tenant or those of a thread's lineage.
 
-    Raises InvalidSearchError, UnknownThreadError or ThreadDeletedError.
+    Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
     words = searching.parse(text)
     scopes = yield from _scopes(core, words, thread, before)
@@ -102,7 +103,7 @@ def _scopes(core: Core, words: Words, thread: str | None, before: int | None) ->
     tenant = tenant_scope(core.tenant)
     if thread is None:
         return [_Scope(words._replace(scopes=(tenant,)), before, None)]
-    yield from readable(core, thread, "search")
+    yield from readable(core, thread, "search", "search")
     found: list[_Scope] = []
     upto: int | None = None
     id_: str | None = thread
@@ -133,8 +134,8 @@ def _hit(core: Core, event: Recorded, words: Words, trees: _Trees, asked: str | 
     tree = trees.get(event.thread_id, ())
     having = [each for each in tree if each.thread_id == event.thread_id]
     having += containing(tree, event.thread_id, event.version)
-    readers = [each.thread_id for each in having if not each.deleted]
-    if asked in readers and readers[0] != event.thread_id:  # deleted, but what was asked for has it
+    readers = [each.thread_id for each in having if not each.hidden]
+    if asked in readers and readers[0] != event.thread_id:  # hidden, but what was asked for has it
         readers = [asked, *(id_ for id_ in readers if id_ != asked)]
     if not readers:
         return []
@@ -157,15 +158,20 @@ def _hit(core: Core, event: Recorded, words: Words, trees: _Trees, asked: str | 
 
 
 def _tree(core: Core, thread_id: str) -> Operation[Sequence[_Fork]]:
-    """The threads of the tree that a thread belongs to, each after its parent."""
+    """The threads of the tree that a thread belongs to, each after its parent; hidden are deleted ones and others'."""
     begun = yield from _select(core, [Where("thread_id", "=", thread_id)], ["tree"])
     if not begun:
         return []
     columns = ["thread_id", "parent_id", "forked_at", "status", "begun"]
     rows = yield from _select(core, [Where("tree", "=", begun[0]["tree"])], columns)
     rows.sort(key=itemgetter("begun"))
+    shown = yield from permitted(
+        core, "search", [row["thread_id"] for row in rows if row["status"] != "deleted"], lambda id_: id_
+    )
+    there = frozenset(shown)
     return [
-        _Fork(row["thread_id"], row["parent_id"], row["forked_at"], deleted=row["status"] == "deleted") for row in rows
+        _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in there)
+        for row in rows
     ]
 
 

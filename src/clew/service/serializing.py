@@ -35,9 +35,10 @@ from clew.domain.runs.ports import OnExisting
 from clew.domain.stores.secrets import check_no_credentials
 from clew.infrastructure.envelope import decode
 from clew.service import writing
-from clew.service.core import ATTEMPTS, Core
+from clew.service.authorizing import check_there
+from clew.service.core import ATTEMPTS, Core, load
 from clew.service.operations import Operation, read, wait
-from clew.service.reading import existing, readable
+from clew.service.reading import readable
 from clew.service.restarting import begin_again
 
 PAGE = 100
@@ -59,7 +60,7 @@ def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
     Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state or a name of the service's that looks
     like one, and CorruptEventError for a thread that does not verify.
     """
-    yield from readable(core, thread_id, "serialize")
+    yield from readable(core, thread_id, "serialize", "export")
     lineage = yield from read(partial(_lineage, core.log, thread_id, core.stream(thread_id)))
     return (yield from read(partial(_document, lineage)))
 
@@ -69,7 +70,8 @@ def restore(
 ) -> Operation[Restored]:
     """Write what a document holds, as far as it is not there; everything in it is checked first.
 
-    Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError; then nothing is stored.
+    Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError, and NotAuthorizedError where the thread is
+    there and may not be read, or an ancestor of one that is not there; then nothing is stored.
     """
     if on_existing not in get_args(OnExisting):
         raise InvalidContentError(f"on_existing={on_existing!r} is neither 'raise' nor 'fork'.")
@@ -82,6 +84,7 @@ def restore(
             f"thread.tenant: the document is of tenant {lineage.name.tenant!r}, and the store is open for "
             f"{core.tenant!r}. Names are part of the hashes, so they stay: open it for that tenant. {_AS_NEW}"
         )
+    yield from read(partial(_check_there, core, lineage))
     ahead = yield from _add_missing(core, lineage)
     if ahead:
         if on_existing == "raise":
@@ -90,7 +93,14 @@ def restore(
         thread_id = yield from writing.fork(
             core, thread_id, writing.Begun(), at=at, at_message=None, new_id=None, actor=actor
         )
-    return Restored(thread_id, (yield from existing(core, thread_id)).kind)
+    return Restored(thread_id, (yield from load(core, thread_id)).kind)
+
+
+def _check_there(core: Core, lineage: Lineage) -> None:
+    """Raise NotAuthorizedError unless what is there may be read: a thread comes with all that is before its cuts."""
+    there = core.log.stream(lineage.stream) is not None
+    for name in (lineage.stream,) if there else (own.name for own in lineage.streams):
+        check_there(core, name)
 
 
 def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:

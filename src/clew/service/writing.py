@@ -21,7 +21,6 @@ from clew.domain.decisions import (
     Rewind,
     Say,
     Start,
-    check_readable,
 )
 from clew.domain.errors import (
     ConflictError,
@@ -43,6 +42,7 @@ from clew.domain.runs.drafts import interrupted
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.open_run import OpenRun, holder_of
+from clew.service.authorizing import check
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.reading import At, event, existing, readable, resolve
@@ -78,11 +78,10 @@ def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
 def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[Control]:
     """Begin a thread if it is not there. Raises ThreadDeletedError if it is there and deleted."""
     control = yield from load(core, thread_id)
-    if control.version:
-        check_readable(thread_id, control, "open")
-        return control
-    with suppress(ThreadExistsError):
-        yield from start(core, thread_id, Start(), actor)
+    if not control.version:
+        with suppress(ThreadExistsError):
+            yield from start(core, thread_id, Start(), actor)
+            return (yield from load(core, thread_id))
     return (yield from readable(core, thread_id, "open"))
 
 
@@ -113,6 +112,7 @@ def append(
     if not messages:
         raise InvalidContentError("append: no message was given. Give one, or a list of them.")
     terms = Terms(actor=actor, expected_version=expected_version, key=_key(core, thread_id, messages, idempotency_key))
+    yield from check(core, "read", thread_id)
     done = yield from commit(core, thread_id, Say(tuple(messages)), terms)
     if done.events:
         return [said for each in done.events if (said := as_message(each)) is not None]
@@ -126,6 +126,7 @@ def append(
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
     """Write an intent that needs nothing to be looked up. Of a thread that is deleted no part of an answer is kept."""
+    yield from check(core, "read", thread_id)
     drafts = (Draft(core.stream(thread_id), "", None),) if isinstance(intent, Delete) else ()
     return (yield from commit(core, thread_id, intent, Terms(actor=actor, drafts=drafts)))
 
@@ -141,11 +142,13 @@ def label(core: Core, thread_id: str, labels: JsonObject, actor: str | None) -> 
     """Set labels, or with None remove them."""
     if not labels:
         raise InvalidContentError("label: no label was given. Write label(topic='refund'), or topic=None to remove it.")
+    yield from check(core, "read", thread_id)
     return (yield from commit(core, thread_id, Label(labels), Terms(actor=actor)))
 
 
 def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None) -> Operation[int]:
     """Name a version; returns it."""
+    yield from check(core, "read", thread_id)
     version: int | None = None
     if at is not None:
         control = yield from readable(core, thread_id, "checkpoint")
@@ -281,6 +284,8 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
     yield from existing(core, thread_id)
     version = _version(said)
     found = yield from _message_event(core, thread_id, said, "redact")
+    if found.thread_id != thread_id:
+        yield from check(core, "read", found.thread_id)  # it is written there, and gone for those who read that
     conflict = ConflictError(thread_id, 0, 0)
     for _ in range(ATTEMPTS):
         taken = yield from read(lambda: core.log.redactable(found.stream, version))

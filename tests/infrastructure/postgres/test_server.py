@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit, urlunsplit
 
-import psycopg
 import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed, run_threads
 from tests.servers.cutting_proxy import CuttingProxy
@@ -17,11 +15,8 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew.domain.chain import ROOT, digest
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure.postgres import reads as postgres_reads
-from clew.infrastructure.postgres import sessions as postgres_sessions
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.recorder import Append, Claim, Fork, Key, RecordedConflictError, Shred, Snapshot
+from clew.infrastructure.recorder import Append, Claim, Key, RecordedConflictError, Shred
 from clew.infrastructure.urls import migrate, open_log, schemas
 
 
@@ -121,64 +116,6 @@ def test_goes_on_when_all_its_connections_were_cut(postgres: str, recorder: Post
 
 
 # Readers in position order
-
-
-def test_never_shows_a_position_before_a_lower_one_that_may_still_come(
-    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
-    first = fill(recorder, "a", 1).positions[0]
-    with psycopg.connect(postgres) as beside:
-        beside.execute("SELECT pg_current_xact_id()")
-        fill(recorder, "b", 1)
-        assert [row.stream for row in recorder.rows(after=0, limit=9)] == ["a"]
-        assert recorder.last_position() == first
-        assert [info.name for info in recorder.streams(limit=9)] == ["a"]
-        assert len(recorder.lineage("b")) == 1
-        beside.rollback()
-    assert [row.stream for row in recorder.rows(after=0, limit=9)] == ["a", "b"]
-
-
-def test_shows_every_event_once_to_readers_that_tail_while_others_roll_back(
-    postgres: str, recorder: PostgresRecorder, scale: float
-) -> None:
-    count = max(40, round(400 * scale))
-    done = threading.Event()
-    seen: list[list[int]] = [[], [], []]
-
-    def tail(found: list[int]) -> None:
-        ending = False
-        while True:
-            ending = done.is_set()
-            page = recorder.rows(after=found[-1] if found else 0, limit=50)
-            found.extend(row.position for row in page)
-            if ending and not page:
-                return
-
-    def write(number: int) -> None:
-        for version in range(1, count + 1):
-            append(recorder, event(f"s{number}", version), event(f"t{number}", version))
-
-    def hold() -> None:
-        with psycopg.connect(postgres) as beside:
-            while not done.is_set():
-                beside.execute("SELECT pg_current_xact_id()")
-                done.wait(0.003)
-                beside.rollback()
-
-    readers = [threading.Thread(target=tail, args=(found,)) for found in seen]
-    holder = threading.Thread(target=hold)
-    for thread in (*readers, holder):
-        thread.start()
-    try:
-        run_threads([lambda number=number: write(number) for number in range(6)])  # type: ignore[misc] # a bound loop
-    finally:
-        done.set()
-        for thread in (*readers, holder):
-            thread.join(PATIENCE)
-    everything = [row.position for row in recorder.rows(after=0, limit=100_000)]
-    assert len(everything) == 12 * count
-    assert seen == [everything] * 3
 
 
 def test_goes_on_above_what_a_restored_dump_holds(postgres: str) -> None:
@@ -292,21 +229,6 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
         assert PASSWORD not in str(refused.value)
 
 
-def test_says_that_there_are_no_connections_left(postgres_server: PostgresServer) -> None:
-    ask(postgres_server.url(), f"ALTER ROLE {GUARDED} CONNECTION LIMIT 0")
-    try:
-        with pytest.raises(StoreUnavailableError, match="takes no more connections"):
-            open_log(postgres_server.url(user=GUARDED, password=PASSWORD))
-    finally:
-        ask(postgres_server.url(), f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
-
-
-def test_says_that_the_server_is_too_old(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_sessions, "OLDEST_SERVER", 990_000)
-    with pytest.raises(StoreUnavailableError, match="needs 99 or newer"):
-        open_log(postgres)
-
-
 def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
     log = open_log(f"{postgres}?workers=2&application_name=told&readers=1")
     recorder = cast("PostgresRecorder", log.recorder)
@@ -330,29 +252,6 @@ def test_lets_one_of_many_shred_a_row(postgres: str) -> None:
     assert recorders[0].shredded() == 20
     for each in recorders:
         each.close()
-
-
-# Plans
-
-
-def test_reads_no_table_of_events_from_end_to_end(postgres: str, recorder: PostgresRecorder) -> None:
-    for number in range(40):
-        name = f"default/thread/{number}"
-        append(recorder, *[event(name, version) for version in range(1, 251)], snapshots=[Snapshot(name, 9, b"")])
-        append(recorder, event(f"f{number}", 201), forks={f"f{number}": Fork(name, 200)})
-    ask(postgres, "ANALYZE")
-    numbers = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "base": 0}
-    known = {name: f"{number}::int8" for name, number in numbers.items()}
-    known |= dict.fromkeys(("name", "hash", "digest"), "'x'::bytea")
-    known |= {"positions": "'{1048576000}'", "types": "'{noted}'", "ids": "'{1}'"}
-    known |= {"prefix": "'default/thread/1'::bytea", "end": "'default/thread/2'::bytea"}
-    reads, appends = statements("reads.sql"), statements("appends.sql")
-    chosen = {name: sql for name, sql in reads.items() if name not in {"horizon", "change", "orphans", "shredded"}}
-    chosen |= {name: appends[name] for name in ("heads", "row", "position of a row")}
-    for name, sql in chosen.items():
-        asked = re.sub(r"%\((\w+)\)b", lambda found: f"({known[found[1]]})", sql)
-        lines = [line for (line,) in ask(postgres, f"EXPLAIN {asked}")]
-        assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
 
 
 def test_says_that_the_server_is_gone_and_finds_it_again() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import gc
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.infrastructure.projection_contract import ProjectionContract
 
 from clew.conversations import Conversations
-from clew.domain.errors import ClosedError, StoreSchemaError, StoreUnavailableError, UnknownProjectionError
+from clew.domain.errors import StoreSchemaError, StoreUnavailableError
 from clew.domain.messages import Message
-from clew.domain.projection import Query, Words
 from clew.infrastructure.sqlite.projections import SQLiteProjections
-
-THREADS = Query("thread")
 
 
 @pytest.fixture
@@ -156,37 +155,17 @@ def test_is_built_anew_when_an_older_copy_of_the_log_was_put_back(tmp_path: Path
     assert titles(url) == ["First", "Third"]
 
 
-@pytest.fixture
-def empty() -> Iterator[SQLiteProjections]:
-    store = SQLiteProjections(None)
-    yield store
-    store.close()
+class TestSQLiteProjections(ProjectionContract):
+    @pytest.fixture(params=["memory", "file"])
+    def store(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SQLiteProjections]:
+        with closing(SQLiteProjections(None if request.param == "memory" else str(tmp_path / "store"))) as opened:
+            yield opened
 
 
-def test_knows_nothing_of_what_was_never_built(empty: SQLiteProjections, tmp_path: Path) -> None:
-    for store in (empty, SQLiteProjections(str(tmp_path / "none"))):
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    with closing(SQLiteProjections(str(tmp_path / "none"))) as store:
         assert store.built() == []
-        with pytest.raises(UnknownProjectionError):
-            store.select("directory", THREADS)
-        with pytest.raises(UnknownProjectionError):
-            store.find("search", "words", Words(("word",)), before=None, limit=1)
-        with pytest.raises(UnknownProjectionError):
-            store.parked("directory", 1)
+        assert not (tmp_path / "none").exists()
         with store.session(0):
             pass
-        assert store.built() == []
-        store.close()
-    assert (tmp_path / "none").exists()
-
-
-def test_refuses_to_be_used_after_it_was_closed(tmp_path: Path) -> None:
-    for path in (None, str(tmp_path / "store")):
-        store = SQLiteProjections(path)
-        with store.session(0):
-            pass
-        store.close()
-        store.close()
-        with pytest.raises(ClosedError), store.session(0):
-            pass
-        with pytest.raises(ClosedError):
-            store.select("directory", THREADS)
+        assert (tmp_path / "none").exists()

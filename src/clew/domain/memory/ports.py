@@ -40,7 +40,8 @@ class VectorIndex(Protocol):
     """Keeps vectors by what they are of, and finds the nearest: a projection, which can be dropped and made again.
 
     ``space`` is a model's name with its dimensions. A vector is kept by the SHA-256 of the text that it is of, so that
-    a text is embedded once, whichever scopes have it. Calls may block, and come from any thread.
+    a text is embedded once, whichever scopes have it; where a database keeps tenants apart, once for each.
+    Calls may block, and come from any thread.
     """
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:

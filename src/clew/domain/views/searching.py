@@ -25,6 +25,7 @@ _ACCENTS = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032
 """Combining characters that go with the letter before them; the others part words."""
 
 _WORD = re.compile(rf"[^\W_](?:[^\W_]|[{_ACCENTS}])*")
+_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
 _NO_WORD = re.compile(rf"[^\w{_ACCENTS}]+")
 _TERM = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 
@@ -76,6 +77,11 @@ def parse(text: str) -> Words:
 def tokens(text: str) -> Iterator[Token]:
     """The words of a text, in order."""
     return (Token(*found.span(), folded(found[0])) for found in _WORD.finditer(text))
+
+
+def compared(text: str) -> list[str]:
+    """The words of a text in order, as they are compared."""
+    return text.translate(_ASCII_WORDS).split() if text.isascii() else list(map(folded, _WORD.findall(text)))
 
 
 def folded(word: str) -> str:

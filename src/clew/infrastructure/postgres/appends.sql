@@ -11,6 +11,18 @@ WHERE EXISTS (
 )
 RETURNING position
 
+-- insert some if they follow
+-- Of one stream: {rows} are so many times (n, type, state, hash), counted from 0.
+INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
+SELECT
+    ((%(base)b + pg_current_xact_id()::text::int8) << 20) | n, %(tenant)b, %(stream)b, %(before)b + 1 + n,
+    type, state, hash
+FROM (VALUES {rows}) AS row (n, type, state, hash)
+WHERE EXISTS (
+    SELECT FROM clew_event WHERE stream = %(stream)b AND version = %(before)b AND hash = %(previous)b
+)
+RETURNING position
+
 -- insert many if they follow
 INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
 SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), tenant, stream, version, type, state, hash
@@ -38,6 +50,9 @@ FROM unnest(
 ORDER BY stream, version
 RETURNING position
 
+-- copy
+COPY clew_event (position, tenant, stream, version, type, state, hash, digest) FROM STDIN (FORMAT BINARY)
+
 -- begin streams
 INSERT INTO clew_stream (id, tenant, name, parent, cut, began)
 SELECT id, tenant, name, parent, cut, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | ordinal
@@ -52,13 +67,6 @@ SELECT pg_current_xact_id()::text::int8
 
 -- outcome of a transaction
 SELECT pg_xact_status(%(transaction)b::int8::text::xid8)
-
--- session
-SELECT pg_backend_pid(), backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()
-
--- end session
-SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
-WHERE pid = %(pid)b::int4 AND backend_start::text = %(since)b::text
 
 -- position of a row
 SELECT position FROM clew_event WHERE stream = %(stream)b AND version = %(version)b AND hash = %(hash)b
@@ -88,15 +96,12 @@ INSERT INTO clew_key (tenant, stream, key, salt, digest, first, last)
 VALUES (%(tenant)b, %(stream)b, %(key)b, %(salt)b, %(digest)b, %(first)b, %(last)b)
 
 -- shred
-UPDATE clew_event SET state = %(stub)b, digest = %(digest)b
-WHERE stream = %(stream)b AND version = %(version)b AND digest IS NULL
-RETURNING position
-
--- forget what a key stands for
-UPDATE clew_key SET digest = NULL WHERE first = (%(position)b::int8 >> 20) << 20
+-- On behalf of the tenant whose row it is, which the function asks for where the database tells tenants apart.
+WITH whose AS MATERIALIZED (SELECT set_config('clew.tenant', %(tenant)b, true) AS tenant)
+SELECT clew_shred(%(stream)b, %(version)b, %(digest)b, %(stub)b) FROM whose WHERE tenant IS NOT NULL
 
 -- count shredded
-UPDATE clew_meta SET shredded = shredded + %(count)b
+SELECT clew_count_shreds(%(count)b)
 
 -- put snapshot
 INSERT INTO clew_snapshot (tenant, stream, version, state) VALUES (%(tenant)b, %(stream)b, %(version)b, %(state)b)

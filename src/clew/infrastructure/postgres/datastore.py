@@ -16,7 +16,7 @@ from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.writer import PostgresWriter
 from clew.infrastructure.wakeups import Wakeups
 
-WORKERS = 4
+WORKERS = 16
 READERS = 8
 
 _CHANGE = statements("reads.sql")["change"]
@@ -48,8 +48,8 @@ class PostgresDatastore:
         """The highest position that this process has appended."""
         self.horizon = 0
         """Below it there is nothing that readers do not see."""
-        self.writing = Sessions(self.address, workers)
-        self.reading = Sessions(self.address, readers)
+        self.writing = Sessions(self.address, workers, tenant=tenant, write=True)
+        self.reading = Sessions(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
         self.wakeups = Wakeups(self._changed)
         self.pool = AppendPool(self.writer.write, self.wakeups.wake, workers=workers)
@@ -60,12 +60,14 @@ class PostgresDatastore:
     def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
         """The rows of a query, asked again on another connection when one is cut. ``based``: it asks for the base.
 
+        So it is where a standby has ended it, for the sake of what its primary has removed meanwhile.
+
         Raises ClosedError or StoreUnavailableError.
         """
         try:
             return self._ask(sql, parameters or {}, based=based)
         except psycopg.OperationalError as error:
-            if not is_cut(error):
+            if not (is_cut(error) or isinstance(error, psycopg.errors.SerializationFailure)):
                 raise unavailable(self.address.shown, error) from error
         except psycopg.Error as error:
             raise unavailable(self.address.shown, error) from error

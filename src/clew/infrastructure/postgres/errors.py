@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from eventsourcing.persistence import OperationalError
 
-from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError
+from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 
 _ADVICE = {
     "23": "it refused a row. Verify says whether the store is damaged.",
@@ -14,16 +14,37 @@ _ADVICE = {
     "3D000": "there is no such database. Make it with createdb, or name another.",
     "3F000": "this user has no schema to make tables in. Grant it the rights on one in its search_path.",
     "42501": "this user may not do that. Grant it the rights on the database and its tables, or name another user.",
-    "42P01": "a table of Clew's is not there. Make the tables with `clew migrate`.",
+    "42P01": "a table of Clew's is not there, though others are. Restore the database from a copy, or name another.",
+    "shape": "it has tables of these names that are not as Clew's are. Name another database, or another schema "
+    "(?options=-csearch_path%3Dclew).",
     "53100": "the disk of the server is full. Free some space, then try again.",
     "53200": "the server has no memory left. Try again later.",
     "53300": "it takes no more connections. Let it take more (max_connections), or open fewer stores.",
+    "55P03": "somebody else keeps locked what is to be changed. Wait, or see who it is in pg_stat_activity.",
     "57014": "it ended the statement for taking too long. Try again, or raise statement_timeout.",
     "57": "the server is shutting down or starting. Try again in a moment.",
+    "host": "there is no host of that name. Check the name, and the network.",
+    "tls": "no TLS connection that can be trusted can be made. Look at sslmode and sslrootcert, and whether the server "
+    "has TLS (ssl = on).",
+    "url": "a setting of its URL cannot be used. Correct it.",
 }
+
+_SHAPE = ("42703", "42704", "42710", "42723", "42804", "42809", "42883", "42P07")
+"""A column, a function or a table that is not as it should be, or is there already."""
 
 # Of a connection that could not be made the driver has the words only.
 _WORDS = {
+    "SSL was required": "tls",
+    "SSL error": "tls",
+    "certificate": "tls",
+    "invalid sslmode value": "url",
+    "invalid port number": "url",
+    "invalid integer value": "url",
+    "Servname not supported": "url",
+    "definition of service": "url",
+    "unrecognized configuration parameter": "url",
+    "invalid value for parameter": "url",
+    "failed to resolve host": "host",
     "password authentication failed": "28",
     "no password supplied": "28",
     "no pg_hba.conf entry": "28",
@@ -44,7 +65,7 @@ class PostgresUnavailableError(StoreUnavailableError, OperationalError):
 def unavailable(where: str, error: psycopg.Error) -> StoreError:
     """The error of Clew's for one of the driver's; ``where`` names the database without its password."""
     said = " ".join(str(error).split())
-    code = error.sqlstate or next((code for words, code in _WORDS.items() if words in said), "")
+    code = _code(error, said)
     why = _ADVICE.get(code) or _ADVICE.get(code[:2])
     if code == "42P01":
         return StoreSchemaError(f"{where}: {why}")
@@ -55,7 +76,17 @@ def unavailable(where: str, error: psycopg.Error) -> StoreError:
             if lost
             else "PostgreSQL cannot do what was asked. Check that the database is of this Clew."
         )
-    return PostgresUnavailableError(f"{where}: {why} (PostgreSQL says: {said})")
+    kind = {"url": StoreUrlError, "shape": StoreSchemaError}.get(code, PostgresUnavailableError)
+    return kind(f"{where}: {why} (PostgreSQL says: {said})")
+
+
+def _code(error: psycopg.Error, said: str) -> str:
+    """The SQLSTATE, or a name where that says too little."""
+    if error.sqlstate is None:
+        return next((code for words, code in _WORDS.items() if words in said), "")
+    if "Check free disk space" in said:
+        return "53100"  # a quota, and not the disk, may be what is full
+    return "shape" if error.sqlstate in _SHAPE else error.sqlstate
 
 
 def is_cut(error: psycopg.Error) -> bool:

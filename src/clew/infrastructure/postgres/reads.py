@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from clew.infrastructure.postgres.sessions import Rows
 
 HIGHEST = 2**63 - 1
+WINDOW = 50_000
+"""How many positions one query of a prefix looks at, so that none is long."""
+
+FEW_STREAMS = 1_000
+"""Of a prefix that fewer streams have these are found by their names, else in the order in which they were made."""
+
 OWN_WAIT = 0.5
 """Seconds that a reader in position order waits for what this process has appended: an older transaction is open."""
 
@@ -53,7 +59,7 @@ class PostgresReads:
         if not prefix:
             return list(map(_row, self._in_order("rows", parameters | {"upto": Int8(HIGHEST)})))
         bounds = _bounds(prefix)
-        return [] if bounds is None else list(map(_row, self._in_order("rows with a prefix", parameters | bounds)))
+        return [] if bounds is None else self._rows_within(bounds, after, limit)
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:
         """The rows at these positions, in position order."""
@@ -64,13 +70,40 @@ class PostgresReads:
         """The highest position that readers may see, 0 for an empty store."""
         return self._in_order("last position", {})[0][0] or 0
 
+    def newest_position(self) -> int:
+        """The highest position that readers may see or that this process has appended."""
+        return max(self.last_position(), self.datastore.newest)
+
+    def may_fill(self) -> bool:
+        """Whether this is no standby, and shows the events of all."""
+        return not self.is_bound() and not self.datastore.query(SQL["standby"])[0][0]
+
+    def is_bound(self) -> bool:
+        """Whether the database shows one tenant's rows alone."""
+        with self.datastore.reading.use() as session:
+            return session.tenant is not None
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many rows come after a position, ``limit`` at the most."""
+        parameters = {"after": Int8(within(position)), "limit": Int8(within(limit))}
+        return int(self._in_order("count after", parameters)[0][0])
+
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made, ``after`` < key: the position of their first event."""
         parameters: dict[str, Any] = {"after": Int8(within(after)), "limit": Int8(within(limit))}
         if not prefix:
             return list(map(_info, self._in_order("streams", parameters)))
         bounds = _bounds(prefix)
-        return [] if bounds is None else list(map(_info, self._in_order("streams with a prefix", parameters | bounds)))
+        if bounds is None:
+            return []
+        few = self.datastore.query(SQL["few streams with a prefix"], _named(bounds) | {"few": Int8(FEW_STREAMS)})
+        if len(few) < FEW_STREAMS:
+            found = self._in_order("streams of ids", parameters | {"ids": [Int8(id_) for (id_,) in few]}) if few else []
+        elif bounds["tenant"] is None:
+            found = self._in_order("streams with a prefix", parameters | _named(bounds))
+        else:
+            found = self._in_order("streams of a tenant with a prefix", parameters | bounds)
+        return list(map(_info, found))
 
     def stream(self, name: str) -> StreamInfo | None:
         """One stream, None when there is none of that name."""
@@ -118,6 +151,22 @@ class PostgresReads:
         """How many rows were ever shredded."""
         return int(self.datastore.query(SQL["shredded"])[0][0])
 
+    def _rows_within(self, bounds: dict[str, Any], after: int, limit: int) -> list[Row]:
+        """Rows of streams with names in some bounds. Each query looks at so many positions, more as less is found."""
+        rows: list[Row] = []
+        size = min(limit * 2, WINDOW)
+        while len(rows) < limit:
+            window = {"after": Int8(within(after)), "size": Int8(size)}
+            upto, looked = self._in_order("window", window)[0]
+            if not looked:
+                break
+            more = {"upto": Int8(upto), "limit": Int8(within(limit - len(rows)))}
+            rows += map(_row, self.datastore.query(SQL["rows with a prefix"], window | more | bounds))
+            if looked < size:
+                break
+            after, size = upto, min(size * 4, WINDOW)
+        return rows
+
     def _of(self, stream: str, statement: str, **parameters: Any) -> Rows:
         """What a statement finds of a stream; nothing of a name that is no valid Unicode, which is never stored."""
         if not _is_text(stream):
@@ -156,10 +205,15 @@ def stream_id(name: str) -> int:
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 1
 
 
-def tenant_id(stream: str) -> int:
-    """The integer that stands for the tenant of a stream: what its name begins with, up to the first ``/``."""
+def tenant_of(stream: str) -> str:
+    """The tenant of a stream: what its name begins with, up to the first ``/``."""
     tenant, slash, _ = stream.partition("/")
-    return _tenant(tenant if slash else "")
+    return tenant if slash else ""
+
+
+def tenant_id(stream: str) -> int:
+    """The integer that stands for the tenant of a stream."""
+    return _tenant(tenant_of(stream))
 
 
 @lru_cache(maxsize=4_096)
@@ -208,7 +262,13 @@ def _bounds(prefix: str) -> dict[str, Any] | None:
     if not _is_text(prefix):
         return None
     end = first_after(prefix)
-    return {"prefix": prefix.encode(), "end": None if end is None else end.encode()}
+    tenant = Int8(tenant_id(prefix)) if "/" in prefix else None
+    return {"prefix": prefix.encode(), "end": None if end is None else end.encode(), "tenant": tenant}
+
+
+def _named(bounds: dict[str, Any]) -> dict[str, Any]:
+    """The bounds of the names alone."""
+    return {name: bounds[name] for name in ("prefix", "end")}
 
 
 def _is_text(name: str) -> bool:

@@ -6,6 +6,9 @@
 -- horizon
 SELECT (%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
 
+-- standby
+SELECT pg_is_in_recovery()
+
 -- change
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8
 
@@ -63,11 +66,23 @@ FROM (
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
 
+-- window
+SELECT max(position), count(*) FROM (
+    SELECT position FROM clew_event
+    WHERE position > %(after)b
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+    ORDER BY position LIMIT %(size)b
+) AS next
+
 -- rows with a prefix
 SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
-FROM clew_event AS e JOIN clew_stream AS s ON s.id = e.stream
-WHERE e.position > %(after)b AND s.name >= %(prefix)b AND (%(end)b::bytea IS NULL OR s.name < %(end)b)
-    AND e.position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+FROM (
+    -- A fence: the positions are what is walked along, however many streams the planner thinks there are.
+    SELECT * FROM clew_event
+    WHERE position > %(after)b AND position <= %(upto)b AND (%(tenant)b::int8 IS NULL OR tenant = %(tenant)b)
+    ORDER BY position OFFSET 0
+) AS e JOIN clew_stream AS s ON s.id = e.stream
+WHERE s.name >= %(prefix)b AND (%(end)b::bytea IS NULL OR s.name < %(end)b)
 ORDER BY e.position LIMIT %(limit)b
 
 -- rows at
@@ -81,6 +96,14 @@ ORDER BY e.position
 SELECT max(position) FROM clew_event
 WHERE position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
 
+-- count after
+SELECT count(*) FROM (
+    SELECT FROM clew_event
+    WHERE position > %(after)b
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+    ORDER BY position LIMIT %(limit)b
+) AS after
+
 -- streams
 -- A parent that is no stream, where somebody changed it, is shown by its key and not as none.
 SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
@@ -89,14 +112,41 @@ WHERE s.began > %(after)b
     AND s.began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
 ORDER BY s.began LIMIT %(limit)b
 
--- streams with a prefix
+-- few streams with a prefix
+-- In the order of names, so that the index on their beginnings is what is read.
+SELECT id FROM clew_stream
+WHERE substring(name FROM 1 FOR 256) >= substring(%(prefix)b FROM 1 FOR 256) AND name >= %(prefix)b
+    AND (%(end)b::bytea IS NULL OR (substring(name FROM 1 FOR 256) <= %(end)b AND name < %(end)b))
+ORDER BY substring(name FROM 1 FOR 256) LIMIT %(few)b
+
+-- streams of ids
 SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
 FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
-WHERE s.began > %(after)b
+WHERE s.id = ANY (%(ids)b::int8[]) AND s.began > %(after)b
     AND s.began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
-    AND substring(s.name FROM 1 FOR 256) >= substring(%(prefix)b FROM 1 FOR 256) AND s.name >= %(prefix)b
-    AND (%(end)b::bytea IS NULL OR (substring(s.name FROM 1 FOR 256) <= %(end)b AND s.name < %(end)b))
 ORDER BY s.began LIMIT %(limit)b
+
+-- streams with a prefix
+SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
+FROM (
+    SELECT * FROM clew_stream
+    WHERE began > %(after)b
+        AND began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+        AND name >= %(prefix)b AND (%(end)b::bytea IS NULL OR name < %(end)b)
+    ORDER BY began LIMIT %(limit)b
+) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
+ORDER BY s.began
+
+-- streams of a tenant with a prefix
+SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
+FROM (
+    SELECT * FROM clew_stream
+    WHERE tenant = %(tenant)b AND began > %(after)b
+        AND began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+        AND name >= %(prefix)b AND (%(end)b::bytea IS NULL OR name < %(end)b)
+    ORDER BY tenant, began LIMIT %(limit)b
+) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
+ORDER BY s.began
 
 -- stream
 SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut

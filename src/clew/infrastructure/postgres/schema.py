@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import Any
 
@@ -21,6 +22,10 @@ _LOCK = 0x436C6577
 _IS_THERE = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_meta' AND pg_table_is_visible(oid)"
 
 _MIGRATIONS = statements("schema.sql")
+
+_DIVISIBLE = re.compile(r"/\* (PARTITION BY HASH \(\w+\)) \*/")
+_DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH")
+_PARTITIONS = "SELECT count(*) FROM pg_catalog.pg_inherits WHERE inhparent = 'clew_event'::regclass"
 
 
 def prepare(address: Address, *, create: bool) -> None:
@@ -52,16 +57,33 @@ def version(address: Address) -> int:
             raise unavailable(address.shown, error) from None
 
 
-def migrate(address: Address) -> int:
-    """Lead a database to the present schema, all the way or not at all; returns the schema that it had."""
+def migrate(address: Address, *, partitions: int | None = None) -> int:
+    """Lead a database to the present schema, all the way or not at all; returns the schema that it had.
+
+    In an empty database what grows with the number of events is divided into so many ``partitions``, 0 for none. None
+    is whatever is there. Raises StoreSchemaError where the tables are there, divided otherwise.
+    """
     with closing(address.connect()) as connection:
         try:
             found = _version(connection, address)
             if found != SCHEMA_VERSION:
-                _lead(connection, address)
+                _lead(connection, address, partitions)
+            there = int(connection.execute(_PARTITIONS).fetchall()[0][0])
         except psycopg.Error as error:
             raise unavailable(address.shown, error) from None
+    if partitions not in {None, there}:
+        divided = f"divided into {there} partitions" if there else "not divided"
+        msg = f"{address.shown}: Clew's tables are there, {divided}, and that stays so: tables are divided when they "
+        raise StoreSchemaError(
+            msg + f"are made. Run `clew migrate --partitions {partitions}` on an empty database, and bring the log "
+            "there: docs/scaling.md says how."
+        )
     return found
+
+
+def lock(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Let nobody else make tables or roles until the transaction ends."""
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
 
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
@@ -74,11 +96,24 @@ def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) 
     return found
 
 
-def _lead(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
+def _lead(connection: psycopg.Connection[tuple[Any, ...]], address: Address, partitions: int | None = None) -> int:
     """One process at a time: several that made the same tables at once would fail."""
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        lock(connection)
         for schema in range(_version(connection, address) + 1, SCHEMA_VERSION + 1):
-            connection.execute(_MIGRATIONS[f"schema {schema}"].encode())
+            connection.execute(_divided(_MIGRATIONS[f"schema {schema}"], partitions or 0).encode())
             connection.execute("UPDATE clew_meta SET schema = %s", (schema,))
     return SCHEMA_VERSION
+
+
+def _divided(sql: str, partitions: int) -> str:
+    """The statements that make tables, with those that can be divided in so many partitions."""
+    if not partitions:
+        return sql
+    sql = _DIVISIBLE.sub(r"\1", sql)
+    parts = [
+        f"CREATE TABLE {table}_{part} PARTITION OF {table} FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part});"
+        for table in _DIVIDED.findall(sql)
+        for part in range(partitions)
+    ]
+    return "\n".join((sql, *parts))

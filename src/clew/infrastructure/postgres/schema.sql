@@ -7,6 +7,9 @@
 --
 -- A tenant is its name's first 63 bits in the same way, in each table that has content: so a policy can tell whose a
 -- row is without looking at another, and one tenant's blob is not another's.
+--
+-- What grows with the number of events can be divided: `clew migrate --partitions` takes the comment behind a table
+-- away from around its words.
 
 -- schema 1
 
@@ -30,6 +33,7 @@ CREATE TABLE clew_stream (
 COMMENT ON COLUMN clew_stream.began IS 'the position of its first event: the order in which streams were made';
 CREATE INDEX clew_stream_parent ON clew_stream (parent) WHERE parent IS NOT NULL;
 CREATE INDEX clew_stream_began ON clew_stream (began);
+CREATE INDEX clew_stream_tenant ON clew_stream (tenant, began);
 -- The beginning only: a name may be longer than what an index holds.
 CREATE INDEX clew_stream_name ON clew_stream (substring(name FROM 1 FOR 256));
 
@@ -43,7 +47,7 @@ CREATE TABLE clew_event (
     hash bytea NOT NULL,
     digest bytea,
     PRIMARY KEY (stream, version)
-);
+) /* PARTITION BY HASH (stream) */;
 COMMENT ON COLUMN clew_event.position IS 'base and id of the transaction, shifted left by 20 bits, then its ordinal';
 CREATE INDEX clew_event_position ON clew_event (position);
 
@@ -56,7 +60,7 @@ CREATE TABLE clew_key (
     first bigint NOT NULL,
     last bigint NOT NULL,
     PRIMARY KEY (stream, key)
-);
+) /* PARTITION BY HASH (stream) */;
 COMMENT ON COLUMN clew_key.key IS 'SHA-256 of the idempotency key';
 CREATE INDEX clew_key_first ON clew_key (first);
 
@@ -66,7 +70,7 @@ CREATE TABLE clew_snapshot (
     version bigint NOT NULL,
     state bytea NOT NULL,
     PRIMARY KEY (stream, version)
-);
+) /* PARTITION BY HASH (stream) */;
 
 CREATE TABLE clew_blob (
     tenant bigint NOT NULL,
@@ -93,7 +97,69 @@ CREATE TABLE clew_draft (
     data bytea NOT NULL
 );
 
+CREATE FUNCTION clew_shred(stream bigint, version bigint, digest bytea, stub bytea) RETURNS bigint LANGUAGE sql AS $$
+    WITH gone AS (
+        UPDATE clew_event AS event SET state = $4, digest = $3
+        WHERE event.stream = $1 AND event.version = $2 AND event.digest IS NULL AND sha256(event.state) = $3
+        RETURNING event.position
+    ), forgotten AS (
+        UPDATE clew_key AS key SET digest = NULL FROM gone WHERE key.first = (gone.position >> 20) << 20
+    )
+    SELECT position FROM gone
+$$;
+COMMENT ON FUNCTION clew_shred IS 'replace the bytes of this digest by it and a stub; the position, null if not there';
+
+CREATE FUNCTION clew_count_shreds(count bigint) RETURNS void LANGUAGE sql AS $$
+    UPDATE clew_meta SET shredded = shredded + $1 WHERE $1 > 0
+$$;
+
 CREATE TABLE clew_tracking (
     application bytea PRIMARY KEY,
     notification bigint NOT NULL
 );
+
+CREATE TABLE clew_generation (
+    id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL,
+    version bigint NOT NULL,
+    code text NOT NULL,
+    shape text NOT NULL,
+    position bigint NOT NULL,
+    hash bytea NOT NULL,
+    live boolean NOT NULL,
+    tables text NOT NULL,
+    texts text[] NOT NULL
+);
+COMMENT ON TABLE clew_generation IS 'projections, as one state of their code fills tables clew_g<id>_<table>';
+COMMENT ON COLUMN clew_generation.tables IS 'their declaration, for who does not have the code of the projection';
+CREATE UNIQUE INDEX clew_generation_live ON clew_generation (name) WHERE live;
+
+CREATE TABLE clew_parked (
+    generation bigint NOT NULL,
+    position bigint NOT NULL,
+    tenant bigint NOT NULL,
+    stream bytea NOT NULL,
+    version bigint NOT NULL,
+    type bytea NOT NULL,
+    error bytea NOT NULL,
+    PRIMARY KEY (generation, position)
+);
+
+CREATE TABLE clew_stretch (
+    generation bigint NOT NULL,
+    text_index text NOT NULL,
+    number bigint NOT NULL,
+    first bigint NOT NULL,
+    texts bigint NOT NULL,
+    PRIMARY KEY (generation, text_index, number)
+);
+COMMENT ON TABLE clew_stretch IS 'parts of indexes of words, each of some thousand texts in the order of the log';
+
+CREATE TABLE clew_worker (
+    worker text NOT NULL,
+    projection text NOT NULL,
+    until timestamptz NOT NULL,
+    held boolean NOT NULL,
+    PRIMARY KEY (worker, projection)
+);
+COMMENT ON TABLE clew_worker IS 'who would fill which projection, until when, and whether it holds the lease';

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import select
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.sql import Literal
 
-from clew.domain.errors import ClosedError, StoreUrlError
-from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavailable
+from clew.domain.errors import ClosedError, StoreUrlError, TenantRequiredError
+from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.sql_files import statements
 
 CONNECT_TIMEOUT = 10
@@ -20,39 +25,66 @@ CONNECT_TIMEOUT = 10
 
 OLDEST_SERVER = 140_000
 
+RESTED = 1.0
+"""Seconds after which a connection is asked whether it is there before it is used again."""
+
 ORDINAL_BITS = 20
 """Of a position, below those of its transaction."""
 
-_SESSION = statements("appends.sql")["session"]
 _BASE = (
-    "SELECT base, (SELECT max(position) FROM clew_event) >> 20, pg_snapshot_xmax(pg_current_snapshot())::text::int8 "
-    "FROM clew_meta"
+    "SELECT base, (SELECT max(position) FROM clew_event) >> 20, pg_snapshot_xmax(pg_current_snapshot())::text::int8, "
+    "pg_is_in_recovery() FROM clew_meta"
 )
 _RAISE_BASE = "UPDATE clew_meta SET base = greatest(base, %s)"
+
+_TENANCY = statements("tenancy.sql")
+_IS_BOUND, _BASE_OF_ALL, _SET_TENANT = (_TENANCY[name].encode() for name in ("is bound", "base", "set tenant"))
+
+# Readers stop below a transaction that is open: that of a process that stands still must not stay so.
+_BEGIN = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'"
+
+_PREPARE = re.compile(r"(?<=[?&])prepare=([^&]*)&?")
+
+_CUT = "closed the connection unexpectedly"
 
 Rows = list[tuple[Any, ...]]
 
 
 class Address:
-    """Where a database is, with its password; ``shown`` is without it. Raises StoreUrlError."""
+    """Where a database is, with its password; ``shown`` is without it. Raises StoreUrlError.
+
+    With ``?prepare=no`` nothing is prepared, for poolers that give each transaction another session and do not prepare
+    there what was prepared in the last.
+    """
 
     def __init__(self, conninfo: str) -> None:
+        said = _PREPARE.search(conninfo)
+        if said is not None and said[1] not in ("yes", "no"):
+            msg = "prepare says whether statements are prepared on the server: yes or no."
+            raise StoreUrlError(msg)
+        self._prepares = said is None or said[1] == "yes"
         try:
-            given: dict[str, Any] = dict(conninfo_to_dict(conninfo))
-        except psycopg.Error:
+            given: dict[str, Any] = dict(
+                conninfo_to_dict(conninfo if said is None else _PREPARE.sub("", conninfo).rstrip("?&"))
+            )
+        except (psycopg.Error, UnicodeError):
             # The driver's words repeat what they could not read, and a password with it.
             msg = "That is no address of a PostgreSQL database. Use postgresql://user:password@host:5432/database."
             raise StoreUrlError(msg) from None
         given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         given.setdefault("application_name", "clew")
         self.conninfo = make_conninfo(**given)
-        host, port = given.get("host") or "localhost", given.get("port") or 5432
-        self.shown = f"postgresql://{host}:{port}/{given.get('dbname') or given.get('user') or ''}"
+        hosts, ports = ((str(given.get(name) or "")).split(",") for name in ("host", "port"))
+        places = zip_longest(hosts, ports[: len(hosts)], fillvalue=ports[0])
+        shown = ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in places)
+        self.shown = f"postgresql://{shown}/{given.get('dbname') or given.get('user') or ''}"
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection without a transaction. Raises StoreUnavailableError."""
         try:
-            connection = psycopg.connect(self.conninfo, autocommit=True)
+            connection = self._connect()
+            if not self._prepares:
+                connection.prepare_threshold = None
         except psycopg.Error as error:
             raise unavailable(self.shown, error) from None  # its frames hold the password
         if connection.info.server_version < OLDEST_SERVER:
@@ -62,28 +94,55 @@ class Address:
             raise PostgresUnavailableError(msg)
         return connection
 
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        try:
+            return psycopg.connect(self.conninfo, autocommit=True)
+        except psycopg.OperationalError as error:
+            if _CUT not in str(error):
+                raise
+        return psycopg.connect(self.conninfo, autocommit=True)  # it was cut while it was made: once more
+
 
 class Session(NamedTuple):
     """A connection, and what it found when it was made."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
+    cursor: psycopg.Cursor[tuple[Any, ...]]
+    """For statements whose rows are fetched at once."""
     base: int
     """What is added to transaction ids."""
-    pid: int
-    since: str
+    standby: bool
+    """Whether the server only follows another, and is written to by that one alone."""
+    secured: bool
+    """Whether policies on rows are in force; COPY FROM is refused then."""
+    tenant: str | None
+    """Whose rows alone can be seen and written; None where the user may see all."""
 
     def ask(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Rows:
         """The rows of a prepared statement, in binary."""
-        cursor = self.connection.execute(sql.encode(), parameters, prepare=True, binary=True)
-        return cursor.fetchall() if cursor.description else []
+        if self.tenant is None or self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            self.cursor.execute(sql.encode(), parameters, prepare=True)
+        else:
+            # Sent together they are one transaction, and one round trip.
+            with self.connection.pipeline():
+                self.connection.execute(_SET_TENANT, {"tenant": self.tenant}, prepare=True)
+                self.cursor.execute(sql.encode(), parameters, prepare=True)
+        return [] if self.cursor.rownumber is None else self.cursor.fetchall()
+
+    def begin(self) -> None:
+        """Begin a transaction, on behalf of the tenant; one that stands still is ended by the server."""
+        on_behalf = "" if self.tenant is None else f"; SET LOCAL clew.tenant = {Literal(self.tenant).as_string(None)}"
+        self.connection.execute((_BEGIN + on_behalf).encode())
 
 
 class Sessions:
-    """At most ``most`` connections at a time; who wants another waits."""
+    """At most ``most`` connections at a time; who wants another waits. A standby is refused by those that ``write``."""
 
-    def __init__(self, address: Address, most: int) -> None:
+    def __init__(self, address: Address, most: int, *, tenant: str | None = None, write: bool = False) -> None:
         self.address = address
+        self._tenant = tenant
         self._most = most
+        self._write = write
         self._made: list[Session] = []
         self.restart()
 
@@ -91,17 +150,21 @@ class Sessions:
         """Begin without connections: those that the parent of a forked process had are the parent's."""
         _inherited.extend(self._made)
         self._lock = threading.Lock()
-        self._free = threading.Semaphore(self._most)
-        self._idle: list[Session] = []
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._most):
+            self._free.put(None)
+        self._idle: list[tuple[Session, float]] = []
         self._made = []
         self._closed = False
 
     @contextmanager
     def use(self) -> Iterator[Session]:
         """A connection for the block. Raises ClosedError or StoreUnavailableError."""
-        if not self._free.acquire(timeout=CONNECT_TIMEOUT * 3):
+        try:
+            self._free.get(timeout=CONNECT_TIMEOUT * 3)
+        except Empty:
             msg = f"{self.address.shown}: all {self._most} connections of this process are busy. Try again later."
-            raise PostgresUnavailableError(msg)
+            raise PostgresUnavailableError(msg) from None
         try:
             session = self._take()
             try:
@@ -109,22 +172,39 @@ class Sessions:
             finally:
                 self._give_back(session)
         finally:
-            self._free.release()
+            self._free.put(None)
 
     def fresh(self) -> Session:
         """A new connection, that the caller closes."""
+        try:
+            session = self._begun()
+        except psycopg.Error as error:
+            if not is_cut(error):
+                raise unavailable(self.address.shown, error) from None
+            try:
+                session = self._begun()
+            except psycopg.Error as second:
+                raise unavailable(self.address.shown, second) from None
+        if session.standby and self._write:
+            # Not kept until it is promoted: where the positions are was not seen to on a server that only reads.
+            session.connection.close()
+            msg = f"{self.address.shown}: this is a standby, which is only read. Name the primary to write."
+            raise PostgresUnavailableError(msg)
+        return session
+
+    def _begun(self) -> Session:
         connection = self.address.connect()
         try:
-            return _begin(connection)
-        except psycopg.Error as error:
+            return _begin(connection, self.address.shown, self._tenant)
+        except psycopg.Error:
             connection.close()
-            raise unavailable(self.address.shown, error) from None
+            raise
 
     def drop(self) -> None:
         """Close those that wait: the server has cut another."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for session in idle:
+        for session, _ in idle:
             self._close(session)
 
     def close(self) -> None:
@@ -138,23 +218,23 @@ class Sessions:
                 if self._closed:
                     msg = "The store is closed: nothing can be read. Open it again."
                     raise ClosedError(msg)
-                session = self._idle.pop() if self._idle else None
+                session, since = self._idle.pop() if self._idle else (None, 0.0)
             if session is None:
                 session = self.fresh()
                 with self._lock:
                     self._made.append(session)
                 return session
-            if not _is_cut(session):
+            if time.monotonic() - since < RESTED or not _is_cut(session):
                 return session
             self._close(session)
 
     def _give_back(self, session: Session) -> None:
-        status = session.connection.info.transaction_status
+        status = session.connection.pgconn.transaction_status
         if status != psycopg.pq.TransactionStatus.IDLE or self._closed:
             self._close(session)
         else:
             with self._lock:
-                self._idle.append(session)
+                self._idle.append((session, time.monotonic()))
 
     def _close(self, session: Session) -> None:
         with self._lock, suppress(ValueError):
@@ -167,14 +247,25 @@ _inherited: list[Session] = []
 """Connections of the parent of this process: neither used nor closed, as closing one would end it in the parent too."""
 
 
-def _begin(connection: psycopg.Connection[tuple[Any, ...]]) -> Session:
-    """See where the positions are: a dump that was restored begins with lower transaction ids than it holds."""
-    base, last, transaction = connection.execute(_BASE).fetchall()[0]
-    if last is not None and last >= base + transaction:
-        connection.execute(_RAISE_BASE, (last + 1,))
-        (base,) = connection.execute("SELECT base FROM clew_meta").fetchall()[0]
-    pid, since = connection.execute(_SESSION.encode()).fetchall()[0]
-    return Session(connection, base, pid, since)
+def _begin(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: str | None) -> Session:
+    """See where the positions are: a dump that was restored begins with lower transaction ids than it holds.
+
+    Raises TenantRequiredError on a connection that is bound to a tenant and is given none.
+    """
+    secured, bound = connection.execute(_IS_BOUND).fetchall()[0]
+    if bound:
+        if not tenant:
+            connection.close()
+            msg = f"{shown}: this database keeps tenants apart, and none was named. "
+            raise TenantRequiredError(msg + "Open it with a tenant, or as a user that is a member of clew_operator.")
+        # Without the others' rows it cannot be seen from here.
+        base, standby = connection.execute(_BASE_OF_ALL).fetchall()[0]
+    else:
+        base, last, transaction, standby = connection.execute(_BASE).fetchall()[0]
+        if last is not None and last >= base + transaction and not standby:
+            connection.execute(_RAISE_BASE, (last + 1,))
+            (base,) = connection.execute("SELECT base FROM clew_meta").fetchall()[0]
+    return Session(connection, connection.cursor(binary=True), base, standby, secured, tenant if bound else None)
 
 
 def _is_cut(session: Session) -> bool:

@@ -6,7 +6,10 @@ transaction on what is there, and again when another writer was faster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 from psycopg.types.numeric import Int8
@@ -24,15 +27,24 @@ from clew.infrastructure.recorder import Append, Appended, Key
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.datastore import PostgresDatastore
 
+T = TypeVar("T")
+
 MOST_EVENTS = 1 << ORDINAL_BITS
 MOST_HEADS = 100_000
+MOST_SPELT_OUT = 32
+"""Rows of one stream that are parameters of their own, each number of them with its statement; more are arrays."""
+
+MOST_AT_ONCE = 1_000
+"""Events of an append that are written in one statement; more are copied, in a transaction."""
+
+LONGEST_TRANSACTION = 60.0
+"""Seconds to wait for the end of one whose client is gone: the server ends what stands still after half of that."""
+
 TRIES = 40
 """So often another writer may be faster than an append that claims, or has a key, and then nobody is: give up."""
 
-# Readers stop below a transaction that is open: that of a process that stands still must not stay so.
-_BEGIN = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'"
-
 _SQL = statements("appends.sql")
+_TAKEN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected)
 _AGAIN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
@@ -65,7 +77,7 @@ class PostgresWriter:
 
     def _at_once(self, append: Append) -> Appended | None:
         """Write it in one statement if its streams stand where they were last seen; None if that is not so."""
-        if not append.events or any(append[1:6]) or any(append[8:]):
+        if not 0 < len(append.events) < MOST_AT_ONCE or any(append[1:6]) or any(append[8:]):
             return None
         guess = Guess(self._heads, append)
         try:
@@ -74,25 +86,36 @@ class PostgresWriter:
             return None
         if isinstance(made, Appended) or made.began or any(row[1] > HIGHEST for row in made.rows):
             return None
-        with self._store.writing.use() as session:
-            found = self._insert(session, made, guess.asked)
-        if found:
-            return self._finish(made, min(found)[0])
+        first = self._insert(made, guess.asked)
+        if first is not None:
+            return self._finish(made, first)
         for name in made.heads:
             self._heads.pop(name, None)
         return None
 
-    def _insert(self, session: Session, made: Plan, before: dict[str, KnownHead]) -> Rows:
-        """The positions; none when the rows do not follow."""
-        sql, parameters = _insertion(made, before, session.base)
+    def _insert(self, made: Plan, before: dict[str, KnownHead]) -> int | None:
+        """The position of the first row, None when the rows do not follow."""
         try:
-            return self._store.run_alone(session, sql, parameters)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
-            return []
+            with self._store.writing.use() as session:
+                return _first(self._store.run_alone(session, *_insertion(made, before, session.base)))
+        except _TAKEN:
+            return None
         except psycopg.OperationalError as error:
             if not is_cut(error):
                 raise
-            return self._settle_alone(session, made, error)
+            lost = error
+        return self._look(lost, lambda session: self._insert_again(session, made, before))
+
+    def _insert_again(self, session: Session, made: Plan, before: dict[str, KnownHead]) -> int | None:
+        """The same, where an attempt may be under way, or may still come: of the same rows one can be stored only.
+
+        So this waits for the other by the unique index, or stores the rows instead, or finds them there.
+        """
+        try:
+            found = self._store.run_alone(session, *_insertion(made, before, session.base))
+        except _TAKEN:
+            found = []
+        return _first(found or _row_of(session, made))
 
     def _finish(self, made: Plan, first: int) -> Appended:
         heads = self._heads
@@ -123,7 +146,7 @@ class PostgresWriter:
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _transaction(self, session: Session, append: Append) -> Appended:
-        session.connection.execute(_BEGIN)
+        session.begin()
         transaction = Transaction(session, append)
         made = plan(append, transaction)
         if isinstance(made, Appended):
@@ -135,7 +158,9 @@ class PostgresWriter:
         except psycopg.OperationalError as error:
             if not is_cut(error):
                 raise
-            self._settle(session, id_, error)
+            session.connection.close()
+            if not self._look(error, lambda other: _is_committed(other, made, first, id_)):
+                raise
         return self._finish(made, first)
 
     def _roll_back(self, session: Session) -> None:
@@ -145,32 +170,13 @@ class PostgresWriter:
             except psycopg.Error:
                 session.connection.close()
 
-    # The reply to a commit was lost
-
-    def _settle(self, lost: Session, transaction: int, error: psycopg.Error) -> None:
-        """Return if the transaction was committed. Raises StoreUnavailableError if not, or if nobody can say."""
-        status = self._after(lost, error, "outcome of a transaction", {"transaction": Int8(transaction)})[0][0]
-        if status != "committed":
-            raise unavailable(self._store.address.shown, error) from error
-
-    def _settle_alone(self, lost: Session, made: Plan, error: psycopg.Error) -> Rows:
-        """The position if the first row is there: all of them were written or none. Raises as above."""
-        stream, version, _, _, hashed = made.rows[0]
-        address = {"stream": Int8(stream_id(stream)), "version": Int8(version)}
-        found = self._after(lost, error, "position of a row", {**address, "hash": hashed})
-        if not found:
-            raise unavailable(self._store.address.shown, error) from error
-        return found
-
-    def _after(self, lost: Session, error: psycopg.Error, statement: str, parameters: dict[str, Any]) -> Rows:
-        """What a statement finds once the server has done with a session, so that nothing of it can come later."""
+    def _look(self, error: psycopg.Error, at: Callable[[Session], T]) -> T:
+        """What is found on another connection after the reply to a commit was lost."""
         self._store.writing.drop()
-        lost.connection.close()
         try:
             session = self._store.writing.fresh()
             try:
-                session.ask(_SQL["end session"], {"pid": lost.pid, "since": lost.since})
-                return session.ask(_SQL[statement], parameters)
+                return at(session)
             finally:
                 session.connection.close()
         except (psycopg.Error, StoreError) as second:
@@ -216,26 +222,69 @@ class Guess:
 
 def _insertion(made: Plan, before: dict[str, KnownHead], base: int) -> tuple[str, dict[str, Any]]:
     """The statement that writes a plan's rows if they follow, and its parameters."""
-    if len(made.rows) == 1:
-        name, version, type_, state, hashed = made.rows[0]
-        return _SQL["insert one if it follows"], {
-            "base": Int8(base),
-            "tenant": Int8(tenant_id(name)),
-            "stream": Int8(stream_id(name)),
-            "version": Int8(version),
-            "type": type_.encode(),
-            "state": state,
-            "hash": hashed,
-            "before": Int8(version - 1),
-            "previous": before[name][1],
+    rows = made.rows
+    if len(before) > 1 or len(rows) > MOST_SPELT_OUT:
+        return _SQL["insert many if they follow"], {
+            **columns(rows, base),
+            "heads": [Int8(stream_id(name)) for name in before],
+            "befores": [Int8(head[0]) for head in before.values()],
+            "previous": [head[1] for head in before.values()],
+            "count": Int8(len(before)),
         }
-    return _SQL["insert many if they follow"], {
-        **columns(made.rows, base),
-        "heads": [Int8(stream_id(name)) for name in before],
-        "befores": [Int8(head[0]) for head in before.values()],
-        "previous": [head[1] for head in before.values()],
-        "count": Int8(len(before)),
+    ((name, (version, previous)),) = before.items()
+    parameters: dict[str, Any] = {
+        "base": Int8(base),
+        "tenant": Int8(tenant_id(name)),
+        "stream": Int8(stream_id(name)),
+        "before": Int8(version),
+        "previous": previous,
     }
+    for number, (_, _, type_, state, hashed) in enumerate(rows):
+        parameters[f"type{number}"] = type_.encode()
+        parameters[f"state{number}"] = state
+        parameters[f"hash{number}"] = hashed
+    return _some_if_they_follow(len(rows)), parameters
+
+
+@cache
+def _some_if_they_follow(count: int) -> str:
+    """The statement for so many rows of one stream."""
+    rows = (f"({number}::int8, %(type{number})b, %(state{number})b, %(hash{number})b)" for number in range(count))
+    return _SQL["insert some if they follow"].format(rows=", ".join(rows))
+
+
+def _first(found: Rows) -> int | None:
+    return min(found)[0] if found else None
+
+
+def _row_of(session: Session, made: Plan) -> Rows:
+    """The position of a plan's first row if it is there: all of them are or none."""
+    stream, version, _, _, hashed = made.rows[0]
+    address = {"stream": Int8(stream_id(stream)), "version": Int8(version)}
+    return session.ask(_SQL["position of a row"], {**address, "hash": hashed})
+
+
+def _is_committed(session: Session, made: Plan, first: int, transaction: int) -> bool:
+    """Whether a transaction was committed, once it has ended: the server ends it soon when its client is gone.
+
+    A standby that was promoted meanwhile may have given the transaction's id to another, but not its rows.
+    """
+    until = time.monotonic() + LONGEST_TRANSACTION
+    pause = 0.001
+    while (status := _status(session, transaction)) == "in progress":
+        if time.monotonic() > until:
+            msg = "the transaction is still open"
+            raise psycopg.OperationalError(msg)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.5)
+    return _first(_row_of(session, made)) == first if made.rows else status == "committed"
+
+
+def _status(session: Session, transaction: int) -> str | None:
+    try:
+        return str(session.ask(_SQL["outcome of a transaction"], {"transaction": Int8(transaction)})[0][0])
+    except psycopg.errors.InvalidParameterValue:  # of a standby that was promoted, and has not come so far
+        return None
 
 
 def _line(error: Exception) -> str:

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
+from clew.domain.errors import UnknownProjectionError
 from clew.domain.projection import (
     Built,
     Change,
     Column,
-    Delete,
     ForgetText,
     Indexed,
-    IndexText,
     Parked,
     Projection,
     Query,
@@ -24,10 +22,10 @@ from clew.domain.projection import (
     RowValues,
     Span,
     Table,
-    Upsert,
     Value,
 )
 from clew.infrastructure.code_digest import shape
+from clew.infrastructure.projection_changes import WaitingChanges
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.errors import is_of_the_store, unavailable
 from clew.infrastructure.sqlite.projection_tables import Filling, select, statements
@@ -118,10 +116,10 @@ class SQLiteSession:
         return found
 
     def apply(
-        self, built: Built, projection: Projection, position: int, changes: Iterable[Change]
+        self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
     ) -> list[ForgetText | Recount]:
         """Change rows; returns those that take a look at the log."""
-        return self.rows(built, projection).apply(position, changes)
+        return self.rows(built, projection).apply(position, tenant, changes)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -207,64 +205,31 @@ class _Generation:
         self._connection = connection
         self._seen = seen
         self._generation = generation
-        self._projection = projection.name
         self._tables = {
             table.name: Filling(connection, _table_name(generation, table.name), table) for table in projection.tables
         }
-        self._texts: dict[str, list[Indexed]] = {name: [] for name in projection.texts}
+        self._changes = WaitingChanges(projection, self._tables)
+        self.apply = self._changes.apply
 
     def get(self, table: str, *key: Value) -> RowValues | None:
         """The row with this key."""
-        return self._table(table).get(key)
+        self._changes.table(table)
+        return self._tables[table].get(key)
 
     def select(self, query: Query) -> list[RowValues]:
         """The rows that a query names."""
-        self._table(query.table)
+        self._changes.table(query.table)
         self.flush()
         return select(self._connection, tables_of(self._connection, self._generation), query)
-
-    def apply(self, position: int, changes: Iterable[Change]) -> list[ForgetText | Recount]:
-        """Change rows, when they are flushed at the latest; returns those that take a look at the log."""
-        tables = self._tables
-        left: list[ForgetText | Recount] = []
-        for change in changes:
-            if type(change) is Upsert:
-                (tables.get(change.table) or self._table(change.table)).upsert(change.values)
-            elif type(change) is IndexText:
-                self._index(change.text_index).append(Indexed(position, change.text, change.scopes))
-            elif type(change) is Delete:
-                self._table(change.table).delete(change.key)
-            elif type(change) is ForgetText:
-                self._index(change.text_index)
-                left.append(change)
-            elif type(change) is Recount:
-                self._table(change.table).check_recount()
-                left.append(change)
-            else:
-                kind = type(change).__name__
-                raise InvalidProjectionError(
-                    f"projection {self._projection!r}: what it yields is no change, but {kind}."
-                )
-        return left
 
     def flush(self) -> None:
         """Write what waits."""
         for table in self._tables.values():
             table.flush()
-        for index, texts in self._texts.items():
+        for index, texts in self._changes.texts.items():
             if texts:
                 text_index.add(self._connection, self._generation, index, texts, self._seen)
                 texts.clear()
-
-    def _table(self, name: str) -> Filling:
-        if name not in self._tables:
-            raise InvalidProjectionError(f"projection {self._projection!r} declares no table {name!r}.")
-        return self._tables[name]
-
-    def _index(self, name: str) -> list[Indexed]:
-        if name not in self._texts:
-            raise InvalidProjectionError(f"projection {self._projection!r} declares no index of words {name!r}.")
-        return self._texts[name]
 
 
 def _table_name(generation: int, table: str) -> str:

@@ -6,11 +6,11 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any
 
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import Column, Query, RowValues, Table, Where
+from clew.infrastructure.projection_changes import WaitingRows
 from clew.infrastructure.sqlite.reads import within_range
 
 _DESCENDING = "-"
@@ -44,72 +44,37 @@ def _names(columns: Iterable[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)
 
 
-class Filling:
-    """What is to be written to one table: the rows of a batch, each key once, until they are flushed."""
+class Filling(WaitingRows):
+    """What is to be written to one table."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, table: Table) -> None:
+        super().__init__(table)
         self._connection = connection
         self._name = name
-        self._table = table
-        self._adding = {column.name for column in table.columns if column.adds}
         self._json = {column.name for column in table.columns if column.kind == "json"}
-        self._columns = {column.name for column in table.columns}
-        self._rows: dict[Any, dict[str, Any]] = {}
-        self._key = itemgetter(*table.key)
-
-    def upsert(self, values: Any) -> None:
-        """Set columns of a row, or add to them."""
-        key = self._key(values)
-        row = self._rows.get(key)
-        if row is None:
-            self._rows[key] = dict(values)
-            return
-        adding = self._adding
-        if not adding:
-            row.update(values)
-            return
-        for column, value in values.items():
-            row[column] = row.get(column, 0) + value if column in adding else value
 
     def delete(self, key: Sequence[Any]) -> None:
         """Delete the rows that begin with these values of the key."""
         self.flush()
-        columns = self._table.key[: len(key)]
-        if not 0 < len(key) <= len(self._table.key):
-            raise InvalidProjectionError(
-                f"table {self._table.name!r}: {len(key)} values for a key of {self._table.key!r}."
-            )
-        where = " AND ".join(f'"{column}" = ?' for column in columns)
+        where = " AND ".join(f'"{column}" = ?' for column in self.begins(key))
         self._connection.execute(f"DELETE FROM {self._name} WHERE {where}", key)  # noqa: S608 - checked names
-
-    def check_recount(self) -> None:
-        """Raise InvalidProjectionError where a thread's rows could not be told from others by the key."""
-        if self._table.key[:2] != ("tenant", "thread_id"):
-            raise InvalidProjectionError(
-                f"table {self._table.name!r} cannot be recounted by its key {self._table.key!r}: "
-                "let that begin with tenant and thread_id."
-            )
 
     def get(self, key: Sequence[Any]) -> RowValues | None:
         """The row with this key, as it is by now."""
-        if (tuple(key) if len(key) > 1 else key[0]) in self._rows:
+        if self.waits(key):
             self.flush()
         found = self.select(
-            Query(self._table.name, [Where(c, "=", k) for c, k in zip(self._table.key, key, strict=True)])
+            Query(self.table.name, [Where(c, "=", k) for c, k in zip(self.table.key, key, strict=True)])
         )
         return found[0] if found else None
 
     def select(self, query: Query) -> list[RowValues]:
         """The rows that a query names, among those that were flushed."""
-        return select(self._connection, {self._table.name: (self._name, self._table)}, query)
+        return select(self._connection, {self.table.name: (self._name, self.table)}, query)
 
     def flush(self) -> None:
         """Write what waits."""
-        waiting, self._rows = self._rows, {}
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for row in waiting.values():
-            groups.setdefault(tuple(row), []).append(row)
-        for columns, rows in groups.items():
+        for columns, rows in self.take().items():
             if self._json:
                 for row in rows:
                     for column in self._json.intersection(columns):
@@ -117,13 +82,10 @@ class Filling:
             self._connection.executemany(self._upsert(columns), [tuple(row.values()) for row in rows])
 
     def _upsert(self, columns: tuple[str, ...]) -> str:
-        for column in columns:
-            if column not in self._columns:
-                raise InvalidProjectionError(f"table {self._table.name!r} has no column {column!r}.")
-        key = self._table.key
+        key = self.table.key
         sets = [
             f'"{column}" = "{column}" + excluded."{column}"'
-            if column in self._adding
+            if column in self.adding
             else f'"{column}" = excluded."{column}"'
             for column in columns
             if column not in key

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -21,7 +21,7 @@ from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, Unknow
 from clew.domain.projection import Built, Parked, Query, RowValues, Words
 from clew.infrastructure import forking
 from clew.infrastructure.file_lock import FileLock
-from clew.infrastructure.sqlite import projection_tables, text_index
+from clew.infrastructure.sqlite import projection_tables, projection_workers, text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, live, tables_of
@@ -76,8 +76,9 @@ class SQLiteProjections:
         self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT)
 
     @contextmanager
-    def session(self, seen: int) -> Iterator[SQLiteSession]:
-        """A transaction, of one writer at a time."""
+    def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[SQLiteSession]:
+        """A transaction, of one writer at a time, whatever it fills."""
+        del names
         with self._exclusive() as connection:
             connection.execute("BEGIN IMMEDIATE")
             self._notice_forgetting(connection)
@@ -175,9 +176,10 @@ class SQLiteProjections:
         connection.execute("PRAGMA temp_store = MEMORY")  # no text is to lie about in temporary files
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoints are made under the lock only
         if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
+            connection.execute(projection_workers.TABLE)  # of a file that was made before there were workers
             return
         connection.execute("BEGIN IMMEDIATE")
-        for statement in (*TABLES, *text_index.TABLES):
+        for statement in (*TABLES, *text_index.TABLES, projection_workers.TABLE):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -265,6 +267,25 @@ class SQLiteProjections:
             return count, [Parked(*row) for row in connection.execute(f"{sql} LIMIT ?", (generation, limit))]
 
         return self._read(do, name)
+
+    # Workers
+
+    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
+        """The projections whose leases a worker has from now on."""
+        with self._exclusive() as connection, _transaction(connection):
+            return projection_workers.claim(connection, worker, names, seconds)
+
+    def release(self, worker: str) -> None:
+        """Let others have the leases of a worker at once."""
+        with self._exclusive() as connection, _transaction(connection):
+            projection_workers.release(connection, worker)
+
+    def holders(self) -> dict[str, str]:
+        """By projection, the worker that holds its lease."""
+        try:
+            return self._read(projection_workers.holders)
+        except UnknownProjectionError:
+            return {}
 
     def _read(self, do: Callable[[sqlite3.Connection], T], name: str = "") -> T:
         """Read in one transaction, so that no table is dropped between two queries."""
@@ -354,6 +375,18 @@ class SQLiteProjections:
             writing.close()
         elif writing is not None:
             _inherited.append(writing)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 _inherited: list[sqlite3.Connection] = []

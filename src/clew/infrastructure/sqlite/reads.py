@@ -139,6 +139,22 @@ class SQLiteReads:
         found = self.datastore.query("SELECT max(position) FROM event")
         return found[0][0] or 0
 
+    def newest_position(self) -> int:
+        """The highest position: what was appended is seen at once."""
+        return self.last_position()
+
+    def may_fill(self) -> bool:
+        """Yes."""
+        return True
+
+    def is_bound(self) -> bool:
+        """No."""
+        return False
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many rows come after a position, ``limit`` at the most: none between two positions was left out."""
+        return min(max(0, self.last_position() - max(position, 0)), limit)
+
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
         """Streams in the order in which they were made, ``after`` < key."""
         if not prefix:

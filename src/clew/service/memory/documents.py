@@ -24,6 +24,7 @@ from clew.domain.memory.documents import (
 from clew.domain.memory.events import MemoryEvent, ScopeOpened
 from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
+from clew.service.authorizing import check
 from clew.service.awaiting import drive
 from clew.service.core import Core
 from clew.service.memory.retrieval import Meaning, Searchable, Texts
@@ -73,6 +74,7 @@ async def upsert(core: Core, view: View, documents: Sequence[Document], actor: s
     First they are checked, then embedded, then written, all in one append; what was embedded is kept when they are
     there. Raises InvalidContentError, ScopeError or EmbeddingError.
     """
+    await drive(check(core, "memory"))
     new = await drive(read(partial(check_documents, documents, view.namespace)))
     if view.meaning is None:
         return await drive(_add(core, view, new, actor))
@@ -88,6 +90,7 @@ async def upsert(core: Core, view: View, documents: Sequence[Document], actor: s
 
 def remove(core: Core, view: View, document: str, reason: str | None, actor: str | None) -> Operation[None]:
     """Let a document be found no more, by its id or its link. Raises UnknownDocumentError."""
+    yield from check(core, "memory")
     check_text(document, "remove")
 
     def decide(fold: DocumentFold, _now: int) -> list[MemoryEvent]:
@@ -105,6 +108,7 @@ async def search(core: Core, view: View, query: str, top: int, min_score: float,
 
 
 def _open(core: Core, view: View, actor: str | None) -> Operation[None]:
+    yield from check(core, "memory")
     asked = ScopeOpened(holds="documents")
     if view.meaning is not None:
         asked = ScopeOpened(holds="documents", embedder=view.meaning.model, dimensions=view.meaning.dimensions)
@@ -121,6 +125,7 @@ def _add(core: Core, view: View, documents: Sequence[Document], actor: str | Non
 
 
 def _seen(core: Core, view: View, at: MemoryAt) -> Operation[Seen]:
+    yield from check(core, "memory")
     kept = yield from look(core, view.name, DocumentFold)
     return (yield from read(partial(_shown, core, view, kept, at)))
 

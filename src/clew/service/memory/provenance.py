@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 
 from clew.domain.context.events import ContextProvided
 from clew.domain.control import Control
@@ -13,6 +14,7 @@ from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
 from clew.service import reading
+from clew.service.authorizing import permitted
 from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.memory.scopes import Scope, known
@@ -32,11 +34,12 @@ def why(scope: Scope, fact: Fact | str) -> Operation[Why]:
 
 
 def used_by(scope: Scope, fact: Fact | str) -> Operation[list[Use]]:
-    """The model calls that were given a fact, in the order of the store."""
+    """The model calls that were given a fact, in the order of the store, of threads that may be read."""
     core, found = scope.core, (yield from known(scope, fact))
     where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", found.id))
     uses: list[Use] = []
-    for row in (yield from core.models.select(MEMORY, Query("used", where, ["position"]))):
+    rows = yield from core.models.select(MEMORY, Query("used", where, ["position"]))
+    for row in (yield from permitted(core, "read", rows, itemgetter("thread_id"))):
         calls = yield from read(partial(_calls, core, row["thread_id"], row["version"], row["run_id"]))
         uses += (Use(row["thread_id"], call, row["version"], row["run_id"]) for call in calls)
     return uses
@@ -67,13 +70,15 @@ def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Wh
 
 
 def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None]:
-    """The message at a version of a thread; None when the thread is not there, or is not to be read any more.
+    """The message at a version of a thread; None when the thread is not there, or is not to be read.
 
     What a tool or a hook remembers has a step of its run as its provenance: it is from what the user last said there.
     """
     thread_id, version = learned.thread, learned.version
     control: Control = yield from load_thread(core, thread_id)
     if not version <= control.version or control.status == "deleted":
+        return None
+    if not (yield from permitted(core, "read", [thread_id], lambda id_: id_)):
         return None
     message = as_message((yield from reading.event(core, thread_id, version)))
     if message is not None:

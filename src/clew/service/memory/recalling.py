@@ -12,9 +12,10 @@ from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.names import parse_stream_name
+from clew.service.authorizing import check
 from clew.service.core import Core
 from clew.service.memory.retrieval import Searchable, Texts
-from clew.service.memory.scopes import Scope, as_read, check_kind, moment, opened
+from clew.service.memory.scopes import Scope, admit, as_read, check_kind, moment, opened
 from clew.service.memory.streams import Kept, load, look, prefix_of, stream_of
 from clew.service.operations import Operation, read
 from clew.service.paging import Page, Pages
@@ -68,6 +69,7 @@ def selected(
     scope: Scope, *, kind: str | None = None, at: MemoryAt = None, valid_at: datetime | None = None
 ) -> Operation[Selection]:
     """The facts that a search is among."""
+    yield from admit(scope)
     kept = yield from look(scope.core, scope.name, ScopeFold)
     check_kind(scope, kept.fold)
     point = yield from _point(scope, kept.fold, at, valid_at)
@@ -129,6 +131,7 @@ def _select(scope: Scope, kept: Kept, point: Point, kind: str | None) -> Selecti
 
 
 def _scopes(core: Core, after: int | None, limit: int) -> Operation[Page[ScopeSummary, int]]:
+    yield from check(core, "memory")
     page = yield from read(lambda: core.log.streams(prefix=prefix_of(core), after=after or 0, limit=limit))
     found: list[ScopeSummary] = []
     for stream in page:

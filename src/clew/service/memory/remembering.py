@@ -19,7 +19,7 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import MemoryIntent, Point, Remember, Retract, ScopeFold, Supersede, check_fact, decide
 from clew.domain.names import check_id
 from clew.service.core import load as load_thread
-from clew.service.memory.scopes import Scope, as_read, check_kind, fact_id, known, moment
+from clew.service.memory.scopes import Scope, admit, as_read, check_kind, fact_id, known, moment
 from clew.service.memory.streams import commit, key_of
 from clew.service.operations import Operation, read
 
@@ -147,6 +147,7 @@ def _commit(scope: Scope, intent: MemoryIntent, words: list[Any], asked: Asked) 
             f"Scope {scope.name!r} is not that of the provider {learner.provider!r}, which may only look into it: what "
             "is learned in a thread gets there by promote(fact, to=…). Promote it, or give the provider that scope."
         )
+    yield from admit(scope)  # what is written comes back with what was there
     as_of = yield from as_read(scope)
     opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 

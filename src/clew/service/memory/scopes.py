@@ -15,6 +15,7 @@ from clew.domain.memory.ports import Screen
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog
+from clew.service.authorizing import check
 from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.memory.streams import check_scope_name, load, stream_of
@@ -58,8 +59,18 @@ class Scope:
             raise ScopeError(f"memory: the screen of {self.name!r} is {type(self.screen).__name__}, not a function.")
 
 
+def admit(scope: Scope) -> Operation[None]:
+    """Raise NotAuthorizedError for who may not use memory; a thread's own runs use what their agent was given."""
+    if scope.learner is None:
+        yield from check(scope.core, "memory")
+
+
 def opened(scope: Scope) -> Operation[ScopeFold]:
-    """What is known of a scope. Raises ScopeError or EmbeddingMismatchError where it is not what was asked for."""
+    """What is known of a scope. Raises ScopeError or EmbeddingMismatchError where it is not what was asked for.
+
+    Raises NotAuthorizedError, too.
+    """
+    yield from admit(scope)
     fold = yield from load(scope.core, scope.name, ScopeFold)
     check_kind(scope, fold)
     return fold

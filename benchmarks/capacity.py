@@ -1,0 +1,202 @@
+"""The capacity plan's arithmetic: what a number of threads takes in PostgreSQL, and stores that check it.
+
+``python -m benchmarks.capacity`` fills stores of three sizes, and prints what the plan says beside what was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from eventsourcing.persistence import StoredEvent
+from tests.servers.postgres_server import PostgresServer, ask
+
+from benchmarks.made import made_event, made_id
+from benchmarks.words import Speaker
+from clew import Conversations
+from clew.domain.events import MessageAppended, ThreadStarted
+from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.urls import open_log
+
+THREADS = (1_000, 10_000, 100_000)
+TURNS = 10
+SCALE = 0.1
+"""Of the threads of a size so many are made, unless more are asked for."""
+
+TOLERANCE = 0.15
+"""Of what the plan says, what is found may differ by so much."""
+
+LIVE_TURNS = 1_000
+
+AT_ONCE = 200
+"""Threads of one append."""
+
+PAGE = 8_192
+USED = PAGE - 24
+"""Bytes of a page below its header."""
+
+SPLIT = 0.5
+"""How full the leaves of an index are whose keys come in order within a thread, and threads in none."""
+
+FIRST_PAGES = 14
+"""Pages that the indexes take before anything is in them that counts."""
+
+FULL = 0.9
+"""How full those are whose keys only grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Rows and bytes of a log: of its tables, and of their indexes."""
+
+    streams: int
+    events: int
+    table: int
+    indexes: int
+
+    @property
+    def bytes(self) -> int:
+        """Both together."""
+        return self.table + self.indexes
+
+
+def plan(threads: int, turns: int, state: float, name: int) -> Sizes:
+    """What so many threads of so many turns take, as PostgreSQL lays them out.
+
+    ``state`` is the mean length of an event as it is stored, ``name`` that of a stream's name, both in bytes.
+    """
+    events = threads * (1 + 2 * turns)
+    # A row begins with 24 bytes and has a pointer of 4; numbers take 8, bytes their length and 1 or 4 for it.
+    event = 4 + _aligned(24 + 4 * 8 + (1 + 16) + (4 + state) + (1 + 32))
+    stream = 4 + _aligned(24 + 3 * 8 + (1 + name) + 8 + 4)
+    # An entry of an index: 8 bytes, its key, and a pointer of 4. Equal keys of one tenant are stored once each page.
+    of_event = (8 + 16 + 4) / SPLIT + (8 + 8 + 4) / FULL
+    of_stream = (8 + 8 + 4) / 0.7 + (8 + 8 + 4) / FULL + (8 + 16 + 4) / FULL + (8 + _aligned(1 + name) + 4) / 0.7
+    table = events * PAGE / (USED // event) + threads * PAGE / (USED // stream)
+    indexes = events * of_event + threads * of_stream + FIRST_PAGES * PAGE
+    return Sizes(threads, events, round(table), round(indexes))
+
+
+def fill(url: str, threads: int, turns: int) -> tuple[float, float]:
+    """Fill a database with threads of turns of 200 + 200 characters; the mean lengths of a state and of a name."""
+    speaker = Speaker()
+    states = names = 0
+    with closing(open_log(url)) as log:
+        recorder = cast("Recorder", log.recorder)
+        for first in range(0, threads, AT_ONCE):
+            events = [
+                event
+                for number in range(first, min(first + AT_ONCE, threads))
+                for event in _thread(number, turns, speaker)
+            ]
+            states += sum(len(event.state) for event in events)
+            names += sum(len(str(event.originator_id)) for event in events if event.originator_version == 1)
+            recorder.submit(Append(events)).result()
+    return states / (threads * (1 + 2 * turns)), names / threads
+
+
+def measure(url: str) -> Sizes:
+    """What a database has of the log."""
+    ask(url, "VACUUM ANALYZE clew_event, clew_stream")
+    [(streams, events)] = ask(url, "SELECT (SELECT count(*) FROM clew_stream), (SELECT count(*) FROM clew_event)")
+    [(table, indexes)] = ask(
+        url,
+        "SELECT sum(pg_relation_size(oid))::int8, sum(pg_indexes_size(oid))::int8 FROM pg_class "
+        "WHERE relname IN ('clew_event', 'clew_stream')",
+    )
+    return Sizes(streams, events, table, indexes)
+
+
+def live(url: str, turns: int) -> tuple[float, float, float]:
+    """Of a turn whose messages are appended one by one: bytes of WAL, milliseconds of the server's CPU, and commits."""
+    with Conversations.open(url, embedded=False) as conversations:
+        speaker = Speaker()
+        threads = [conversations.start_thread() for _ in range(16)]
+        before = _wal(url), _cpu(url), _commits(url)
+        for turn in range(turns):
+            for message in speaker.turn():
+                threads[turn % 16].append(message)
+        after = _wal(url), _cpu(url), _commits(url)
+    wal, cpu, commits = ((one - other) / turns for one, other in zip(after, before, strict=True))
+    return wal, cpu, commits
+
+
+def off(planned: Sizes, found: Sizes) -> float:
+    """By how much of what was planned the bytes differ."""
+    return abs(found.bytes - planned.bytes) / planned.bytes
+
+
+def main() -> int:
+    """Print the plan beside what was found, for three sizes; 1 when they differ by more than the tolerance."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
+    parser.add_argument("--scale", type=float, default=SCALE, help=f"of the threads of each size ({SCALE})")
+    parser.add_argument("--turns", type=int, default=TURNS, help=f"of each thread ({TURNS})")
+    options = parser.parse_args()
+    print(f"{'threads':>9} {'rows':>10} {'planned':>14} {'found':>14} {'off':>6} {'WAL a turn':>11}")
+    wrong = False
+    with PostgresServer(18) as server:
+        for size in THREADS:
+            threads = max(1, round(size * options.scale))
+            with server.database() as url:
+                open_log(url).close()
+                before = _wal(url)
+                state, name = fill(url, threads, options.turns)
+                wal = (_wal(url) - before) / (threads * options.turns)
+                planned, found = plan(threads, options.turns, state, round(name)), measure(url)
+            differs = off(planned, found)
+            agrees = differs <= TOLERANCE and planned.events == found.events and planned.streams == found.streams
+            wrong = wrong or not agrees
+            print(
+                f"{threads:>9,} {found.events:>10,} {planned.bytes:>12,} B {found.bytes:>12,} B "
+                f"{differs:>6.1%} {wal:>9,.0f} B{'' if agrees else '  does not agree'}"
+            )
+        with server.database() as url:
+            wal, cpu, commits = live(url, LIVE_TURNS)
+    print(f"A turn whose two messages are appended one by one: {commits:.1f} commits, {wal:,.0f} B of WAL,")
+    print(f"{cpu:.2f} ms of the server's CPU.")
+    print(f"The plan {'does not hold' if wrong else 'holds'}: rows as planned, bytes within {TOLERANCE:.0%} of it.")
+    return int(wrong)
+
+
+def _aligned(length: float) -> float:
+    """What a length takes, as a multiple of eight."""
+    return -(-length // 8) * 8
+
+
+def _wal(url: str) -> int:
+    [(position,)] = ask(url, "SELECT pg_current_wal_insert_lsn() - '0/0'")
+    return int(position)
+
+
+def _cpu(url: str) -> float:
+    """Milliseconds of CPU that the sessions of a server on this machine have had."""
+    ticks = 0
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    for (pid,) in ask(url, f"SELECT pid FROM pg_stat_activity WHERE {others}"):  # noqa: S608  # of constants
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks * 1e3 / os.sysconf("SC_CLK_TCK")
+
+
+def _commits(url: str) -> int:
+    """Transactions that were committed, and wrote something."""
+    [(transaction,)] = ask(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
+    return int(transaction)
+
+
+def _thread(number: int, turns: int, speaker: Speaker) -> Iterator[StoredEvent]:
+    yield made_event(made_id(number), 1, ThreadStarted(), number, 0)
+    for turn in range(turns):
+        for place, message in enumerate(speaker.turn()):
+            version = 2 * turn + place + 1
+            yield made_event(made_id(number), version + 1, MessageAppended(message=message), number, version)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Ways of appending to PostgreSQL: a plain INSERT, Clew's recorder, eventsourcing's own recorder, and the service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import cache
+from itertools import count
+from statistics import mean
+from typing import Any, cast
+
+import psycopg
+from eventsourcing.persistence import StoredEvent
+from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.numeric import Int8
+
+from benchmarks.words import Speaker
+from clew import Conversations
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Append
+
+TYPE = "message-appended"
+HASH = bytes(32)
+
+Save = Callable[[int], object]
+"""Writes one save of the writer of that number, and returns when it is durable."""
+
+COLUMNS = "position, tenant, stream, version, type, state, hash"
+
+
+@cache
+def state_size() -> int:
+    """How many bytes the service stores of a message of two hundred characters, on the average."""
+    with Conversations.open("memory:") as conversations:
+        conversations.start_thread().append(Speaker().messages(64))
+        log = conversations._core.log  # noqa: SLF001  # the stored bytes are what is asked for
+        return round(mean(len(row.state) for row in log.rows_after(0, 99, "") if row.type == TYPE))
+
+
+@contextmanager
+def raw(url: str, writers: int, events: int) -> Iterator[Save]:
+    """One prepared INSERT with binary parameters a commit, and a connection a writer, into Clew's own table."""
+    row = "(%b, %b, %b, %b, %b, %b, %b)"
+    sql = f"INSERT INTO clew_event ({COLUMNS}) VALUES {', '.join([row] * events)}".encode()  # noqa: S608  # constants
+    with ExitStack() as stack:
+        connections = [stack.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(writers)]
+        cursors = [connection.cursor(binary=True) for connection in connections]
+        streams, versions, positions = _numbers(writers), [count(1) for _ in range(writers)], count(1)
+        state, type_ = os.urandom(state_size()), TYPE.encode()
+
+        def save(writer: int) -> None:
+            parameters: list[object] = []
+            for _ in range(events):
+                version = Int8(next(versions[writer]))
+                parameters += (Int8(next(positions)), Int8(7), Int8(streams[writer]), version, type_, state, HASH)
+            cursors[writer].execute(sql, parameters, prepare=True)
+
+        yield save
+
+
+@contextmanager
+def recorder(url: str, writers: int, events: int) -> Iterator[Save]:
+    """Clew's recorder: hash chain and contiguity, on bytes."""
+    with closing(PostgresRecorder.open(url)) as opened:
+        made = _events(writers, events)
+        yield lambda writer: opened.submit(Append(made(writer))).result()
+
+
+@contextmanager
+def inserting(url: str, writers: int, events: int) -> Iterator[Save]:
+    """The same through the method that the library's applications call."""
+    with closing(PostgresRecorder.open(url)) as opened:
+        made = _events(writers, events)
+        yield lambda writer: opened.insert_events(made(writer))
+
+
+@contextmanager
+def library(url: str, writers: int, events: int) -> Iterator[Save]:
+    """The recorder of eventsourcing itself, with a connection a writer."""
+    given = cast("dict[str, Any]", conninfo_to_dict(url))
+    server = {name: given[name] for name in ("dbname", "host", "port", "user")}
+    datastore = PostgresDatastore(
+        **server, password="", pool_size=writers, pool_open_timeout=None, originator_id_type="text"
+    )
+    with datastore:
+        datastore.pool.open(wait=True)  # it cannot be opened by several threads at once
+        opened = PostgresApplicationRecorder(datastore)
+        with psycopg.connect(url) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(1)")  # several at once would fail
+            opened.create_table()
+        made = _events(writers, events)
+        yield lambda writer: opened.insert_events(made(writer))
+
+
+@contextmanager
+def conversations(url: str, writers: int, events: int) -> Iterator[Save]:
+    """The service: messages are checked, decided on and encoded. Read models are not filled here, beside the others."""
+    messages = Speaker().messages(64)
+    said = [messages[number : number + events] for number in range(64 - events)]
+    with Conversations.open(url, embedded=False) as opened:
+        threads = [opened.start_thread() for _ in range(writers)]
+        turns = [count() for _ in range(writers)]
+        yield lambda writer: threads[writer].append(said[next(turns[writer]) % len(said)])
+
+
+CONTENDERS: dict[str, Callable[[str, int, int], AbstractContextManager[Save]]] = {
+    "raw": raw,
+    "submit": recorder,
+    "insert_events": inserting,
+    "library": library,
+    "Conversations.append": conversations,
+}
+
+
+def _numbers(writers: int) -> list[int]:
+    """Numbers of streams that nobody else has, in this process or another."""
+    return [int.from_bytes(os.urandom(8)) >> 1 for _ in range(writers)]
+
+
+def _events(writers: int, events: int) -> Callable[[int], list[StoredEvent]]:
+    """The next events of each writer's stream."""
+    names = [f"default/thread/{number}" for number in _numbers(writers)]
+    versions = [count(1) for _ in range(writers)]
+    state = os.urandom(state_size())
+    return lambda writer: [StoredEvent(names[writer], next(versions[writer]), TYPE, state) for _ in range(events)]

@@ -1,0 +1,163 @@
+"""A million events in PostgreSQL: how long its readers wait, how fast its read models come, and how large it is."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+from tests.servers.postgres_server import PostgresServer, ask
+
+from benchmarks.figures import Figure, at_most
+from benchmarks.made import corpus_texts, repeated_in
+from benchmarks.measuring import Setting, interleaved, percentile, wall
+from clew import Conversations
+from clew.domain.projection import Projection
+from clew.infrastructure.urls import migrate, open_log
+from clew.projections import Directory, Search, Usage
+
+VERSION = 18
+PAGE = 100
+HITS = 20
+LIMIT = 20
+"""Milliseconds that a page, a history or a search may take, the median."""
+
+PARTITIONS = 16
+PROJECTIONS: tuple[Projection, ...] = (Directory(), Usage(), Search())
+
+SIZES = (
+    "SELECT sum(pg_table_size(oid))::int8, sum(pg_indexes_size(oid))::int8 FROM pg_class "
+    "WHERE relkind = 'r' AND relname LIKE 'clew\\_%'"
+)
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """The figures of a store as it is made by itself, then of the reads of one that is divided."""
+    events = setting.made(1_000_000)
+    with PostgresServer(VERSION) as server:
+        with server.database() as url:
+            yield from _store(setting, url, events)
+        with server.database() as url:
+            migrate(url, partitions=PARTITIONS)
+            filled = wall(lambda: repeated_in(url, events))
+            ask(url, "VACUUM ANALYZE")
+            note = f"the log was made in {filled:.0f} s"
+            with Conversations.open(url, embedded=False) as conversations:
+                yield from _log(setting, conversations, _some_ids(url), f"in {PARTITIONS} partitions: ", note)
+
+
+def _store(setting: Setting, url: str, events: int) -> Iterator[Figure]:
+    filled = wall(lambda: repeated_in(url, events))
+    ask(url, "VACUUM ANALYZE")
+    log = _sizes(url)
+    with Conversations.open(url, projections=PROJECTIONS) as conversations:
+        caught_up = wall(conversations.wait)
+        yield Figure(
+            f"directory, usage and search catching up with {events:,} events",
+            events / caught_up,
+            "/s",
+            note=f"by the clock, in one process; the log was made in {filled:.0f} s",
+        )
+        ask(url, "VACUUM ANALYZE")
+        ids = _some_ids(url)
+        yield from _log(setting, conversations, ids)
+        yield from _read_models(setting, conversations, ids)
+        seen: list[int] = []
+        took = wall(lambda: conversations.rebuild("usage", progress=lambda done, _: seen.append(done)))
+        yield Figure(
+            f"rebuilding usage over {events:,} events",
+            events / took,
+            "/s",
+            note=f"by the clock; progress was told {len(seen):,} times",
+        )
+    rows, indexes = log
+    both = sum(_sizes(url))
+    yield Figure("bytes of the log an event, with its indexes", (rows + indexes) / events, "B")
+    yield Figure("of these in indexes", indexes / events, "B")
+    yield Figure("bytes of the log and three read models an event", both / events, "B")
+
+
+def _sizes(url: str) -> tuple[int, int]:
+    """Bytes of Clew's tables, and of their indexes."""
+    [(rows, indexes)] = ask(url, SIZES)
+    return rows, indexes
+
+
+def _log(
+    setting: Setting, conversations: Conversations, ids: list[str], where: str = "", note: str = ""
+) -> Iterator[Figure]:
+    """What needs no read model."""
+    chance = random.Random(1)
+    took = interleaved(
+        setting.size(101, 21),
+        {
+            "the history of one thread": _timed(lambda: conversations.thread(chance.choice(ids)).history()),
+            "the events of one thread": _timed(lambda: list(conversations.thread(chance.choice(ids)).events())),
+        },
+    )
+    yield from _figures(took, where, note)
+
+
+def _some_ids(url: str) -> list[str]:
+    """Ids of threads, from all over the log."""
+    chance = random.Random(3)
+    with closing(open_log(url)) as log:
+        last = log.last_position()
+        found = [log.streams(prefix="default/thread/", after=chance.randrange(last), limit=20) for _ in range(100)]
+    return [info.name.rpartition("/")[2] for page in found for info in page]
+
+
+def _read_models(setting: Setting, conversations: Conversations, ids: list[str]) -> Iterator[Figure]:
+    chance = random.Random(2)
+    said = Counter(word for text in corpus_texts() for word in set(text.lower().split()) if word.isalpha())
+    ranked = [word for word, _ in said.most_common() if len(word) > 3]
+    frequent, rare = ranked[:20], ranked[-500:]
+
+    def search(words: Callable[[], str], *, within: bool = False) -> Callable[[], float]:
+        def once() -> object:
+            return conversations.search(words(), thread=chance.choice(ids) if within else None, limit=HITS)
+
+        return _timed(once)
+
+    def page(**options: object) -> Callable[[], object]:
+        return lambda: list(conversations.threads(limit=PAGE, **options))  # type: ignore[arg-type] # as they are named
+
+    yield from _figures(
+        interleaved(
+            setting.size(51, 11),
+            {
+                f"a page of {PAGE} threads, newest first": _timed(page(newest_first=True)),
+                f"a page of {PAGE} threads, last changed first": _timed(page(order="updated")),
+                "a search for a rare word": search(lambda: chance.choice(rare)),
+                "a search for a frequent word": search(lambda: chance.choice(frequent)),
+                "a search for two frequent words": search(lambda: " ".join(chance.sample(frequent, 2))),
+                "a search within a thread": search(lambda: chance.choice(frequent), within=True),
+            },
+        ),
+    )
+
+
+def _timed(work: Callable[[], object]) -> Callable[[], float]:
+    """Milliseconds by the clock."""
+
+    def once() -> float:
+        begin = time.perf_counter()
+        work()
+        return (time.perf_counter() - begin) * 1e3
+
+    return once
+
+
+def _figures(took: dict[str, list[float]], where: str = "", note: str = "") -> Iterator[Figure]:
+    for name, each in took.items():
+        said = f"p95 {percentile(each, 95):.2f} ms"
+        yield Figure(
+            where + name,
+            statistics.median(each),
+            "ms",
+            budget=at_most(LIMIT),
+            note=f"{said}; {note}" if note else said,
+        )

@@ -1,0 +1,136 @@
+"""Durable appends to PostgreSQL, of threads and processes: through Clew, a plain INSERT, and eventsourcing's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+
+from tests.servers.postgres_server import PostgresServer
+
+from benchmarks.contenders.postgres_writers import CONTENDERS, Save
+from benchmarks.figures import Budget, Figure, at_least_times
+from benchmarks.measuring import Setting, at_once, interleaved, median_ratio
+from clew.infrastructure.urls import migrate
+
+VERSION = 18
+
+# The library's own takes so many times as long: its rounds are that much shorter.
+SHARE = {"library": 0.15}
+
+Round = Callable[[int], float]
+"""Has every writer make so many saves; the saves of all of them a second."""
+
+
+def run(setting: Setting) -> Iterator[Figure]:
+    """Saves a second, of one event and of ten, each in a commit of its own."""
+    with PostgresServer(VERSION) as server:
+        for events in (1, 10):
+            for writers in (1, 4, 16):
+                yield from _measured(setting, server, f"{writers} thread{'s'[: writers > 1]}", writers, events)
+            yield from _measured(setting, server, "4 processes", 4, events)
+
+
+def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int, events: int) -> Iterator[Figure]:
+    crew = _processes if shown.endswith("processes") else _threads
+    saves = max(setting.size(640, 240) // events, 160) // writers
+    with ExitStack() as stack:
+        urls = {name: stack.enter_context(server.database()) for name in CONTENDERS}
+        for name, url in urls.items():
+            if name != "library":
+                migrate(url)
+        rounds = stack.enter_context(crew(urls, writers, events))
+        for name, one in rounds.items():
+            one(max(int(saves * SHARE.get(name, 1) / 2), 8))  # statements are prepared, and the disk's cache is filled
+        measured = interleaved(
+            setting.size(7, 3),
+            {name: partial(one, max(int(saves * SHARE.get(name, 1)), 8)) for name, one in rounds.items()},
+        )
+    for name in ("submit", "insert_events", "Conversations.append"):
+        yield Figure(
+            f"{name}, {shown}, {events} event{'s'[: events > 1]} a save, against a plain INSERT",
+            statistics.median(measured[name]),
+            "/s",
+            baseline=statistics.median(measured["raw"]),
+            ratio=median_ratio(measured[name], measured["raw"]),
+            budget=_budget(name, writers),
+        )
+    yield Figure(
+        f"insert_events, {shown}, {events} event{'s'[: events > 1]} a save, against eventsourcing's own",
+        statistics.median(measured["insert_events"]),
+        "/s",
+        baseline=statistics.median(measured["library"]),
+        ratio=median_ratio(measured["insert_events"], measured["library"]),
+        budget=at_least_times(5) if writers == 16 else None,
+    )
+
+
+def _budget(name: str, writers: int) -> Budget | None:
+    if name == "Conversations.append":
+        return at_least_times(0.5)
+    return at_least_times(0.8) if writers == 16 else None
+
+
+@contextmanager
+def _threads(urls: Mapping[str, str], writers: int, events: int) -> Iterator[dict[str, Round]]:
+    """Writers that are threads of this process."""
+    with ExitStack() as stack:
+        saves = {name: stack.enter_context(CONTENDERS[name](url, writers, events)) for name, url in urls.items()}
+        yield {name: partial(_in_threads, save, writers) for name, save in saves.items()}
+
+
+def _in_threads(save: Save, writers: int, each: int) -> float:
+    def work(writer: int) -> None:
+        for _ in range(each):
+            save(writer)
+
+    return writers * each / at_once([partial(work, writer) for writer in range(writers)])
+
+
+@contextmanager
+def _processes(urls: Mapping[str, str], writers: int, events: int) -> Iterator[dict[str, Round]]:
+    """Writers that are processes, each with the stores opened for itself."""
+    context = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    processes = []
+    for _ in range(writers):
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, dict(urls), events), daemon=True)
+        process.start()
+        pipes.append(mine)
+        processes.append(process)
+    try:
+        for pipe in pipes:
+            pipe.recv()
+        yield {name: partial(_in_processes, pipes, name) for name in urls}
+    finally:
+        for pipe in pipes:
+            pipe.send(None)
+        for process in processes:
+            process.join()
+
+
+def _in_processes(pipes: list[Connection], name: str, each: int) -> float:
+    for pipe in pipes:
+        pipe.send((name, each))
+    took: list[tuple[float, float]] = [pipe.recv() for pipe in pipes]
+    return len(pipes) * each / (max(end for _, end in took) - min(begin for begin, _ in took))
+
+
+def _serve(pipe: Connection, urls: dict[str, str], events: int) -> None:
+    """One process: makes the saves that it is asked for until it is asked for none."""
+    with ExitStack() as stack:
+        saves = {name: stack.enter_context(CONTENDERS[name](url, 1, events)) for name, url in urls.items()}
+        pipe.send(None)
+        while (asked := pipe.recv()) is not None:
+            name, each = asked
+            begin = time.monotonic()
+            for _ in range(each):
+                saves[name](0)
+            pipe.send((begin, time.monotonic()))
+    sys.exit()

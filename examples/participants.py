@@ -1,0 +1,59 @@
+"""Threads that only their participants may read: a label names them. Run it with the URL of a database."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clew import Conversations, Message
+from clew.errors import NotAuthorizedError, UnknownThreadError
+
+
+class Participants:
+    """May somebody read a thread? Looks at its labels, with a service that asks nobody."""
+
+    def __init__(self, everything: Conversations) -> None:
+        self._everything = everything
+
+    def __call__(self, actor: str | None, action: str, thread: str | None) -> bool:
+        """Whether a thread's label names the actor; what is of no thread, such as memory, is for nobody."""
+        del action  # who takes part in a thread may do all that can be done with it
+        if actor is None or thread is None:
+            return False
+        try:
+            labels = self._everything.thread(thread).summary().labels
+        except UnknownThreadError:
+            return False
+        participants = labels.get("participants")
+        return isinstance(participants, list) and actor in participants
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Conversations]:
+    """The service that users are let in to: ``acting_as`` says who, each time."""
+    with (
+        Conversations.open(url, embedded=False) as everything,
+        Conversations.open(url, authorize=Participants(everything)) as service,
+    ):
+        yield service
+
+
+def overview(service: Conversations, user: str) -> dict[str, str]:
+    """What a server answers a user who asks for their threads: the id of each, and what was said last."""
+    mine = service.acting_as(user)
+    return {each.thread_id: mine.thread(each.thread_id).history().messages[-1].text for each in mine.threads()}
+
+
+if __name__ == "__main__":
+    with opened(sys.argv[1]) as chats:
+        chats.acting_as("ada").start_thread(
+            thread_id="lunch", labels={"participants": ["ada", "bob"]}, messages=[Message.user("Lunch at noon?")]
+        )
+        chats.acting_as("ada").start_thread(
+            thread_id="gift", labels={"participants": ["ada", "eve"]}, messages=[Message.user("A gift for Bob!")]
+        )
+        for name in ("ada", "bob", "eve"):
+            print(name, overview(chats, name), [hit.thread_id for hit in chats.acting_as(name).search("gift")])
+        try:
+            chats.acting_as("bob").thread("gift")
+        except NotAuthorizedError as error:
+            print(error)

@@ -1,0 +1,72 @@
+"""Names out of a store at a glance, for tab completion, whatever the store: nothing is opened, made or waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from clew.domain.names import Kind, parse_stream_name, stream_prefix
+
+_LAST = "\x7f"
+"""Above every character of a stream's name, which is ASCII."""
+
+
+class Glance(Protocol):
+    """What is asked of a store. Raises what its driver does."""
+
+    def streams(self, first: str, end: str, limit: int) -> list[tuple[int, str]]:
+        """Keys and names of streams, ``first`` ≤ name < ``end``, in the order of their names."""
+        ...
+
+    def events(self, key: int, type_: str) -> list[tuple[int, str, bytes]]:
+        """Version, type and state of the events of a type in the lineage of a stream, the newest first."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store."""
+        ...
+
+
+def thread_ids(glance: Glance, tenant: str, prefix: str, limit: int) -> list[str]:
+    """Ids of threads that begin so, those that can be typed."""
+    return _printable((id_ for _, id_ in _streams(glance, tenant, "thread", prefix, limit)), limit)
+
+
+def scope_names(glance: Glance, tenant: str, prefix: str, limit: int) -> list[str]:
+    """Names of memory scopes that begin so, those that can be typed."""
+    return _printable((id_ for _, id_ in _streams(glance, tenant, "memory", prefix, limit)), limit)
+
+
+def checkpoint_names(glance: Glance, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+    """Names of checkpoints that begin so, the newest first, of the one thread whose id begins so."""
+    from clew.domain.events import CheckpointMade
+    from clew.infrastructure.envelope import decode
+
+    rows = _events(glance, tenant, thread, "checkpoint-made")
+    made = (decode(thread, version, type_, state).data for version, type_, state in rows)
+    names = (each.name for each in made if isinstance(each, CheckpointMade))
+    return _printable((name for name in names if name.startswith(prefix)), limit)
+
+
+def model_calls(glance: Glance, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+    """Versions of model calls that begin so, the newest first, of the one thread whose id begins so."""
+    versions = (str(version) for version, _, _ in _events(glance, tenant, thread, "model-called"))
+    return [version for version in versions if version.startswith(prefix)][:limit]
+
+
+def _events(glance: Glance, tenant: str, thread: str, type_: str) -> list[tuple[int, str, bytes]]:
+    """The events of a type in the lineage of the one thread whose id begins so."""
+    found = _streams(glance, tenant, "thread", thread, 2)
+    keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
+    return glance.events(keys[0], type_) if len(keys) == 1 else []
+
+
+def _streams(glance: Glance, tenant: str, kind: Kind, prefix: str, limit: int) -> list[tuple[int, str]]:
+    """Keys and ids of the streams of a kind by the beginning of their ids, in the order of their names."""
+    begun = stream_prefix(tenant, kind, prefix)
+    names = ((key, parse_stream_name(name)) for key, name in glance.streams(begun, begun + _LAST, limit))
+    return [(key, name.id) for key, name in names if name is not None]
+
+
+def _printable(names: Iterable[str], limit: int) -> list[str]:
+    return [name for name in names if name.isprintable()][:limit]

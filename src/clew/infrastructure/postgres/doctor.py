@@ -1,0 +1,221 @@
+"""What can go wrong around a PostgreSQL store: the server, its settings and other users, the rights, the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from clew.domain.errors import ClewError
+from clew.domain.views.findings import Finding
+from clew.infrastructure.postgres.errors import unavailable
+from clew.infrastructure.postgres.sessions import Address, Rows, Sessions
+from clew.infrastructure.postgres.sql_files import statements
+
+LONG_OPEN = 30.0
+"""Seconds that a transaction of somebody's may hold readers back before it is worth a word."""
+
+MANY_SINCE = 1_000
+"""So many transactions may have begun since one of which this user is not told how old it is."""
+
+FEW_CONNECTIONS_LEFT = 0.2
+FAR_BEHIND = 60.0
+"""Seconds."""
+
+LARGE_LOG = 1024 * 1024 * 1024
+"""Bytes."""
+
+DEAD_MANY, DEAD_SHARE = 10_000, 0.2
+
+READ = ("clew_blob", "clew_draft", "clew_event", "clew_key", "clew_lease", "clew_meta", "clew_snapshot", "clew_stream")
+WRITTEN = ("clew_event", "clew_stream")
+
+_SQL = statements("doctor.sql")
+
+Asking = Callable[..., Rows]
+
+
+def of_server(address: Address) -> Iterator[Finding]:
+    """The server as this user sees it, whether Clew's tables are there or not. Nothing where nobody can look."""
+    try:
+        connection = address.connect()
+    except ClewError:
+        return  # whoever opens the store says why
+    with closing(connection):
+
+        def ask(name: str, **parameters: Any) -> Rows:
+            return connection.execute(_SQL[name].encode(), parameters or None).fetchall()
+
+        version, user, standby = ask("server")[0]
+        role = "standby, which is only read" if standby else "server"
+        yield Finding("server", "ok", f"{address.shown} is a {role}, PostgreSQL {version}; this user is {user}.")
+        looks: list[tuple[str, Callable[[], Finding]]] = [
+            ("rights", lambda: _rights(ask, user, standby=standby)),
+            ("tenants", lambda: _security(ask, user)),
+            ("durability", lambda: of_durability(*ask("settings")[0][:4])),
+            ("readers", lambda: of_oldest_writer(next(iter(ask("oldest writer")), None), ask("begun since")[0][0])),
+            ("connections", lambda: of_connections(*ask("connections")[0])),
+            ("standby", lambda: of_standby(*ask("standby")[0]))
+            if standby
+            else ("replication", lambda: of_replication(ask("followers")[0][0], next(iter(ask("idle slots")), None))),
+            ("pgvector", lambda: _vector(ask("vector"))),
+        ]
+        for name, look in looks:
+            yield _looked(name, address, look)
+
+
+def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Finding]:
+    """Clew's own tables, which are there; ``now`` is in microseconds since 1970."""
+    session = Sessions(address, 1, tenant=tenant).fresh()
+    with closing(session.connection):
+
+        def ask(name: str, **parameters: Any) -> Rows:
+            return session.ask(_SQL[name], parameters or None)
+
+        yield _looked("size", address, lambda: _size(*ask("sizes")[0]))
+        yield _looked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))
+        yield _looked("runs", address, lambda: _runs(*ask("runs", now=Int8(now))[0]))
+
+
+def _looked(name: str, address: Address, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except psycopg.Error as error:
+        advice = "See what the message says, or run `clew doctor` as a user with more rights (pg_monitor)."
+        return Finding(name, "warning", f"It cannot be looked at: {unavailable(address.shown, error)}", advice)
+
+
+def _rights(ask: Asking, user: str, *, standby: bool) -> Finding:
+    found = {name: (reads, writes) for name, reads, writes in ask("rights", names=list(READ))}
+    if not found:
+        if ask("may create")[0][0]:
+            return Finding("rights", "ok", f"{user} may make tables.")
+        advice = "Grant it CREATE on a schema in its search_path, or let another user run `clew migrate`."
+        return Finding("rights", "failed", f"{user} may not make tables, and there are none.", advice)
+    missing = [name for name in READ if name not in found]
+    if missing:
+        advice = "Restore the database from a copy, or name another."
+        return Finding("rights", "failed", f"Of Clew's tables there is no {' and no '.join(missing)}.", advice)
+    unread = [name for name, (reads, _) in found.items() if not reads]
+    if unread:
+        advice = "Grant it SELECT on Clew's tables; with row-level security, make it a member of clew_app."
+        return Finding("rights", "failed", f"{user} may not read {', '.join(unread)}.", advice)
+    unwritten = [name for name in WRITTEN if name in found and not found[name][1]]
+    if unwritten and not standby:
+        advice = "Grant it INSERT on Clew's tables, unless it is only to read."
+        return Finding("rights", "warning", f"{user} may not write {', '.join(unwritten)}.", advice)
+    return Finding("rights", "ok", f"{user} may read Clew's tables" + ("." if standby else " and write events."))
+
+
+def _security(ask: Asking, user: str) -> Finding:
+    found = ask("security")
+    active, forced = found[0] if found else (False, False)
+    if active:
+        return Finding("tenants", "ok", f"Row-level security is on; {user} sees one tenant.")
+    if forced:
+        return Finding("tenants", "ok", f"Row-level security is on; {user} sees every tenant.")
+    return Finding("tenants", "ok", "Row-level security is off: Clew itself keeps tenants apart.")
+
+
+def of_durability(fsync: str, full_pages: str, commit: str, isolation: str) -> Finding:
+    """Whether what was answered outlives the server, by its settings."""
+    settings = {"fsync": fsync, "full_page_writes": full_pages, "synchronous_commit": commit}
+    found = ", ".join(f"{name} {value}" for name, value in settings.items())
+    weak = [name for name, value in settings.items() if value == "off"]
+    if not weak:
+        return Finding("durability", "ok", f"{found}; {isolation} by default.")
+    advice = (
+        f"Turn {' and '.join(weak)} on: events that were answered can be lost, or the database damaged, in a crash."
+    )
+    return Finding("durability", "warning", f"{found}; {isolation} by default.", advice)
+
+
+def of_oldest_writer(oldest: tuple[str, str, str, float | None] | None, since: int) -> Finding:
+    """The transaction that readers stop at: its database, who it is, its state and its age in seconds.
+
+    The age is None if this user is not told. ``since`` is how many have begun since the oldest that is open.
+    """
+    if oldest is None:
+        return Finding("readers", "ok", "No transaction is open that holds readers back.")
+    database, who, state, age = oldest
+    told = (
+        f"its age is not told, and {since:,} have begun since" if age is None else f"for {age:,.0f} s, and is {state}"
+    )
+    found = f"{who[0].upper()}{who[1:]} in the database {database} writes: {told}."
+    if since < MANY_SINCE if age is None else age < LONG_OPEN:
+        return Finding("readers", "ok", found)
+    advice = (
+        "Until it ends, readers in the order of events, and projections, do not see what was appended after it began. "
+        "End it (pg_terminate_backend, ROLLBACK PREPARED), and set idle_in_transaction_session_timeout on the server."
+    )
+    return Finding("readers", "warning", found, advice)
+
+
+def of_connections(used: int, most: int) -> Finding:
+    """How many connections the server has, and takes."""
+    found = f"{used:,} of {most:,} connections are in use."
+    if used < most * (1 - FEW_CONNECTIONS_LEFT):
+        return Finding("connections", "ok", found)
+    advice = "Raise max_connections, open fewer stores (?workers=, ?readers=), or put PgBouncer before the server."
+    return Finding("connections", "warning", found, advice)
+
+
+def of_standby(behind: float | None, paused: bool) -> Finding:  # noqa: FBT001 - as the server tells it
+    """How far a standby is behind, in seconds since the last transaction that it has seen."""
+    if paused:
+        advice = "Let it go on: SELECT pg_wal_replay_resume()."
+        return Finding("standby", "warning", "It does not follow: replay is paused.", advice)
+    found = "It has seen nothing yet." if behind is None else f"The newest that it has seen is {behind:,.1f} s old."
+    if behind is None or behind < FAR_BEHIND:
+        return Finding("standby", "ok", found)
+    return Finding("standby", "warning", found, "If its primary is written to, look at the connection between the two.")
+
+
+def of_replication(followers: int, idle: tuple[str, int] | None) -> Finding:
+    """Who follows the server, and the slot that nobody reads with the most that is kept for it, in bytes."""
+    found = f"{followers:,} standbys follow."
+    if idle is None or idle[1] < LARGE_LOG:
+        return Finding("replication", "ok", found)
+    advice = "Let its reader come back, or drop it with pg_drop_replication_slot: it fills the disk."
+    kept = f"Nobody reads the slot {idle[0]}, for which {_mebibytes(idle[1])} of the log are kept."
+    return Finding("replication", "warning", f"{found} {kept}", advice)
+
+
+def _vector(found: Rows) -> Finding:
+    installed, there = found[0] if found else (None, None)
+    if installed is not None:
+        return Finding("pgvector", "ok", f"pgvector {installed} is in this database.")
+    if there is not None:
+        return Finding("pgvector", "ok", f"pgvector {there} is on the server, and not in this database.")
+    return Finding("pgvector", "ok", "pgvector is not on the server.")
+
+
+def _size(everything: int, events: int) -> Finding:
+    return Finding("size", "ok", f"Clew's tables have {_mebibytes(everything)}, the events {_mebibytes(events)} of it.")
+
+
+def of_dead_rows(autovacuum: str, live: int, dead: int, of_events: int) -> Finding:
+    """What the tables hold that nobody sees any more."""
+    found = f"{dead:,} dead rows beside {live:,}, as far as was counted"
+    found += f"; {of_events:,} of events, which hold what was redacted until they are vacuumed." if of_events else "."
+    if autovacuum != "on":
+        advice = "Turn it on: redacted text stays in the tables, and they grow, until somebody runs VACUUM."
+        return Finding("vacuum", "warning", f"Autovacuum is off. {found}", advice)
+    if dead > DEAD_MANY and dead > live * DEAD_SHARE:
+        advice = "VACUUM the tables, and look for a transaction or a replication slot that has stayed open."
+        return Finding("vacuum", "warning", found, advice)
+    return Finding("vacuum", "ok", found)
+
+
+def _runs(leases: int, drafts: int, blobs: int, size: int) -> Finding:
+    found = (
+        f"{leases:,} under way, {drafts:,} with an answer that was arriving; {blobs:,} blobs of {size / 1024:,.1f} KiB."
+    )
+    return Finding("runs", "ok", found)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / (1024 * 1024):,.1f} MiB"

@@ -1,0 +1,324 @@
+"""One transaction on the tables of projections in PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from typing import Any
+
+import psycopg
+from psycopg.types.numeric import Int4, Int8
+
+from clew.domain.errors import UnknownProjectionError
+from clew.domain.projection import (
+    Built,
+    Change,
+    Column,
+    ForgetText,
+    Indexed,
+    Parked,
+    Projection,
+    Query,
+    Recount,
+    RowValues,
+    Span,
+    Table,
+    Value,
+)
+from clew.infrastructure.code_digest import shape
+from clew.infrastructure.postgres import text_index
+from clew.infrastructure.postgres.errors import unavailable
+from clew.infrastructure.postgres.projection_tables import Filling, select, statements
+from clew.infrastructure.postgres.reads import stream_id, tenant_id
+from clew.infrastructure.postgres.sessions import Session
+from clew.infrastructure.postgres.sql_files import statements as sql_statements
+from clew.infrastructure.postgres.tenancy import protect
+from clew.infrastructure.projection_changes import WaitingChanges
+
+SQL = sql_statements("projections.sql")
+
+TEXTS_AT_ONCE = 250
+"""Texts that are sent together: while the server takes them in, the next are made ready."""
+
+REFUSED = ("22", "23", "54")
+"""How the codes begin of what PostgreSQL says of values that it refuses."""
+
+
+def built(session: Session) -> list[Built]:
+    """The generations that there are, oldest first."""
+    return [Built._make(row) for row in session.connection.execute(SQL["built"].encode(), binary=True)]
+
+
+def live(session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]]:
+    """The live generation of a projection, and its tables. Raises UnknownProjectionError when it was never built."""
+    found = _ask(session, "live", name=name)
+    if not found:
+        raise UnknownProjectionError(name, [each for (each,) in _ask(session, "live names")])
+    generation, declaration = found[0]
+    return generation, _tables(generation, declaration)
+
+
+def table_name(generation: int, table: str) -> str:
+    """The name in SQL of a table, or of an index of words, of a generation."""
+    return f"clew_g{generation}_{table}"
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether PostgreSQL only refuses the values, and not the work as such."""
+    if not isinstance(error, psycopg.Error):
+        return True
+    said_nothing = error.sqlstate is None and isinstance(error, (psycopg.DataError, psycopg.ProgrammingError))
+    return said_nothing or (error.sqlstate or "").startswith(REFUSED)
+
+
+class PostgresSession:
+    """What is done in it is committed by the store that gave it. ``forgot`` are the tables that text has left."""
+
+    def __init__(self, session: Session, where: str) -> None:
+        self._session = session
+        self._where = where
+        self._generations: dict[int, _Generation] = {}
+        self._pipeline: AbstractContextManager[Any] | None = None
+        self.forgot: set[str] = set()
+
+    def built(self) -> list[Built]:
+        """The generations that there are."""
+        return built(self._session)
+
+    def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
+        """Make the tables of a new generation."""
+        made = shape(projection)
+        ((generation,),) = self._ask(
+            "begin",
+            name=projection.name,
+            version=Int8(projection.version),
+            code=code,
+            shape=made,
+            live=live,
+            tables=json.dumps(projection.tables),
+            texts=list(projection.texts),
+        )
+        for table in projection.tables:
+            name = table_name(generation, table.name)
+            self._make(name, statements(name, table))
+        for index in projection.texts:
+            name = table_name(generation, index)
+            self._make(name, text_index.statements(name))
+        return Built(generation, projection.name, projection.version, code, made, 0, b"", live)
+
+    def rows(self, built: Built, projection: Projection) -> _Generation:
+        """The rows of a generation as they are now."""
+        found = self._generations.get(built.generation)
+        if found is None:
+            found = self._generations[built.generation] = _Generation(self._session, built.generation, projection)
+        return found
+
+    def apply(
+        self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
+    ) -> list[ForgetText | Recount]:
+        """Change rows; returns those that take a look at the log."""
+        rows = self.rows(built, projection)
+        left = rows.apply(position, tenant, changes)
+        if rows.texts >= TEXTS_AT_ONCE:
+            self._send()
+            rows.flush_texts()
+        return left
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """What is applied inside is undone if it raises."""
+        self.flush()
+        connection = self._session.connection
+        connection.execute("SAVEPOINT attempt")
+        try:
+            yield
+            self.flush()
+        except BaseException as error:
+            self._generations.clear()
+            if isinstance(error, psycopg.Error) and not is_refused(error):
+                raise unavailable(self._where, error) from error
+            connection.execute("ROLLBACK TO attempt")
+            connection.execute("RELEASE attempt")
+            raise
+        connection.execute("RELEASE attempt")
+
+    def park(self, built: Built, parked: Parked) -> None:
+        """Note an event that the projection could not take in."""
+        stored = {name: getattr(parked, name).encode(errors="surrogateescape") for name in ("stream", "type", "error")}
+        tenant = Int8(tenant_id(stored["stream"].decode(errors="replace")))
+        self._do(
+            "park",
+            generation=Int8(built.generation),
+            position=Int8(parked.position),
+            tenant=tenant,
+            version=Int8(parked.version),
+            **stored,
+        )
+
+    def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
+        """Take the words of the text at a position out of an index, or out of all."""
+        del by
+        texts: Sequence[str]
+        if index is None:
+            ((_, texts),) = self._ask("declared", generation=Int8(built.generation))
+        else:
+            texts = (index,)
+        if built.generation in self._generations:
+            self._generations[built.generation].forget(position)
+        for each in texts:
+            name = table_name(built.generation, each)
+            if text_index.forget(self._session, name, position):
+                self.forgot.add(name)
+
+    def stale(self, built: Built) -> list[Span]:
+        """Nothing: what is to be forgotten is taken out at once."""
+        del built
+        return []
+
+    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
+        """Nothing is to be made anew."""
+
+    def empty(self, built: Built) -> None:
+        """Nothing is to be made anew."""
+
+    def move(self, built: Built, position: int, hash_: bytes) -> None:
+        """Note how far a generation has come."""
+        self._do("move", generation=Int8(built.generation), position=Int8(position), hash=hash_)
+
+    def switch(self, built: Built) -> None:
+        """Let this generation be the live one, and drop the others of its name."""
+        self.flush()
+        for other in self.built():
+            if other.name == built.name and other.generation != built.generation:
+                self.drop(other)
+        self._do("switch", generation=Int8(built.generation))
+
+    def drop(self, built: Built) -> None:
+        """Drop a generation with its tables."""
+        self._generations.pop(built.generation, None)
+        generation = Int8(built.generation)
+        ((declaration, texts),) = self._ask("declared", generation=generation)
+        names = [name for name, _ in _tables(built.generation, declaration).values()]
+        for name in (*names, *(table_name(built.generation, each) for each in texts)):
+            self._session.connection.execute(f"DROP TABLE IF EXISTS {name}".encode())
+        for statement in ("drop parked", "drop stretches", "drop"):
+            self._do(statement, generation=generation)
+
+    def flush(self) -> None:
+        """Write what waits, and see that all was taken."""
+        self._send()
+        try:
+            for generation in self._generations.values():
+                generation.flush()
+        finally:
+            self.settle()
+
+    def settle(self) -> None:
+        """Hear of what was sent whether it was taken."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.__exit__(None, None, None)
+
+    def _send(self) -> None:
+        """From now on, do not wait for the answers to what is sent."""
+        if self._pipeline is None:
+            self._pipeline = self._session.connection.pipeline()
+            self._pipeline.__enter__()
+
+    def _make(self, table: str, made: Iterable[str]) -> None:
+        for statement in made:
+            self._session.connection.execute(statement.encode())
+        protect(self._session, table)
+
+    def _ask(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        return _ask(self._session, statement, **parameters)
+
+    def _do(self, statement: str, **parameters: Any) -> None:
+        _do(self._session, statement, **parameters)
+
+
+class _Generation:
+    """The tables and indexes of one generation, with what is to be written to them."""
+
+    def __init__(self, session: Session, generation: int, projection: Projection) -> None:
+        self._session = session
+        self._generation = generation
+        self._tables = {
+            table.name: Filling(session, table_name(generation, table.name), table) for table in projection.tables
+        }
+        self._indexes = {
+            index: text_index.Filling(session, generation, index, table_name(generation, index))
+            for index in projection.texts
+        }
+        self._changes = WaitingChanges(projection, self._tables)
+        self.apply = self._changes.apply
+
+    @property
+    def texts(self) -> int:
+        """How many texts wait."""
+        return max(map(len, self._changes.texts.values()), default=0)
+
+    def get(self, table: str, *key: Value) -> RowValues | None:
+        """The row with this key."""
+        self._changes.table(table)
+        return self._tables[table].get(key)
+
+    def select(self, query: Query) -> list[RowValues]:
+        """The rows that a query names."""
+        self._changes.table(query.table)
+        for each in self._tables.values():
+            each.flush()
+        tables = {name: (table_name(self._generation, name), each.table) for name, each in self._tables.items()}
+        return select(self._session, tables, query)
+
+    def forget(self, position: int) -> None:
+        """Let the text at a position not be indexed any more."""
+        for texts in self._changes.texts.values():
+            texts[:] = [each for each in texts if each.position != position]
+
+    def flush(self) -> None:
+        """Write what waits."""
+        for table in self._tables.values():
+            table.flush()
+        self.flush_texts()
+
+    def flush_texts(self) -> None:
+        """Send the texts that wait."""
+        for index, texts in self._changes.texts.items():
+            if texts:
+                self._indexes[index].add(texts)
+                texts.clear()
+
+
+def _ask(session: Session, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+    return session.connection.execute(SQL[statement].encode(), parameters, prepare=True, binary=True).fetchall()
+
+
+def _do(session: Session, statement: str, **parameters: Any) -> None:
+    session.connection.execute(SQL[statement].encode(), parameters, prepare=True)
+
+
+def lock(session: Session, names: Iterable[str] | None) -> None:
+    """Wait until nobody else fills these projections, or any; it is so until the transaction ends."""
+    if names is None:
+        _do(session, "lock")
+        return
+    _do(session, "lock shared")
+    for number in sorted({number_of(name) for name in names}):
+        _do(session, "lock one", lock=Int4(number))
+
+
+def number_of(name: str) -> int:
+    """What a projection is locked by, from 1."""
+    return (stream_id(name) >> 33) + 1
+
+
+@lru_cache(maxsize=256)
+def _tables(generation: int, declaration: str) -> dict[str, tuple[str, Table]]:
+    declared = (
+        Table(name, tuple(Column(*column) for column in columns), tuple(key), tuple(map(tuple, indexes)))
+        for name, columns, key, indexes in json.loads(declaration)
+    )
+    return {table.name: (table_name(generation, table.name), table) for table in declared}

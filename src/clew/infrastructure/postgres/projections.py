@@ -1,0 +1,261 @@
+"""The tables of projections in the PostgreSQL database of their log.
+
+A batch takes no lock that another reader or writer waits for: those who fill the same projection take turns by
+advisory locks, which end with the transaction. The rows of a batch and its position are lost together with the server
+or not at all, so a commit does not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from clew.domain.projection import Built, Parked, Query, RowValues, Words
+from clew.infrastructure import forking
+from clew.infrastructure.postgres import projection_workers, text_index
+from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.projection_session import (
+    SQL,
+    PostgresSession,
+    built,
+    is_refused,
+    live,
+    lock,
+    table_name,
+)
+from clew.infrastructure.postgres.projection_tables import select
+from clew.infrastructure.postgres.reads import text
+from clew.infrastructure.postgres.sessions import Address, Session, Sessions
+
+T = TypeVar("T")
+
+CONNECTIONS = 4
+TRIES = 5
+"""So often a reader may find that tables were dropped between two of its queries."""
+
+REST = 10
+"""So many times as long as it took to clean a table is it left alone after."""
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS = b"SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '60s'"
+_SNAPSHOT = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+
+
+class PostgresProjections:
+    """The projections of the log in a database, read on behalf of ``tenant`` if one is named.
+
+    Raises StoreUrlError; what cannot be reached is a StoreUnavailableError when it is used.
+    """
+
+    def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
+        self.address = Address(conninfo)
+        self._sessions = Sessions(self.address, CONNECTIONS, tenant=tenant)
+        self._closed = False
+        self._restart()
+        forking.watch(self)
+
+    def _restart(self) -> None:
+        self._cleaning = threading.Lock()
+        self._forgot: dict[str, float] = {}
+        self._looked = False
+
+    @contextmanager
+    def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
+        """A transaction, in which nobody else fills these projections, or any."""
+        del seen  # what is to be forgotten is taken out whenever its text was read
+        with self._transaction() as session:
+            lock(session, names)
+            given = PostgresSession(session, self.address.shown)
+            try:
+                yield given
+                given.flush()
+            except BaseException:
+                with suppress(psycopg.Error):
+                    given.settle()
+                raise
+        self._forgot.update(dict.fromkeys(given.forgot, 0.0))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Session]:
+        with self._using() as session:
+            session.begin()
+            session.connection.execute(_SETTINGS)
+            try:
+                yield session
+                session.connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(session)
+                raise
+
+    @contextmanager
+    def _using(self) -> Iterator[Session]:
+        with self._sessions.use() as session:
+            try:
+                yield session
+            except psycopg.Error as error:
+                if is_refused(error):
+                    raise
+                raise unavailable(self.address.shown, error) from error
+
+    # Workers
+
+    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
+        """The projections whose leases a worker has from now on."""
+        with self._transaction() as session:
+            return projection_workers.claim(session, worker, names, seconds)
+
+    def release(self, worker: str) -> None:
+        """Let others have the leases of a worker at once."""
+        with self._transaction() as session:
+            projection_workers.release(session, worker)
+
+    def holders(self) -> dict[str, str]:
+        """By projection, the worker that holds its lease."""
+        return self._read(projection_workers.holders)
+
+    # Reading
+
+    def built(self) -> list[Built]:
+        """The generations that there are."""
+        return self._read(built)
+
+    def select(self, name: str, query: Query) -> list[RowValues]:
+        """Rows of the live tables of a projection."""
+        return self._read(lambda session: select(session, live(session, name)[1], query))
+
+    def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
+        """The positions of texts that have the words, newest first."""
+
+        def do(session: Session) -> list[int]:
+            generation, _ = live(session, name)
+            table = table_name(generation, index)
+            return text_index.find(session, generation, index, table, words, before=before, limit=limit)
+
+        return self._read(do)
+
+    def parked(self, name: str, limit: int) -> tuple[int, list[Parked]]:
+        """How many events the live generation went on without, and the first of them."""
+
+        def do(session: Session) -> tuple[int, list[Parked]]:
+            generation = Int8(live(session, name)[0])
+            ((count,),) = session.connection.execute(SQL["count parked"].encode(), {"generation": generation})
+            of = {"generation": generation, "limit": Int8(limit)}
+            found = session.connection.execute(SQL["parked"].encode(), of, binary=True)
+            return count, [
+                Parked(position, text(stream), version, text(type_), text(error))
+                for position, stream, version, type_, error in found
+            ]
+
+        return self._read(do)
+
+    def _read(self, do: Callable[[Session], T]) -> T:
+        """Read in one snapshot; again on another connection when one was cut, or when tables were dropped meanwhile."""
+        for left in reversed(range(TRIES)):
+            try:
+                return self._read_once(do)
+            except psycopg.errors.UndefinedTable as error:
+                if not left:
+                    raise unavailable(self.address.shown, error) from error
+            except psycopg.Error as error:
+                if not left or not (isinstance(error, psycopg.OperationalError) and is_cut(error)):
+                    raise unavailable(self.address.shown, error) from error
+                self._sessions.drop()
+        raise AssertionError  # the last time it is answered or raised
+
+    def _read_once(self, do: Callable[[Session], T]) -> T:
+        with self._sessions.use() as session:
+            session.begin()
+            try:
+                session.connection.execute(_SNAPSHOT)
+                return do(session)
+            finally:
+                _roll_back(session)
+
+    # Forgetting
+
+    def scrub(self) -> bool:
+        """Clean the tables that words were taken out of; True when somebody reads still who may see them.
+
+        A table that was cleaned just now waits until its turn comes again.
+        """
+        with self._cleaning:
+            try:
+                self._look()
+                for table, rests in [*self._forgot.items()]:
+                    if rests <= time.monotonic():
+                        self._clean(table)
+            except psycopg.Error as error:
+                _log.warning("%s: words could not be cleaned away: %s", self.address.shown, error)
+                self._forgot.clear()
+            return bool(self._forgot)
+
+    def _look(self) -> None:
+        """Another process may have ended before it cleaned what it took words out of."""
+        if self._looked or self._closed:
+            return
+        self._looked = True
+        with self._sessions.use() as session:
+            for generation, texts in session.connection.execute(SQL["text indexes"].encode()).fetchall():
+                names = [table_name(generation, each) for each in texts]
+                self._forgot.update({name: 0.0 for name in names if self._dead(session, name)})
+
+    def _clean(self, table: str) -> None:
+        # Before, so that what is forgotten meanwhile is noted again.
+        self._forgot.pop(table)
+        begin = time.monotonic()
+        with self._sessions.use() as session:
+            before = self._counted(session, "vacuum_count", table)
+            if session.standby or before is None:  # the table was dropped
+                return
+            session.connection.execute(f"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) {table}".encode())
+            if self._counted(session, "vacuum_count", table) == before:
+                _log.warning("%s: only its owner can clean %s of words: VACUUM it", self.address.shown, table)
+            elif self._dead(session, table):
+                end = time.monotonic()
+                self._forgot[table] = end + (end - begin) * REST
+
+    def _dead(self, session: Session, table: str) -> bool:
+        """Whether rows that were deleted are still there."""
+        return bool(self._counted(session, "dead_tuples", table))
+
+    def _counted(self, session: Session, what: str, table: str) -> int | None:
+        """What the server has counted of a table; None when there is none of that name."""
+        sql = f"SELECT pg_stat_get_{what}(to_regclass(%s))"
+        found: int | None = session.connection.execute(sql.encode(), (table,)).fetchall()[0][0]
+        return found
+
+    def close(self) -> None:
+        """Let go of the connections. Does nothing the second time."""
+        if not self._closed:
+            self._closed = True
+            forking.unwatch(self)
+            self._sessions.close()
+
+    # Forking
+
+    def before_fork(self) -> None:
+        """Nothing: what the child has a copy of it does not use."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh with connections of the child's own."""
+        self._restart()
+        self._sessions.restart()
+
+
+def _roll_back(session: Session) -> None:
+    if session.connection.info.transaction_status not in {
+        psycopg.pq.TransactionStatus.IDLE,
+        psycopg.pq.TransactionStatus.UNKNOWN,
+    }:
+        session.connection.execute("ROLLBACK")

@@ -1,0 +1,57 @@
+-- The generations of projections, and what is beside their tables. Each heading names a statement.
+
+-- lock
+-- One lock of the database's for all projections, shared by those who fill some, and one for each of these.
+SELECT pg_advisory_xact_lock(1131172976, 0)
+
+-- lock shared
+SELECT pg_advisory_xact_lock_shared(1131172976, 0)
+
+-- lock one
+SELECT pg_advisory_xact_lock(1131172976, %(lock)b)
+
+-- built
+SELECT id, name, version, code, shape, position, hash, live FROM clew_generation ORDER BY id
+
+-- live
+SELECT id, tables FROM clew_generation WHERE name = %(name)b AND live
+
+-- live names
+SELECT DISTINCT name FROM clew_generation WHERE live ORDER BY name
+
+-- declared
+SELECT tables, texts FROM clew_generation WHERE id = %(generation)b
+
+-- begin
+INSERT INTO clew_generation (name, version, code, shape, position, hash, live, tables, texts)
+VALUES (%(name)b, %(version)b, %(code)b, %(shape)b, 0, '', %(live)b, %(tables)b, %(texts)b) RETURNING id
+
+-- move
+UPDATE clew_generation SET position = %(position)b, hash = %(hash)b WHERE id = %(generation)b
+
+-- switch
+UPDATE clew_generation SET live = true WHERE id = %(generation)b
+
+-- drop
+DELETE FROM clew_generation WHERE id = %(generation)b
+
+-- drop parked
+DELETE FROM clew_parked WHERE generation = %(generation)b
+
+-- drop stretches
+DELETE FROM clew_stretch WHERE generation = %(generation)b
+
+-- park
+INSERT INTO clew_parked (generation, position, tenant, stream, version, type, error)
+VALUES (%(generation)b, %(position)b, %(tenant)b, %(stream)b, %(version)b, %(type)b, %(error)b)
+ON CONFLICT (generation, position) DO UPDATE SET error = excluded.error
+
+-- parked
+SELECT position, stream, version, type, error FROM clew_parked
+WHERE generation = %(generation)b ORDER BY position LIMIT %(limit)b
+
+-- count parked
+SELECT count(*) FROM clew_parked WHERE generation = %(generation)b
+
+-- text indexes
+SELECT id, texts FROM clew_generation WHERE texts <> '{}'

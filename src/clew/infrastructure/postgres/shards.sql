@@ -1,0 +1,39 @@
+-- The directory of several PostgreSQL servers: which there are, and on which of them each tenant is.
+-- Each heading names a statement.
+
+-- tables
+CREATE TABLE clew_shard (
+    name text COLLATE "C" PRIMARY KEY,
+    address text NOT NULL UNIQUE,
+    takes boolean NOT NULL DEFAULT true
+);
+COMMENT ON COLUMN clew_shard.address IS 'host:port/database or service=name, without a user and without a password';
+COMMENT ON COLUMN clew_shard.takes IS 'whether it is given new tenants';
+CREATE TABLE clew_tenant (
+    name text COLLATE "C" PRIMARY KEY,
+    shard text COLLATE "C" NOT NULL REFERENCES clew_shard (name)
+);
+CREATE INDEX clew_tenant_shard ON clew_tenant (shard);
+
+-- shards
+SELECT name, address, takes, (SELECT count(*) FROM clew_tenant WHERE shard = clew_shard.name)
+FROM clew_shard ORDER BY name
+
+-- address of a tenant
+SELECT address FROM clew_tenant JOIN clew_shard ON clew_shard.name = clew_tenant.shard WHERE clew_tenant.name = %(tenant)s
+
+-- lock shards
+-- One process places a tenant at a time, so that each counts what the others have placed.
+SELECT FROM clew_shard ORDER BY name FOR UPDATE
+
+-- place
+INSERT INTO clew_tenant (name, shard)
+SELECT %(tenant)s, name FROM clew_shard WHERE takes
+ORDER BY (SELECT count(*) FROM clew_tenant WHERE shard = clew_shard.name), name LIMIT 1
+ON CONFLICT (name) DO NOTHING
+
+-- add
+INSERT INTO clew_shard (name, address) VALUES (%(name)s, %(address)s) ON CONFLICT DO NOTHING RETURNING name
+
+-- close
+UPDATE clew_shard SET takes = false WHERE name = %(name)s RETURNING name

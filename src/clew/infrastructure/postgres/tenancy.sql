@@ -1,0 +1,237 @@
+-- Tenants that the database itself keeps apart: the roles, what each may do, and the policies on the rows.
+--
+-- `clew migrate --row-level-security` says all of this in one transaction, and may say it again. What an ordinary
+-- database has of it is the statements before "schema".
+
+-- is bound
+-- Whether row-level security is in force on this connection, and whether it keeps it to one tenant.
+SELECT
+    row_security_active('clew_event'),
+    row_security_active('clew_event')
+        AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'clew_operator' AND pg_has_role(oid, 'USAGE'))
+
+-- set tenant
+SELECT set_config('clew.tenant', %(tenant)s, true)
+
+-- base
+SELECT clew_base(), pg_is_in_recovery()
+
+-- protect
+DO $$
+BEGIN
+    IF to_regprocedure('clew_publish(regclass)') IS NOT NULL THEN
+        PERFORM clew_publish('{table}');
+    END IF;
+END $$
+
+-- schema
+-- What is made goes where the tables are, and functions look nowhere else.
+SELECT set_config('search_path', format('%I, pg_temp', nspname), true)
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE pg_class.oid = 'clew_meta'::regclass
+
+-- roles
+-- Nobody logs in as one of them: they are granted to those who do. Being past the policies is not inherited with a
+-- role, so what operators may do is in policies of their own; they have the attribute too where it can be given.
+DO $$
+DECLARE
+    role text;
+    is_superuser boolean := (SELECT rolsuper FROM pg_roles WHERE rolname = current_user);
+BEGIN
+    FOREACH role IN ARRAY ARRAY['clew_app', 'clew_operator', 'clew_shredder'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL; -- just now, for another database of the server
+            END;
+        END IF;
+        IF NOT is_superuser AND role <> 'clew_app' THEN
+            EXECUTE format('GRANT %I TO CURRENT_USER', role); -- who gives a thing away must be able to have it
+        END IF;
+    END LOOP;
+    IF is_superuser AND NOT (SELECT rolbypassrls FROM pg_roles WHERE rolname = 'clew_operator') THEN
+        ALTER ROLE clew_operator BYPASSRLS;
+    END IF;
+END $$
+
+-- indexes
+-- Each reader reads its tenant's rows in the order of positions.
+CREATE INDEX IF NOT EXISTS clew_event_tenant ON clew_event (tenant, position);
+CREATE INDEX IF NOT EXISTS clew_stream_tenant ON clew_stream (tenant, began)
+
+-- functions
+CREATE OR REPLACE FUNCTION clew_number(name text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN (('x' || encode(substr(sha256(convert_to(name, 'UTF8')), 1, 8), 'hex'))::bit(64) >> 1)::bigint;
+COMMENT ON FUNCTION clew_number IS 'the number of a tenant or a stream: the first 63 bits of SHA-256 of its name';
+
+CREATE OR REPLACE FUNCTION clew_tenant() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
+RETURN clew_number(nullif(current_setting('clew.tenant', true), ''));
+COMMENT ON FUNCTION clew_tenant IS 'the number of the tenant of this transaction, null if none was set';
+
+CREATE OR REPLACE FUNCTION clew_tenant_name() RETURNS bytea LANGUAGE sql STABLE PARALLEL SAFE
+RETURN (
+    SELECT decode(
+        string_agg(
+            CASE length(piece[1]) WHEN 3 THEN substr(piece[1], 2) ELSE encode(convert_to(piece[1], 'UTF8'), 'hex') END,
+            '' ORDER BY n
+        ),
+        'hex'
+    )
+    FROM regexp_matches(current_setting('clew.tenant', true), '%[0-9A-F]{2}|.', 'g') WITH ORDINALITY AS part (piece, n)
+);
+COMMENT ON FUNCTION clew_tenant_name IS 'the name of the tenant of this transaction, as it is without escapes';
+
+CREATE OR REPLACE FUNCTION clew_base() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+    last bigint := (SELECT max(position) >> 20 FROM clew_event);
+    found bigint := (SELECT base FROM clew_meta);
+BEGIN
+    IF NOT pg_is_in_recovery() AND last >= found + pg_snapshot_xmax(pg_current_snapshot())::text::int8 THEN
+        UPDATE clew_meta SET base = greatest(base, last + 1) RETURNING base INTO found;
+    END IF;
+    RETURN found;
+END $$;
+COMMENT ON FUNCTION clew_base IS 'what is added to transaction ids, raised where a restored dump has come further';
+
+CREATE OR REPLACE FUNCTION clew_protect(given regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    kind text := (
+        SELECT atttypid::regtype::text FROM pg_attribute
+        WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped
+    );
+    mine text := CASE kind
+        WHEN 'bigint' THEN 'tenant = (SELECT clew_tenant())'
+        WHEN 'bytea' THEN 'tenant = (SELECT clew_tenant_name())'
+        ELSE 'tenant = (SELECT convert_from(clew_tenant_name(), ''UTF8''))'
+    END;
+    new text := mine;
+    place name := CASE given WHEN 'clew_event'::regclass THEN 'position' WHEN 'clew_stream'::regclass THEN 'began' END;
+    policy name;
+BEGIN
+    EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', given);
+    FOR policy IN SELECT polname FROM pg_policy WHERE polrelid = given LOOP
+        EXECUTE format('DROP POLICY %I ON %s', policy, given);
+    END LOOP;
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'stream' AND atttypid = 'bigint'::regtype)
+    THEN
+        -- Nobody takes a version, a key or a lease of another's stream.
+        new := mine || ' AND EXISTS (SELECT FROM clew_stream AS own WHERE own.id = stream)';
+    END IF;
+    IF place IS NOT NULL THEN
+        -- Below what readers have passed nothing is put, nor far above, where positions would go on.
+        EXECUTE format(
+            'CREATE POLICY clew_place ON %s AS RESTRICTIVE FOR INSERT TO clew_app WITH CHECK (%I >> 20 '
+            'BETWEEN (SELECT pg_current_xact_id()::text::int8) '
+            'AND (SELECT base + pg_current_xact_id()::text::int8 FROM clew_meta))', given, place
+        );
+    END IF;
+    IF given = 'clew_stream'::regclass THEN
+        -- To lock a row is to be allowed to update it: it may be locked, and nothing may come of an update.
+        EXECUTE format('CREATE POLICY clew_tenant ON %s FOR SELECT USING (%s)', given, mine);
+        EXECUTE format(
+            'CREATE POLICY clew_begin ON %s FOR INSERT WITH CHECK (%s AND id = clew_number(convert_from(name, ''UTF8'')) '
+            'AND starts_with(convert_from(name, ''UTF8''), current_setting(''clew.tenant'') || ''/''))', given, mine
+        );
+        EXECUTE format('CREATE POLICY clew_lock ON %s FOR UPDATE USING (%s) WITH CHECK (false)', given, mine);
+        EXECUTE format('CREATE POLICY clew_operator ON %s FOR SELECT TO clew_operator USING (true)', given);
+        EXECUTE format('CREATE POLICY clew_operator_begin ON %s FOR INSERT TO clew_operator WITH CHECK (true)', given);
+        EXECUTE format(
+            'CREATE POLICY clew_operator_lock ON %s FOR UPDATE TO clew_operator USING (true) WITH CHECK (false)', given
+        );
+    ELSE
+        EXECUTE format('CREATE POLICY clew_tenant ON %s USING (%s) WITH CHECK (%s)', given, mine, new);
+        EXECUTE format('CREATE POLICY clew_operator ON %s TO clew_operator USING (true) WITH CHECK (true)', given);
+    END IF;
+    IF given = 'clew_event'::regclass THEN
+        EXECUTE format(
+            'CREATE POLICY clew_shred ON %s AS RESTRICTIVE FOR UPDATE TO clew_shredder '
+            'USING (type = ''message-appended'' AND digest IS NULL) WITH CHECK (digest IS NOT NULL)', given
+        );
+    END IF;
+END $$;
+COMMENT ON FUNCTION clew_protect IS 'let each see its tenant''s rows of a table, and operators all';
+
+CREATE OR REPLACE FUNCTION clew_publish(given regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    EXECUTE format('ALTER TABLE %s OWNER TO clew_operator', given);
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped) THEN
+        PERFORM clew_protect(given);
+        EXECUTE format('GRANT SELECT ON %s TO clew_app', given);
+        -- An index of words is not looked into before the policy: what it asks might tell of others' rows.
+        IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'position')
+            AND NOT EXISTS (
+                SELECT FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
+                WHERE indrelid = given AND attname = 'tenant'
+            )
+        THEN
+            EXECUTE format('CREATE INDEX ON %s (tenant, position)', given);
+        END IF;
+    END IF;
+END $$;
+COMMENT ON FUNCTION clew_publish IS 'give a table of a projection to the operators, and each tenant its rows to read'
+
+-- protection
+-- Of each table that has a tenant; those of projections are the operators' in any case.
+SELECT CASE WHEN relname ~ '^clew_g[0-9]+_' THEN clew_publish(pg_class.oid) ELSE clew_protect(pg_class.oid) END
+FROM pg_class LEFT JOIN pg_attribute ON attrelid = pg_class.oid AND attname = 'tenant' AND NOT attisdropped
+WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass)
+    AND relname LIKE 'clew\_%' AND relkind IN ('r', 'p') AND (attnum IS NOT NULL OR relname ~ '^clew_g[0-9]+_')
+ORDER BY relname
+
+-- grants
+-- What is not named here is the operators' alone, and partitions are reached through their tables.
+DO $$
+DECLARE
+    home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass);
+    given regclass;
+BEGIN
+    EXECUTE format('REVOKE CREATE ON SCHEMA %s FROM PUBLIC', home);
+    EXECUTE format('GRANT USAGE ON SCHEMA %s TO clew_app, clew_operator, clew_shredder', home);
+    EXECUTE format('GRANT CREATE ON SCHEMA %s TO clew_operator, clew_shredder', home);
+    FOR given IN
+        SELECT oid FROM pg_class
+        WHERE relnamespace = home AND relname LIKE 'clew\_%' AND relname !~ '^clew_g[0-9]+_' AND relkind IN ('r', 'p')
+            AND NOT relispartition
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, clew_app, clew_operator, clew_shredder', given);
+        EXECUTE format('GRANT SELECT, INSERT ON %s TO clew_operator', given);
+        IF given NOT IN ('clew_event'::regclass, 'clew_stream'::regclass) THEN
+            EXECUTE format('GRANT UPDATE, DELETE ON %s TO clew_operator', given);
+        END IF;
+    END LOOP;
+    GRANT SELECT, INSERT ON clew_stream, clew_event, clew_key, clew_snapshot, clew_blob, clew_lease, clew_draft
+        TO clew_app;
+    GRANT UPDATE (began) ON clew_stream TO clew_app, clew_operator; -- to lock it: the policies let no update through
+    GRANT UPDATE (state) ON clew_snapshot TO clew_app;
+    GRANT UPDATE, DELETE ON clew_lease, clew_draft TO clew_app;
+    GRANT SELECT, INSERT, DELETE ON clew_vector TO clew_app;
+    GRANT SELECT ON clew_meta, clew_generation, clew_stretch, clew_worker, clew_parked TO clew_app;
+    GRANT SELECT ON clew_stream, clew_event, clew_key, clew_meta TO clew_shredder;
+    GRANT UPDATE (state, digest) ON clew_event TO clew_shredder;
+    GRANT UPDATE (digest) ON clew_key TO clew_shredder;
+    GRANT UPDATE (shredded) ON clew_meta TO clew_shredder;
+END $$
+
+-- definers
+-- What an application may have done to rows that it may not change, and cannot do otherwise.
+ALTER FUNCTION clew_shred SECURITY DEFINER SET search_path FROM CURRENT;
+ALTER FUNCTION clew_count_shreds SECURITY DEFINER SET search_path FROM CURRENT;
+ALTER FUNCTION clew_shred OWNER TO clew_shredder;
+ALTER FUNCTION clew_count_shreds OWNER TO clew_shredder;
+ALTER FUNCTION clew_base OWNER TO clew_operator;
+REVOKE ALL ON FUNCTION clew_shred, clew_count_shreds, clew_base FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base TO clew_app, clew_operator
+
+-- leave
+-- Nobody is left with the rights of the functions.
+DO $$
+DECLARE
+    home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass);
+BEGIN
+    EXECUTE format('REVOKE CREATE ON SCHEMA %s FROM clew_shredder', home);
+    IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        REVOKE clew_shredder FROM CURRENT_USER;
+    END IF;
+END $$

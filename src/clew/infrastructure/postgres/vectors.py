@@ -1,0 +1,177 @@
+"""An index of vectors in a table of the PostgreSQL database that the log is in, for all processes that have it open.
+
+What it takes to make it again is in the log; only the embedder has to be asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from clew.domain.errors import ClosedError
+from clew.domain.memory.errors import EmbeddingError
+from clew.infrastructure import forking
+from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.reads import tenant_id, within
+from clew.infrastructure.postgres.sessions import Address, Rows, Session, Sessions
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.vector_matrices import Matrices, check_installed, packed, unpacked
+
+T = TypeVar("T")
+
+CONNECTIONS = 2
+TOGETHER = 500
+"""Vectors that one statement keeps."""
+
+EXTENSION = "vector"
+"""The type of a vector where the database has the extension; without it a vector is ``bytea``."""
+
+_SQL = statements("vectors.sql")
+
+
+class PostgresVectors:
+    """Keeps vectors by tenant, space and digest: see the port. The table is made with the first vector.
+
+    They are compared in the memory of the process, where numpy is there; without it by the server, which has to have
+    pgvector then. Raises StoreUrlError.
+    """
+
+    def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
+        self._address = Address(conninfo)
+        self._tenant = Int8(tenant_id(f"{tenant or ''}/"))
+        self._sessions = Sessions(self._address, CONNECTIONS, tenant=tenant)
+        self._matrices = Matrices()
+        self._kind: str | None = None
+        self._closed = False
+        forking.watch(self)
+
+    def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
+        """Which of these have no vector yet."""
+        kind = self._do(self._look)
+        if find_spec("numpy") is None and (kind or self._do(self._make)) != EXTENSION:
+            check_installed()
+        if kind is None or not digests:
+            return set(digests)
+        return set(digests) - {digest for (digest,) in self._ask("there", space, digests=list(digests))}
+
+    def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
+        """Keep vectors; those that are there stay as they are."""
+        kind = self._do(self._look) or self._do(self._make)
+        given = iter(sorted(vectors.items()))
+        while some := dict(islice(given, TOGETHER)):
+            each = list(map(_written if kind == EXTENSION else packed, some.values()))
+            self._ask(f"put {kind}", space, digests=list(some), vectors=each)
+
+    def nearest(
+        self, space: str, collection: str, entries: Mapping[int, bytes], stamp: int, vector: Sequence[float], top: int
+    ) -> list[tuple[int, float]]:
+        """The entries nearest to a vector."""
+        kind = self._do(self._look)
+        if kind is None:
+            return []
+        if kind == EXTENSION and find_spec("numpy") is None:
+            return self._nearest_there(space, entries, vector, top)
+
+        def fetch(digests: Collection[bytes]) -> Mapping[bytes, bytes]:
+            found = self._ask(f"get {kind}", space, digests=list(digests))
+            return {digest: unpacked(kept) if kind == EXTENSION else kept for digest, kept in found}
+
+        return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
+
+    def drop(self) -> None:
+        """Forget those of the tenant."""
+        if self._do(self._look) is not None:
+            self._do(lambda session: session.ask(_SQL["drop"], {"tenant": self._tenant}))
+        self._matrices.clear()
+
+    def close(self) -> None:
+        """Let go of the database and of what is in memory. Does nothing the second time."""
+        if not self._closed:
+            self._closed = True
+            forking.unwatch(self)
+            self._sessions.close()
+            self._matrices.clear()
+
+    def _nearest_there(
+        self, space: str, entries: Mapping[int, bytes], vector: Sequence[float], top: int
+    ) -> list[tuple[int, float]]:
+        """As the server finds them. What is to be compared is said each time, so that it takes as long as it is."""
+        digests = list(entries.values())
+        dimensions = self._ask("dimensions", space, digests=digests)
+        if not dimensions or top < 1:
+            return []
+        if dimensions[0][0] != len(vector):
+            raise EmbeddingError(f"A vector of {len(vector)} numbers cannot be compared with {dimensions[0][0]}.")
+        asked = {"numbers": list(map(Int8, entries)), "vector": list(map(float, vector)), "top": Int8(within(top))}
+        return [(number, near) for number, near in self._ask("nearest", space, digests=digests, **asked)]
+
+    def _ask(self, statement: str, space: str, **parameters: Any) -> Rows:
+        given = {"tenant": self._tenant, "space": space.encode(), **parameters}
+        return self._do(lambda session: session.ask(_SQL[statement], given))
+
+    def _do(self, work: Callable[[Session], T]) -> T:
+        """The outcome of some work, done again on another connection when one is cut."""
+        if self._closed:
+            raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")
+        for last in (False, True):
+            try:
+                with self._sessions.use() as session:
+                    return work(session)
+            except psycopg.Error as error:
+                if last or not is_cut(error):
+                    raise unavailable(self._address.shown, error) from error
+                self._sessions.drop()
+        raise AssertionError  # pragma: no cover - the last try returns or raises
+
+    def _look(self, session: Session) -> str | None:
+        """What a vector is in the table, None while there is no table."""
+        if self._kind is None:
+            found = session.ask(_SQL["kind"])
+            self._kind = found[0][0] if found else None
+        return self._kind
+
+    def _make(self, session: Session) -> str:
+        self._kind = make(session.connection)
+        return self._kind
+
+    def before_fork(self) -> None:
+        """Nothing: what the child has a copy of it does not use."""
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+
+    def after_fork_in_child(self) -> None:
+        """Start with connections of the child's own."""
+        self._sessions.restart()
+
+
+def make(connection: psycopg.Connection[tuple[Any, ...]]) -> str:
+    """Make the table if it is not there, with the extension where there is one and the user may have it made.
+
+    Returns what a vector is in it: ``vector`` or ``bytea``.
+    """
+    with connection.transaction():
+        schema.lock(connection)
+        found = connection.execute(_SQL["kind"].encode()).fetchall()
+        if found:
+            return str(found[0][0])
+        if connection.execute(_SQL["can have the extension"].encode()).fetchall()[0][0]:
+            try:
+                with connection.transaction():
+                    connection.execute(_SQL["extension"].encode())
+            except psycopg.errors.InsufficientPrivilege:
+                pass  # whoever may can have it made before; bytes do as well
+        kind = EXTENSION if connection.execute(_SQL["has the type"].encode()).fetchall()[0][0] else "bytea"
+        connection.execute(_SQL["make"].replace("{type}", kind).encode())
+        return kind
+
+
+def _written(vector: Sequence[float]) -> str:
+    """A vector as the extension reads it."""
+    return f"[{','.join(map(repr, map(float, vector)))}]"

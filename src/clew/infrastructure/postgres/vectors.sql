@@ -1,0 +1,67 @@
+-- The table of vectors, and what is asked of it. Each heading names a statement.
+--
+-- A vector is of the type of the extension pgvector where the database has that, else it is its bytes: float32,
+-- little-endian. It belongs to the tenant whose text it is of: two tenants with the same text have one each.
+
+-- kind
+SELECT format_type(atttypid, NULL) FROM pg_attribute
+WHERE attrelid = to_regclass('clew_vector') AND attname = 'vector'
+
+-- can have the extension
+SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector' AND installed_version IS NULL)
+
+-- extension
+CREATE EXTENSION IF NOT EXISTS vector
+
+-- has the type
+SELECT to_regtype('vector') IS NOT NULL
+
+-- make
+CREATE TABLE clew_vector (
+    tenant bigint NOT NULL,
+    space bytea NOT NULL,
+    digest bytea NOT NULL,
+    vector {type} NOT NULL,
+    PRIMARY KEY (tenant, space, digest)
+);
+COMMENT ON TABLE clew_vector IS 'vectors of texts by the SHA-256 of the text; space is the model and its dimensions'
+
+-- there
+SELECT digest FROM clew_vector
+WHERE tenant = %(tenant)b AND space = %(space)b AND digest = ANY (%(digests)b::bytea[])
+
+-- put bytea
+INSERT INTO clew_vector (tenant, space, digest, vector)
+SELECT %(tenant)b, %(space)b, digest, vector
+FROM unnest(%(digests)b::bytea[], %(vectors)b::bytea[]) AS given (digest, vector)
+ORDER BY digest
+ON CONFLICT (tenant, space, digest) DO NOTHING
+
+-- put vector
+INSERT INTO clew_vector (tenant, space, digest, vector)
+SELECT %(tenant)b, %(space)b, digest, vector::vector
+FROM unnest(%(digests)b::bytea[], %(vectors)b::text[]) AS given (digest, vector)
+ORDER BY digest
+ON CONFLICT (tenant, space, digest) DO NOTHING
+
+-- get bytea
+SELECT digest, vector FROM clew_vector
+WHERE tenant = %(tenant)b AND space = %(space)b AND digest = ANY (%(digests)b::bytea[])
+
+-- get vector
+SELECT digest, vector_send(vector) FROM clew_vector
+WHERE tenant = %(tenant)b AND space = %(space)b AND digest = ANY (%(digests)b::bytea[])
+
+-- nearest
+SELECT entry.number, coalesce(1 - nullif(kept.vector <=> %(vector)b::real[]::vector, 'NaN'), 0)
+FROM unnest(%(numbers)b::int8[], %(digests)b::bytea[]) AS entry (number, digest)
+JOIN clew_vector AS kept USING (digest)
+WHERE kept.tenant = %(tenant)b AND kept.space = %(space)b
+ORDER BY 2 DESC, 1 LIMIT %(top)b
+
+-- dimensions
+SELECT vector_dims(kept.vector) FROM clew_vector AS kept
+WHERE kept.tenant = %(tenant)b AND kept.space = %(space)b AND kept.digest = ANY (%(digests)b::bytea[]) LIMIT 1
+
+-- drop
+DELETE FROM clew_vector WHERE tenant = %(tenant)b

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.cli.conftest import CalledClew
+from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
+
+from clew.conversations import Conversations
+from clew.domain.messages import Message
+from clew.domain.views.findings import Finding
+from clew.infrastructure.postgres import doctor
+from clew.infrastructure.postgres.sql_files import statements
+
+AROUND = ["server", "rights", "tenants", "durability", "readers", "connections", "replication", "pgvector"]
+INSIDE = ["schema", "database", "size", "vacuum", "runs"]
+PROJECTIONS = [f"projection {name}" for name in ("directory", "search", "audit", "usage", "memory")]
+
+
+def findings(clew: CalledClew, url: str, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    done = clew.run("--db", url, "doctor", "--json", *arguments)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert PASSWORD not in done.stdout
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all((each["advice"] is None) == (each["state"] == "ok") for each in found)
+    assert len({each["name"] for each in found}) == len(found)
+    return {each["name"]: each for each in found}
+
+
+@pytest.fixture
+def url(postgres_server: PostgresServer) -> Any:
+    """Of a database with a thread, in a server of this process's own."""
+    with postgres_server.database() as url:
+        with Conversations.open(url) as conversations:
+            conversations.start_thread(thread_id="t", messages=[Message.user("Hello")])
+        yield url
+
+
+@pytest.fixture
+def guarded(url: str) -> str:
+    """The same, as a user without any rights."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.hostname}:{parts.port}"))
+
+
+def test_looks_at_the_server_the_tables_and_the_projections(clew: CalledClew, url: str) -> None:
+    found = findings(clew, url)
+    assert list(found) == [*AROUND, *INSIDE, *PROJECTIONS, "verified"]
+    # The server of the tests leaves its statistics alone.
+    assert {name for name, each in found.items() if each["state"] != "ok"} == {"vacuum"}
+    assert "PostgreSQL 18" in found["server"]["found"]
+    assert found["durability"]["found"].startswith("fsync on, full_page_writes on, synchronous_commit on; read comm")
+    assert found["runs"]["found"] == "0 under way, 0 with an answer that was arriving; 0 blobs of 0.0 KiB."
+    assert findings(clew, url, "--verify")["verified"]["found"].endswith("that is everything.")
+
+
+def test_says_what_a_user_may_not_do(clew: CalledClew, url: str, guarded: str) -> None:
+    found = findings(clew, guarded, code=1)
+    assert (found["rights"]["state"], list(found)[-1]) == ("failed", "database")
+    assert "may not read clew_blob, clew_draft, clew_event" in found["rights"]["found"]
+    ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
+    found = findings(clew, guarded)
+    assert found["rights"]["state"] == "warning"
+    assert "may not write clew_event, clew_stream." in found["rights"]["found"]
+    assert found["verified"]["state"] == "ok"
+
+
+def test_says_that_there_are_no_tables_and_whether_they_can_be_made(
+    clew: CalledClew, postgres_server: PostgresServer
+) -> None:
+    with postgres_server.database() as empty:
+        found = findings(clew, empty, code=1)
+        assert found["rights"]["found"].endswith("may make tables.")
+        assert (list(found)[-1], found["schema"]["advice"]) == ("schema", "Make them with `clew migrate`.")
+        parts = urlsplit(empty)
+        as_guarded = urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.hostname}:{parts.port}"))
+        assert findings(clew, as_guarded, code=1)["rights"]["state"] == "failed"
+
+
+def test_says_once_that_there_is_no_server_or_no_way_in(clew: CalledClew, guarded: str) -> None:
+    assert list(findings(clew, "postgresql://nobody@127.0.0.1:1/none", code=1)) == ["database"]
+    found = findings(clew, guarded.replace(PASSWORD, "wrong"), code=1)
+    assert "Check the user and the password" in found["database"]["found"]
+
+
+def test_says_who_holds_readers_back(
+    clew: CalledClew, url: str, guarded: str, monkeypatch: pytest.MonkeyPatch, postgres_server: PostgresServer
+) -> None:
+    monkeypatch.setattr(doctor, "LONG_OPEN", 0.0)
+    monkeypatch.setattr(doctor, "MANY_SINCE", 0)
+    ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
+    with psycopg.connect(postgres_server.url()) as beside:
+        beside.execute("SELECT pg_current_xact_id()")
+        found = findings(clew, url)["readers"]
+        assert found["state"] == "warning"
+        assert (
+            f"Process {beside.info.backend_pid} in the database postgres writes: for 0 s, and is idle in"
+            in found["found"]
+        )
+        assert "idle_in_transaction_session_timeout" in found["advice"]
+        found = findings(clew, guarded)["readers"]
+        assert (found["state"], "its age is not told" in found["found"]) == ("warning", True)
+
+
+def test_says_that_settings_let_events_be_lost(clew: CalledClew, url: str) -> None:
+    found = findings(clew, f"{url}?options=-csynchronous_commit%3Doff")["durability"]
+    assert (found["state"], "synchronous_commit off" in found["found"]) == ("warning", True)
+    assert found["advice"].startswith("Turn synchronous_commit on")
+
+
+def test_finds_a_thread_that_was_changed(clew: CalledClew, url: str) -> None:
+    ask(url, "UPDATE clew_event SET type = 'message-redacted' WHERE version = 2")
+    found = findings(clew, url, code=1)["verified"]
+    assert (found["state"], "version 2: its hash does not follow" in found["found"]) == ("failed", True)
+
+
+def test_goes_on_where_something_cannot_be_looked_at(
+    clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(statements("doctor.sql"), "connections", "SELECT * FROM clew_nothing")
+    found = findings(clew, url)
+    assert found["connections"]["state"] == "warning"
+    assert found["connections"]["found"].startswith("It cannot be looked at: postgresql://127.0.0.1")
+    assert found["verified"]["state"] == "ok"
+
+
+# Findings by themselves
+
+LARGE = doctor.LARGE_LOG
+
+
+@pytest.mark.parametrize(
+    ("look", "given", "state"),
+    [
+        ("of_durability", ("on", "on", "local", "serializable"), "ok"),
+        ("of_durability", ("off", "off", "on", "read committed"), "warning"),
+        ("of_oldest_writer", (None, 0), "ok"),
+        ("of_oldest_writer", (("d", "process 1", "active", 1.0), 5_000), "ok"),
+        ("of_oldest_writer", (("d", "process 1", "idle in transaction", 31.0), 1), "warning"),
+        ("of_connections", (79, 100), "ok"),
+        ("of_connections", (81, 100), "warning"),
+        ("of_standby", (None, False), "ok"),
+        ("of_standby", (2.0, False), "ok"),
+        ("of_standby", (7_200.0, False), "warning"),
+        ("of_standby", (2.0, True), "warning"),
+        ("of_replication", (1, None), "ok"),
+        ("of_replication", (1, ("slot", LARGE - 1)), "ok"),
+        ("of_replication", (1, ("slot", LARGE)), "warning"),
+        ("of_dead_rows", ("on", 100, 9_999, 0), "ok"),
+        ("of_dead_rows", ("on", 100, 10_001, 3), "warning"),
+        ("of_dead_rows", ("on", 1_000_000, 10_001, 3), "ok"),
+        ("of_dead_rows", ("off", 100, 0, 0), "warning"),
+    ],
+    ids=str,
+)
+def test_knows_what_the_server_s_figures_mean(look: str, given: tuple[Any, ...], state: str) -> None:
+    found: Finding = getattr(doctor, look)(*given)
+    assert (found.state, found.advice is None) == (state, state == "ok")

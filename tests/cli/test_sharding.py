@@ -1,0 +1,118 @@
+"""The command line over several servers: shards are added and listed, and what looks after stores does so for each."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.acceptance.clew_command import ENVIRONMENT, GLAZE, TEAPOT
+from tests.infrastructure.recording import PATIENCE
+from tests.servers.postgres_server import PostgresServer, ask
+
+from clew import Conversations
+from clew.projections import SHIPPED
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+NAMES = [each.name for each in SHIPPED]
+
+
+@pytest.fixture
+def stores(postgres_server: PostgresServer) -> Iterator[list[str]]:
+    """The URLs of three empty databases."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(postgres_server.database()) for _ in range(3)]
+
+
+@pytest.fixture
+def url(clew: Clew, stores: list[str]) -> str:
+    """A directory with the shards east and west, each with a tenant."""
+    url = stores[0].replace("postgresql://", "postgresql+shards://")
+    assert clew.text("--db", url, "migrate", "--yes") == ""
+    for name, store in zip(("east", "west"), stores[1:], strict=True):
+        assert clew.text("--db", url, "shards", "add", name, store.split("@")[1]).startswith(f"Added {name}.")
+    for tenant, said in (("ann", TEAPOT), ("bob", GLAZE)):
+        clew.text("--db", url, "--tenant", tenant, "import", clew.file(f"{tenant}.jsonl", said))
+    return url
+
+
+def lines(clew: Clew, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in clew.text(*arguments, "--json").splitlines()]
+
+
+def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[str]) -> None:
+    assert lines(clew, "--db", url, "shards", "list") == [
+        {"shard": name, "address": store.split("@")[1], "takes": True, "tenants": 1, "reachable": True}
+        for name, store in zip(("east", "west"), stores[1:], strict=True)
+    ]
+    assert lines(clew, "--db", url, "shards", "close", "east")[0]["takes"] is False
+    ask(stores[0], "INSERT INTO clew_shard VALUES ('gone', '127.0.0.1:1/none', true)")
+    told = clew.text("--db", url, "shards", "list")
+    assert "east  " in told
+    assert "1 tenants, takes no more tenants" in told
+    assert "cannot be reached: postgresql://127.0.0.1:1/none" in told
+    assert "there is no shard" in clew.refused(1, "--db", url, "shards", "close", "none")
+    assert "names no directory" in clew.refused(2, "--db", stores[1], "shards", "list")
+    assert "names no directory" in clew.refused(2, "shards", "list")
+
+
+def test_an_ordinary_command_goes_to_the_shard_of_its_tenant(clew: Clew, url: str, stores: list[str]) -> None:
+    for tenant, store in (("ann", stores[1]), ("bob", stores[2])):
+        here = lines(clew, "--db", url, "--tenant", tenant, "threads")
+        assert len(here) == 1
+        assert here == lines(clew, "--db", store, "--tenant", tenant, "threads")
+        thread = here[0]["thread_id"]
+        assert lines(clew, "--db", url, "--tenant", tenant, "verify", thread)[0]["threads"] == 1
+    assert "is on no shard yet" in clew.refused(1, "--db", url, "threads")
+
+
+def test_what_looks_after_a_store_does_so_for_each_shard(clew: Clew, url: str) -> None:
+    verified = lines(clew, "--db", url, "verify")
+    assert [(each["shard"], each["threads"], each["first_bad"]) for each in verified] == [
+        ("east", 1, None),
+        ("west", 1, None),
+    ]
+    assert clew.text("--db", url, "verify").splitlines()[0] == "shard east:"
+    filled = lines(clew, "--db", url, "project", "run", "--once")
+    assert [(each["shard"], each["name"], each["lag"]) for each in filled] == [
+        (shard, name, 0) for shard in ("east", "west") for name in NAMES
+    ]
+    assert lines(clew, "--db", url, "project", "status") == filled
+    assert [each["shard"] for each in lines(clew, "--db", url, "rebuild", "search")] == ["east", "west"]
+    assert {(each["shard"], each["from"]) for each in lines(clew, "--db", url, "migrate")} == {("east", 1), ("west", 1)}
+    examined = lines(clew, "--db", url, "doctor", "--verify")
+    assert {each["shard"] for each in examined} == {"east", "west"}
+    assert {each["state"] for each in examined if each["name"] == "verified"} == {"ok"}
+    assert "There is no projection 'none'" in clew.refused(1, "--db", url, "project", "run", "--name", "none")
+
+
+def test_a_shard_that_is_down_does_not_keep_a_command_from_the_others(clew: Clew, url: str, stores: list[str]) -> None:
+    ask(stores[0], "INSERT INTO clew_shard VALUES ('a-gone', '127.0.0.1:1/none', false)")
+    done = clew.run("--db", url, "verify", "--json")
+    assert done.returncode == 1
+    assert [json.loads(line)["shard"] for line in done.stdout.splitlines()] == ["east", "west"]
+    (failed,) = done.stderr.splitlines()
+    assert json.loads(failed)["error"]["type"] == "StoreUnavailableError"
+
+
+def test_workers_fill_all_shards_as_events_come_until_they_are_ended(clew: Clew, url: str, stores: list[str]) -> None:
+    command = [sys.executable, "-m", "clew", "--db", url, "project", "run", "--name", "directory", "--json"]
+    worker = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        for id_ in ("second", "third"):
+            clew.text("--db", url, "--tenant", "ann", "import", clew.file("more.jsonl", {**GLAZE, "id": id_}))
+            for store in stores[1:]:
+                with Conversations.open(store, embedded=False) as conversations:
+                    conversations.wait(projection="directory", timeout=PATIENCE)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        said, errors = worker.communicate(timeout=PATIENCE)
+    assert (worker.returncode, errors) == (0, "")
+    assert [json.loads(line)["shard"] for line in said.splitlines()] == ["east", "west"]

@@ -1,0 +1,15 @@
+"""The arithmetic of the capacity plan agrees with what a small store takes."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.capacity import TOLERANCE, fill, measure, off, plan
+
+
+@pytest.mark.parametrize(("threads", "turns"), [(20, 10), (100, 3)])
+def test_the_plan_says_what_a_store_takes(postgres: str, threads: int, turns: int) -> None:
+    state, name = fill(postgres, threads, turns)
+    planned, found = plan(threads, turns, state, round(name)), measure(postgres)
+    assert (found.streams, found.events) == (planned.streams, planned.events) == (threads, threads * (1 + 2 * turns))
+    assert off(planned, found) <= TOLERANCE
+    assert off(plan(threads, turns, 2 * state, round(name)), found) > TOLERANCE

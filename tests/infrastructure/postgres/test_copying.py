@@ -1,0 +1,113 @@
+"""Appends of many rows, which are copied: the same rows, positions and conflicts as those that are inserted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed
+
+from clew.domain.chain import digest
+from clew.infrastructure.postgres import copying, transaction, writer
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Append, Fork, RecordedConflictError
+
+MANY = copying.LEAST_ROWS
+
+
+@pytest.fixture
+def recorder(postgres: str) -> Iterator[PostgresRecorder]:
+    recorder = PostgresRecorder.open(postgres)
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows were copied, each time."""
+    counts: list[int] = []
+    copy = copying.copy_rows
+
+    def counting(*parts: object) -> int:
+        counts.append(len(parts[1]))  # type: ignore[arg-type] # the rows
+        return copy(*parts)  # type: ignore[arg-type] # as above
+
+    monkeypatch.setattr(transaction, "copy_rows", counting)
+    return counts
+
+
+def test_writes_what_it_copies_as_it_was_given(recorder: PostgresRecorder, copied: list[int]) -> None:
+    states = [b"", b"\\N\t\n\0", "Grüße 🧶".encode(), os.urandom(70_000), b"\xff\xff"]
+    names = ["default/thread/b", "default/thread/a", "anderer/thread/ü\0"]
+    events = [
+        event(names[number % 3], number // 3 + 1, states[number % 5], type_=f"noted-{number % 7}-ä")
+        for number in range(MANY * 12)
+    ]
+    outcome = append(recorder, *events)
+    assert copied == [MANY * 12]
+    assert outcome.positions == tuple(range(outcome.positions[0], outcome.positions[0] + len(events)))
+    found = recorder.rows(after=0, limit=10_000)
+    assert [(row.position, row.hash) for row in found] == list(zip(outcome.positions, outcome.hashes, strict=True))
+    assert [(row.stream, row.version, row.type, row.state) for row in found] == [
+        (each.originator_id, each.originator_version, each.topic, each.state) for each in events
+    ]
+    for name in names:
+        rows = recorder.lineage(name)
+        assert [row.hash for row in rows] == recomputed(rows)
+    assert fill(recorder, names[0], MANY * 4 + 1, start=MANY * 4 + 1).positions[0] > outcome.positions[-1]
+
+
+def test_inserts_few_and_copies_many(recorder: PostgresRecorder, copied: list[int]) -> None:
+    fill(recorder, "a", MANY - 1)
+    assert copied == []
+    fill(recorder, "b", MANY)
+    append(recorder, *[event("f", version) for version in range(4, 4 + MANY)], forks={"f": Fork("b", 3)})
+    assert copied == [MANY, MANY]
+    rows = recorder.lineage("f")
+    assert [(row.stream, row.version) for row in rows[2:5]] == [("b", 3), ("f", 4), ("f", 5)]
+    assert [row.hash for row in rows] == recomputed(rows)
+
+
+def test_copies_rows_that_were_shredded_elsewhere(recorder: PostgresRecorder, copied: list[int]) -> None:
+    gone = [digest(b"was here") if version % 3 == 0 else None for version in range(1, MANY + 1)]
+    append(recorder, *[event("a", version) for version in range(1, MANY + 1)], digests=gone)
+    assert copied == [MANY]
+    assert [row.digest for row in recorder.lineage("a")] == gone
+    assert recorder.shredded() == MANY // 3
+
+
+def test_lets_one_of_two_have_the_versions_and_leaves_nothing_of_the_other(
+    postgres: str, recorder: PostgresRecorder, copied: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MOST_AT_ONCE", MANY)
+    other = PostgresRecorder.open(postgres)
+    fill(recorder, "a", 1)
+    for start in range(2, 2 + 4 * MANY, MANY):
+        futures = [
+            each.submit(Append([event("a", version, os.urandom(9)) for version in range(start, start + MANY)]))
+            for each in (recorder, other)
+        ]
+        errors = [future.exception(PATIENCE) for future in futures]
+        assert sorted(isinstance(error, RecordedConflictError) for error in errors) == [False, True]
+        assert errors.count(None) == 1
+    assert len(copied) >= 4
+    rows = recorder.lineage("a")
+    assert [row.version for row in rows] == list(range(1, 2 + 4 * MANY))
+    assert [row.hash for row in rows] == recomputed(rows)
+    stale = failure(other, *[event("a", version) for version in range(2, 2 + MANY)])
+    assert isinstance(stale, RecordedConflictError)
+    assert stale.actual == 1 + 4 * MANY
+    other.close()
+
+
+@pytest.mark.parametrize("least", [1, 10_000])
+def test_writes_eight_thousand_events_in_one_append(
+    recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, least: int, copied: list[int]
+) -> None:
+    monkeypatch.setattr(transaction, "LEAST_ROWS", least)
+    state = os.urandom(652)
+    outcome = append(recorder, *[event("a", version, state) for version in range(1, 8_001)])
+    assert len(outcome.positions) == 8_000
+    assert copied == ([8_000] if least == 1 else [])
+    assert [row.version for row in recorder.own_rows("a", limit=9_000)] == list(range(1, 8_001))

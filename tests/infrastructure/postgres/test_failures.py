@@ -1,0 +1,246 @@
+"""Whatever is wrong with a PostgreSQL server, a database or a URL is an error of Clew's own that says what to do."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.servers.old_postgres import server_of_version
+from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
+
+from clew import Conversations, Message
+from clew.cli import main
+from clew.domain.errors import (
+    ClewError,
+    StoreSchemaError,
+    StoreUnavailableError,
+    StoreUrlError,
+)
+
+GUARDED_USER = f"{GUARDED}:{PASSWORD}"
+
+
+@pytest.fixture(scope="module")
+def url(postgres_server: PostgresServer) -> Iterator[str]:
+    """Of a database with a thread that all tests of this file only read; those that change it take their own."""
+    with postgres_server.database() as url:
+        begin(url)
+        yield url
+
+
+@pytest.fixture
+def own(postgres_server: PostgresServer) -> Iterator[str]:
+    with postgres_server.database() as url:
+        yield url
+
+
+def begin(url: str) -> None:
+    with Conversations.open(url, projections=()) as conversations:
+        conversations.start_thread(thread_id="t", messages=[Message.user("Hello")])
+
+
+def at(url: str, *, user: str = "", host: str = "", database: str = "", query: str = "") -> str:
+    parts = urlsplit(url)
+    before, _, address = parts.netloc.rpartition("@")
+    netloc = f"{user or before}@{host or address}"
+    return urlunsplit(parts._replace(netloc=netloc, path=f"/{database}" if database else parts.path, query=query))
+
+
+def _use(url: str, command: str) -> None:
+    """What the command does, by the API."""
+    with Conversations.open(url, create=False) as conversations:
+        thread = conversations.thread("t")
+        {"fork": thread.fork, "label": lambda: thread.label(a="b")}.get(command, thread.history)()
+
+
+class Refused:
+    """Holds the API and the command line to the same error: of Clew's, in one line, with what to do and no password."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str], log: pytest.LogCaptureFixture) -> None:
+        self._capture = capture
+        self._log = log
+
+    def __call__(self, url: str, kind: type[ClewError], words: str, *command: str) -> None:
+        command = command or ("threads",)
+        with pytest.raises(kind) as raised:
+            _use(url, command[0])
+        message = str(raised.value)
+        assert words in message
+        code = 2 if issubclass(kind, StoreUrlError) else 1
+        assert main(["--db", url, *command]) == code
+        plain = self._capture.readouterr()
+        assert plain.out == ""
+        assert plain.err.startswith("clew: ")
+        assert plain.err.count("\n") == 1
+        assert words in plain.err
+        assert main(["--db", url, *command, "--json"]) == code
+        error = json.loads(self._capture.readouterr().err)["error"]
+        assert (error["type"], words in error["message"]) == (kind.__name__, True)
+        assert PASSWORD not in message + plain.err + error["message"] + self._log.text
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Refused:
+    caplog.set_level(logging.DEBUG)
+    return Refused(capsys, caplog)
+
+
+UNAVAILABLE = {
+    "no server": ({"user": GUARDED_USER, "host": "127.0.0.1:1"}, "the server cannot be reached. Check that it runs"),
+    "no host": ({"user": GUARDED_USER, "host": "nobody.invalid"}, "there is no host of that name"),
+    "a wrong password": ({"user": f"{GUARDED}:wrong-{PASSWORD}"}, "Check the user and the password"),
+    "no password": ({"user": GUARDED}, "Check the user and the password"),
+    "an unknown user": ({"user": f"nobody:{PASSWORD}"}, "Check the user and the password"),
+    "no rights": ({"user": GUARDED_USER}, "Grant it the rights"),
+    "no database": ({"user": GUARDED_USER, "database": "none"}, "Make it with createdb"),
+    "no TLS": ({"user": GUARDED_USER, "query": "sslmode=verify-full"}, "whether the server has TLS"),
+}
+WRONG_URLS = {
+    "a setting that is none": "sslmode=nonsense",
+    "a setting of the server's that is none": "options=-cnonsense%3D1",
+    "a service that is none": "service=none",
+    "a setting that nobody knows": f"pass={PASSWORD}",
+    "a number that is none": f"workers={PASSWORD}",
+}
+WRONG_ADDRESSES = {
+    "U+0000": "postgresql://u@h/a%00b",
+    "half a character": "postgresql://u@h/a%FFb",
+    "no character": "postgresql://u@h/\udcff",
+    "no escape": f"postgresql://u:{PASSWORD}@h/a%zz",
+    "no brackets' end": f"postgresql://u:{PASSWORD}@[::1/x",
+    "no port": f"postgresql://u:{PASSWORD}@127.0.0.1:port/x",
+    "too high a port": f"postgresql://u:{PASSWORD}@127.0.0.1:99999/x",
+}
+
+
+@pytest.mark.parametrize("wrong", UNAVAILABLE)
+def test_says_what_keeps_it_from_the_database(url: str, refused: Refused, wrong: str) -> None:
+    given, words = UNAVAILABLE[wrong]
+    refused(at(url, **given), StoreUnavailableError, words)
+
+
+@pytest.mark.parametrize("wrong", WRONG_URLS)
+def test_says_that_a_setting_is_wrong(url: str, refused: Refused, wrong: str) -> None:
+    refused(at(url, query=WRONG_URLS[wrong]), StoreUrlError, "")
+
+
+@pytest.mark.parametrize("wrong", WRONG_ADDRESSES)
+def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
+    refused(WRONG_ADDRESSES[wrong], StoreUrlError, "")
+
+
+def test_says_that_a_server_is_too_old(refused: Refused) -> None:
+    with server_of_version("13.21") as port:
+        refused(
+            f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d", StoreUnavailableError, "is PostgreSQL 13, and Clew needs"
+        )
+
+
+def test_says_that_there_are_no_connections_left(url: str, refused: Refused) -> None:
+    ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT 1")
+    try:
+        with psycopg.connect(at(url, user=GUARDED_USER)):
+            refused(at(url, user=GUARDED_USER), StoreUnavailableError, "takes no more connections. Let it take more")
+    finally:
+        ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
+
+
+def test_says_that_a_statement_took_too_long(url: str, refused: Refused) -> None:
+    with psycopg.connect(url) as beside:
+        beside.execute("LOCK TABLE clew_event")
+        refused(at(url, query="options=-cstatement_timeout%3D50"), StoreUnavailableError, "raise statement_timeout")
+
+
+@pytest.mark.parametrize("command", [("fork", "t"), ("label", "t", "a=b")])
+def test_says_that_nothing_may_be_written(url: str, refused: Refused, command: tuple[str, ...]) -> None:
+    read_only = at(url, query="options=-cdefault_transaction_read_only%3Don")
+    refused(read_only, StoreUnavailableError, "it is read-only", *command)
+    with Conversations.open(read_only, create=False) as conversations:
+        assert [each.text for each in conversations.thread("t").history()] == ["Hello"]
+
+
+def test_says_that_a_user_may_read_and_not_write(own: str, refused: Refused) -> None:
+    begin(own)
+    ask(own, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
+    refused(at(own, user=GUARDED_USER), StoreUnavailableError, "Grant it the rights", "fork", "t")
+    with Conversations.open(at(own, user=GUARDED_USER), create=False) as conversations:
+        assert [each.text for each in conversations.thread("t").history()] == ["Hello"]
+
+
+def test_says_that_a_user_may_make_no_tables(own: str) -> None:
+    with pytest.raises(StoreUnavailableError, match="Grant it the rights"):
+        Conversations.open(at(own, user=GUARDED_USER))
+    ask(own, "DROP SCHEMA public")
+    try:
+        with pytest.raises(StoreUnavailableError, match="no schema to make tables in"):
+            Conversations.open(own)
+    finally:
+        ask(own, "CREATE SCHEMA public")
+
+
+# Tables
+
+
+SCHEMAS = {
+    "none": ("SELECT 1", "Make them with `clew migrate`"),
+    "a newer one": ("UPDATE clew_meta SET schema = 99", "schema 99, and this Clew knows schema"),
+    "half of one": ("DROP TABLE clew_event", "Restore the database from a copy"),
+    "one without a column": ("ALTER TABLE clew_meta DROP COLUMN base", "not as Clew's are"),
+    "another program's": ("DROP TABLE clew_meta; CREATE TABLE clew_meta (name text)", "Name another database"),
+}
+
+
+@pytest.mark.parametrize("there", SCHEMAS)
+def test_says_what_is_wrong_with_the_tables(own: str, refused: Refused, there: str) -> None:
+    if there != "none":
+        begin(own)
+    statement, words = SCHEMAS[there]
+    ask(own, statement)
+    refused(own, StoreSchemaError, words)
+
+
+@pytest.mark.parametrize("made", ["TABLE clew_event (name text)", "VIEW clew_stream AS SELECT 1"])
+def test_makes_nothing_beside_another_program_s_tables_of_the_same_names(own: str, made: str) -> None:
+    ask(own, f"CREATE {made}")
+    with pytest.raises(StoreSchemaError, match="not as Clew's are"):
+        Conversations.open(own)
+    assert ask(own, "SELECT count(*) FROM pg_class WHERE relname LIKE 'clew%'") == [(1,)]
+
+
+# A store that is open
+
+
+def test_says_that_the_database_was_dropped(postgres_server: PostgresServer) -> None:
+    ask(postgres_server.url(), "CREATE DATABASE going TEMPLATE template0")
+    with Conversations.open(postgres_server.url("going")) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("Hello")])
+        ask(postgres_server.url(), "DROP DATABASE going WITH (FORCE)")
+        for use in (lambda: thread.append(Message.user("x")), thread.history, conversations.verify):
+            with pytest.raises(StoreUnavailableError, match="no such database"):
+                use()
+
+
+def test_says_that_a_table_was_dropped_meanwhile(own: str) -> None:
+    with Conversations.open(own) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("Hello")])
+        ask(own, "DROP TABLE clew_event")
+        uses: list[Callable[[], Any]] = [lambda: thread.append(Message.user("x")), thread.fork, conversations.verify]
+        for use in uses:
+            with pytest.raises(StoreSchemaError, match="a table of Clew's is not there"):
+                use()
+
+
+def test_a_password_in_a_file_is_nobody_s_to_see(
+    url: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "passwords"
+    file.write_text(f"*:*:*:{GUARDED}:wrong-{PASSWORD}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(file))
+    refused(at(url, user=GUARDED), StoreUnavailableError, "Check the user and the password")

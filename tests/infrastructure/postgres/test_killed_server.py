@@ -1,0 +1,135 @@
+"""A PostgreSQL server that is killed under services, agents, subscriptions and projections: all of them go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.infrastructure.recording import PATIENCE
+from tests.servers.postgres_server import VERSIONS, PostgresServer
+
+from clew import Agent, Conversations, Engine, Message, ScriptedChatClient, tool
+from clew.domain.errors import StoreUnavailableError
+from clew.infrastructure.scripted_client import call
+
+WRITERS = ("one", "two", "three")
+BETWEEN = 15
+"""Appends and runs that are answered between one death of the server and the next."""
+
+
+class Answers:
+    """What was answered, while the server dies again and again."""
+
+    def __init__(self) -> None:
+        self.appended = dict.fromkeys(WRITERS, 0)
+        self.runs: list[str] = []
+        self.stop = threading.Event()
+        self._more = threading.Semaphore(0)
+
+    def tell(self) -> None:
+        self._more.release()
+
+    def wait_for_more(self) -> None:
+        for _ in range(BETWEEN):
+            assert self._more.acquire(timeout=PATIENCE)
+
+
+def write(conversations: Conversations, name: str, answers: Answers) -> None:
+    """What is not answered is asked for again, by its key."""
+    thread = conversations.thread(name)
+    while not answers.stop.is_set():
+        number = answers.appended[name]
+        try:
+            thread.append(Message.user(str(number)), idempotency_key=f"{name}-{number}")
+        except StoreUnavailableError:
+            continue
+        answers.appended[name] += 1
+        answers.tell()
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return f"{word} is a word"
+
+
+def run_agents(url: str, answers: Answers) -> None:
+    """Each on a thread of its own: one that breaks off leaves its thread as it is."""
+
+    async def work() -> None:
+        async with Engine.open(url, projections=()) as engine:
+            while not answers.stop.is_set():
+                client = ScriptedChatClient([call("look_up", word="clew"), "It is a word."])
+                try:
+                    response = await Agent(client, engine=engine, tools=[look_up]).run("What is a clew?")
+                except StoreUnavailableError:
+                    continue
+                answers.runs.append(response.thread.id)
+                answers.tell()
+
+    asyncio.run(work())
+
+
+def follow(conversations: Conversations, seen: list[int]) -> None:
+    """Every event, from where the last subscription ended, until the thread begins that is the last."""
+    while True:
+        try:
+            with conversations.subscribe(after=seen[-1] if seen else 0) as events:
+                for event in events:
+                    seen.append(event.position or 0)
+                    if event.thread_id == "last":
+                        return
+        except StoreUnavailableError:
+            continue
+
+
+@contextmanager
+def running(*works: Callable[[], object]) -> Iterator[None]:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(PATIENCE * 3)
+            assert not thread.is_alive()
+
+
+def test_services_agents_subscriptions_and_projections_go_on_when_the_server_is_killed(scale: float) -> None:
+    answers = Answers()
+    seen: list[int] = []
+    with PostgresServer(VERSIONS[-1]) as server, server.database() as url, Conversations.open(url) as conversations:
+        for name in WRITERS:
+            conversations.start_thread(thread_id=name)
+        with running(lambda: follow(conversations, seen)):
+            with running(
+                *(lambda name=name: write(conversations, name, answers) for name in WRITERS),
+                lambda: run_agents(url, answers),
+            ):
+                try:
+                    for _ in range(max(2, round(20 * scale))):
+                        answers.wait_for_more()
+                        server.kill()
+                        server.start()
+                    answers.wait_for_more()
+                finally:
+                    answers.stop.set()
+            conversations.start_thread(thread_id="last")
+        assert conversations.verify().first_bad is None
+        for name in WRITERS:
+            said = [each.text for each in conversations.thread(name).history()]
+            # The last may have been stored without its answer, when there was time for no more.
+            assert said[: answers.appended[name]] == [str(number) for number in range(answers.appended[name])]
+            assert len(said) - answers.appended[name] in {0, 1}
+        assert len(answers.runs) > 1
+        for id_ in answers.runs:
+            assert [event.type for event in conversations.thread(id_).events()][-1] == "run-completed"
+        # The list is a projection's, which was filled meanwhile.
+        listed = {each.thread_id: each.version for each in conversations.threads()}
+        assert set(listed) >= {*WRITERS, *answers.runs, "last"}
+        events = [event for id_ in listed for event in conversations.thread(id_).events()]
+        assert listed == {id_: conversations.thread(id_).version for id_ in listed}
+        assert seen == sorted(event.position or 0 for event in events)

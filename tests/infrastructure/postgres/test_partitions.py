@@ -1,0 +1,144 @@
+"""A PostgreSQL store whose tables are divided into partitions keeps the contract, and is made and filled as such."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from typing import Any
+
+import pytest
+import tests.infrastructure.postgres.test_conformance as conformance
+import tests.infrastructure.postgres.test_recorder as whole
+from tests.infrastructure.recording import Opener, append, event, fill, recomputed
+from tests.servers.installation import postgres as programs
+from tests.servers.postgres_server import PostgresServer, ask, reachable
+
+from clew.cli import main
+from clew.domain.errors import StoreSchemaError, StoreUrlError
+from clew.infrastructure.postgres.factory import PostgresFactory
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Blob, Fork, Key, Snapshot
+from clew.infrastructure.urls import migrate, schemas
+
+PARTITIONS = 3
+DIVIDED = ("clew_event", "clew_key", "clew_snapshot")
+LOG = (*DIVIDED, "clew_stream", "clew_blob", "clew_meta")
+
+
+class TestPartitionedRecorder(whole.TestPostgresRecorder):
+    @pytest.fixture(params=["postgres"], ids=["divided"])
+    def opener(self, postgres: str) -> Opener:
+        migrate(postgres, partitions=PARTITIONS)
+        return lambda: PostgresRecorder.open(postgres)
+
+
+class TestPartitionedApplication(conformance.TestPostgresApplication):
+    @pytest.fixture(autouse=True)
+    def _database(self, postgres: str) -> Iterator[None]:
+        migrate(postgres, partitions=PARTITIONS)
+        self.factory = PostgresFactory({"POSTGRES_URL": postgres})
+        yield
+        self.factory.close()
+
+
+def partitions(url: str) -> dict[str, int]:
+    """How many there are of each table that is divided."""
+    found = ask(url, "SELECT inhparent::regclass::text, count(*) FROM pg_inherits GROUP BY 1")
+    return {table: count for table, count in found if not table.endswith(("_pkey", "_idx")) and table in DIVIDED}
+
+
+def made(url: str) -> None:
+    """A log with something in each of its tables."""
+    with closing(PostgresRecorder.open(url)) as recorder:
+        for number in range(9):
+            name = f"default/thread/{number}"
+            fill(recorder, name, 4)
+            append(recorder, event(name, 5), snapshots=[Snapshot(name, 4, b"state")], key=Key(name, "key", b"content"))
+            append(recorder, event(f"{name}-fork", 4), forks={f"{name}-fork": Fork(name, 3)})
+        append(recorder, event("default/thread/0", 6), blobs=[Blob(sha256(b"data").digest(), "definition", b"data")])
+
+
+def test_divides_what_grows_and_spreads_it(postgres: str) -> None:
+    assert migrate(postgres, partitions=4) == (0, 1)
+    made(postgres)
+    assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
+    for table in DIVIDED:
+        rows = dict(ask(postgres, f"SELECT tableoid::regclass::text, count(*) FROM {table} GROUP BY 1"))  # noqa: S608 - names of ours
+        assert len(rows) > 1
+        assert set(rows) <= {f"{table}_{part}" for part in range(4)}
+
+
+def test_every_unique_index_has_what_its_table_is_divided_by(postgres: str) -> None:
+    migrate(postgres, partitions=2)
+    found = ask(
+        postgres,
+        "SELECT indrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index WHERE indisunique "
+        "AND indrelid::regclass::text LIKE 'clew_%'",
+    )
+    unique = [definition for table, definition in found if table in DIVIDED]
+    assert len(unique) == len(DIVIDED)
+    assert all("(stream" in definition for definition in unique)
+
+
+def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
+    PostgresRecorder.open(postgres).close()
+    assert partitions(postgres) == {}
+    assert migrate(postgres, partitions=0) == (1, 1)
+    with pytest.raises(StoreSchemaError, match=r"not divided, and that stays so.*empty database.*scaling"):
+        migrate(postgres, partitions=4)
+
+
+def test_is_opened_and_migrated_whatever_its_partitions(postgres: str) -> None:
+    migrate(postgres, partitions=4)
+    assert migrate(postgres) == migrate(postgres, partitions=4) == schemas(postgres) == (1, 1)
+    with pytest.raises(StoreSchemaError, match="divided into 4 partitions, and that stays so"):
+        migrate(postgres, partitions=8)
+    made(postgres)
+    assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
+
+
+def test_the_command_divides_an_empty_database_and_says_what_to_do_with_another(
+    postgres: str, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    assert main(["--db", postgres, "migrate", "--partitions", "4", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["from"] == 0
+    assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
+    assert main(["--db", postgres, "migrate", "--partitions", "4"]) == 0
+    assert "nothing to migrate" in capsys.readouterr().out
+    assert main(["--db", postgres, "migrate", "--partitions", "5"]) == 1
+    assert "divided into 4 partitions" in capsys.readouterr().err
+    with pytest.raises(StoreUrlError, match="PostgreSQL"):
+        migrate(f"sqlite:///{tmp_path}/x.db", partitions=2)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0)])
+def test_a_log_is_brought_to_a_database_that_is_divided_otherwise(
+    postgres_server: PostgresServer, before: int, after: int
+) -> None:
+    with postgres_server.database() as old, postgres_server.database() as new:
+        migrate(old, partitions=before)
+        made(old)
+        migrate(new, partitions=after)
+        ask(new, "TRUNCATE clew_meta")
+        folder = reachable(programs(postgres_server.version))
+        tables = [part for table in LOG for part in ("--table-and-children", table)]
+        dump = subprocess.run(
+            [str(folder / "pg_dump"), "--data-only", "--load-via-partition-root", *tables, old],
+            capture_output=True,
+            check=True,
+        )
+        assert b"COPY public.clew_event" in dump.stdout
+        psql = [str(folder / "psql"), "--quiet", "--set", "ON_ERROR_STOP=1", "--single-transaction", new]
+        subprocess.run(psql, input=dump.stdout, capture_output=True, check=True)
+        with closing(PostgresRecorder.open(old)) as one, closing(PostgresRecorder.open(new)) as other:
+            rows = one.rows(after=0, limit=999)
+            assert other.rows(after=0, limit=999) == rows
+            assert other.streams(limit=99) == one.streams(limit=99)
+            assert other.lineage("default/thread/3-fork") == one.lineage("default/thread/3-fork")
+            assert fill(other, "default/thread/3", 7, start=6).positions[0] > rows[-1].position
+            assert [row.hash for row in other.lineage("default/thread/3")] == recomputed(
+                other.lineage("default/thread/3")
+            )

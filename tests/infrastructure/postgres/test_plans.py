@@ -1,0 +1,56 @@
+"""How PostgreSQL answers what it is asked: by indexes, in a database that is divided as in one that is not."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+
+import pytest
+from tests.infrastructure.recording import append, event
+from tests.servers.postgres_server import ask
+
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.recorder import Fork, Key, Snapshot
+from clew.infrastructure.urls import migrate
+
+_NUMBERS = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "size": 100, "few": 1_000}
+_NUMBERS |= {"base": 0, "tenant": 1, "before": 6, "first": 1 << 30, "last": 2 << 30, "count": 1, "transaction": 700}
+_BYTES = ("name", "hash", "digest", "key", "type", "state", "previous", "stub", "application")
+KNOWN = {name: f"({number}::int8)" for name, number in _NUMBERS.items()}
+KNOWN |= dict.fromkeys(_BYTES, "('x'::bytea)")
+KNOWN |= {"positions": "('{1048576000}')", "types": "('{noted}')", "ids": "('{1}')"}
+KNOWN |= {"prefix": "('default/thread/1'::bytea)", "end": "('default/thread/2'::bytea)"}
+
+
+@pytest.fixture(params=[0, 2], ids=["whole", "divided"])
+def filled(request: pytest.FixtureRequest, postgres: str) -> str:
+    """A database with 10,000 events in 40 streams, each forked."""
+    migrate(postgres, partitions=request.param)
+    with closing(PostgresRecorder.open(postgres)) as recorder:
+        for number in range(40):
+            name = f"default/thread/{number}"
+            more = {"snapshots": [Snapshot(name, 9, b"")], "key": Key(name, "k", b"")}
+            append(recorder, *[event(name, version) for version in range(1, 251)], **more)
+            append(recorder, event(f"f{number}", 201), forks={f"f{number}": Fork(name, 200)})
+    ask(postgres, "ANALYZE")
+    return postgres
+
+
+def plan(url: str, sql: str) -> list[str]:
+    asked = re.sub(r"%\((\w+)\)b", lambda found: KNOWN[found[1]], sql)
+    return [line for (line,) in ask(url, f"EXPLAIN {asked}")]
+
+
+def test_reads_no_table_of_events_from_end_to_end(filled: str) -> None:
+    assert any("Seq Scan on clew_event" in line for line in plan(filled, "SELECT * FROM clew_event"))
+    appends = statements("appends.sql")
+    named = ("heads", "row", "position of a row", "key", "rows of a key", "insert one if it follows", "lock streams")
+    for name, sql in (statements("reads.sql") | {name: appends[name] for name in named}).items():
+        lines = plan(filled, sql)
+        assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
+        if "stream = %(stream)b" in sql or name in {"own rows", "stored events", "stored events backwards"}:
+            assert len({found for line in lines for found in re.findall(r"Scan.* on (clew_event_\d)", line)}) <= 1, (
+                name,
+                lines,
+            )

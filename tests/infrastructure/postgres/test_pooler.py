@@ -1,0 +1,108 @@
+"""The PostgreSQL store behind a pooler that gives each transaction another session, as PgBouncer does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from tests.infrastructure.append_contract import KeyContract
+from tests.infrastructure.postgres.test_server import at
+from tests.infrastructure.recording import Opener, append, event, fill, recomputed, run_threads
+from tests.servers.cutting_proxy import CuttingProxy
+from tests.servers.pooling_proxy import PoolingProxy
+from tests.servers.postgres_server import OWNER, PostgresServer, ask
+
+from clew import Conversations, Message
+from clew.domain.errors import StoreUrlError
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Key
+
+
+@pytest.fixture
+def pooler(postgres_server: PostgresServer) -> Iterator[PoolingProxy]:
+    with (
+        postgres_server.database() as url,
+        PoolingProxy(postgres_server.port, OWNER, urlsplit(url).path[1:]) as proxy,
+    ):
+        yield proxy
+
+
+@pytest.fixture
+def pooled(pooler: PoolingProxy) -> str:
+    """The URL of an empty database behind the pooler."""
+    return f"postgresql://{OWNER}@127.0.0.1:{pooler.port}/any?prepare=no"
+
+
+def plain(url: str) -> str:
+    """The URL without what is Clew's in it."""
+    return url.removesuffix("?prepare=no")
+
+
+class TestPooledAppends(KeyContract):
+    @pytest.fixture
+    def opener(self, pooled: str) -> Opener:
+        return lambda: PostgresRecorder.open(pooled)
+
+    @pytest.fixture
+    def recorder(self, opener: Opener) -> Iterator[PostgresRecorder]:
+        recorder = opener()
+        yield recorder
+        recorder.close()
+
+
+def test_loses_prepared_statements_behind_the_pooler_unless_it_is_told(pooler: PoolingProxy, pooled: str) -> None:
+    with (
+        psycopg.connect(plain(pooled), autocommit=True) as connection,
+        pytest.raises(psycopg.errors.InvalidSqlStatementName),
+    ):
+        connection.execute("SELECT %s", [1], prepare=True)
+    before = pooler.transactions
+    recorder = PostgresRecorder.open(pooled)
+    fill(recorder, "a", 3)
+    assert pooler.transactions > before
+    recorder.close()
+
+
+def test_serves_many_threads_with_two_sessions(pooled: str) -> None:
+    with Conversations.open(pooled) as conversations:
+        threads = [conversations.start_thread() for _ in range(6)]
+
+        def talk(number: int) -> None:
+            for turn in range(12):
+                threads[number].append(Message.user(f"{number} {turn}"))
+                assert len(threads[number].history().messages) == turn + 1
+
+        run_threads([lambda number=number: talk(number) for number in range(6)])  # type: ignore[misc] # a bound loop
+        assert conversations.verify().first_bad is None
+
+
+@pytest.mark.parametrize("what", [b"a statement by itself", b"COMMIT"])
+def test_ends_nobody_s_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled: str, what: bytes) -> None:
+    with CuttingProxy(pooler.port) as proxy:
+        recorder = PostgresRecorder.open(at(pooled, port=proxy.port), workers=1)
+        fill(recorder, "a", 2)
+        pids = "SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE datname = current_database()"
+        before = ask(plain(pooled), pids)
+        proxy.lose_reply(what)
+        outcome = append(recorder, event("a", 3, what.lower()), key=Key("a", "k", b"") if what.isupper() else None)
+        assert proxy.lost.is_set()
+        rows = recorder.lineage("a")
+        assert [row.version for row in rows] == [1, 2, 3]
+        assert outcome.positions == (rows[2].position,)
+        assert [row.hash for row in rows] == recomputed(rows)
+        assert ask(plain(pooled), pids) == before
+        recorder.close()
+
+
+def test_prepares_or_does_not_as_the_url_says(postgres: str) -> None:
+    for said, there in (("", True), ("?prepare=yes", True), ("?prepare=no&application_name=x", False)):
+        recorder = PostgresRecorder.open(postgres + said)
+        fill(recorder, said or "plain", 1)
+        with recorder.datastore.reading.use() as session:
+            found = session.ask("SELECT count(*) FROM pg_prepared_statements")
+        assert (found[0][0] > 0) == there
+        recorder.close()
+    with pytest.raises(StoreUrlError, match="yes or no"):
+        PostgresRecorder.open(f"{postgres}?prepare=maybe")

@@ -1,0 +1,292 @@
+"""The tables of projections in PostgreSQL: they keep the contract, and find what the index of SQLite finds."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from eventsourcing.persistence import StoredEvent
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
+from tests.conftest import SCALE
+from tests.infrastructure.projection_contract import Declared, Opened, ProjectionContract, row, thing
+from tests.infrastructure.recording import PATIENCE, in_child, wait_until
+from tests.servers.postgres_server import GUARDED, PASSWORD, ask
+from tests.service.projected import History, contents, made, projector
+
+from clew.conversations import Conversations
+from clew.domain.messages import Message
+from clew.domain.projection import IndexText, Query, Words
+from clew.domain.projection_store import ProjectionStore
+from clew.domain.views.searching import only_words
+from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.postgres.sessions import Address
+from clew.infrastructure.recorder import Append
+from clew.infrastructure.sqlite.projections import SQLiteProjections
+
+
+@pytest.fixture
+def store(postgres: str) -> Iterator[PostgresProjections]:
+    schema.prepare(Address(postgres), create=True)
+    with closing(PostgresProjections(postgres)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lite() -> Iterator[SQLiteProjections]:
+    with closing(SQLiteProjections(None)) as opened:
+        yield opened
+
+
+class TestPostgresProjections(ProjectionContract):
+    pass
+
+
+# Against SQLite
+
+# Letters of many scripts, accents that stand alone, digits that are not ours, and what means something in queries.
+letters = st.sampled_from(
+    "aAbBz\u00e9\u0301\u00c4\u00e4\u00df\u0130\u0131\u03a3\u03c3\u03c2\u00e7\u0152\u4e2d\u6587\ud55c\uae00"
+    "\u0663\u096b\u066070_'\"\\:*&|!<>()-+/#%., \n\t\0\U0001f600\u200d\ufe0f\u0327"
+)
+long_words = st.sampled_from(["x" * 499, "x" * 500, "x" * 501, "x" * 3_000, "中" * 700, "É" * 600])
+pieces = st.one_of(
+    st.sampled_from(["the", "quick", "Quick", "brown", "fox", "fo", "naïve", "NAÏVE", "東京", "1.5", "e-mail"]),
+    st.text(letters, max_size=6),
+    long_words,
+)
+texts = st.lists(pieces, max_size=12).map(" ".join)
+asked = st.lists(pieces, min_size=1, max_size=3).map(lambda words: only_words(" ".join(words)))
+phrases = st.lists(asked, max_size=2).map(tuple)
+searches = st.builds(Words, phrases, phrases, phrases, st.lists(st.sampled_from("ab"), max_size=2).map(tuple))
+
+
+@settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=st.lists(texts, min_size=1, max_size=8), wanted=st.lists(searches, min_size=1, max_size=12))
+def test_finds_what_the_index_of_sqlite_finds(
+    store: PostgresProjections, lite: SQLiteProjections, said: list[str], wanted: list[Words]
+) -> None:
+    both: tuple[ProjectionStore, ...] = (store, lite)
+    for each in both:
+        with each.session(0) as session:
+            for built in session.built():
+                session.drop(built)
+            opened = Opened(session)
+            for number, text in enumerate(said, 1):
+                scopes = ("a", "b")[: number % 3]
+                opened.apply(IndexText("words", only_words(text), scopes), position=number)
+    for words in wanted:
+        found = [each.find("declared", "words", words, before=None, limit=9) for each in both]
+        assert found[0] == found[1], (words, said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "first " + "again " * 40_000 + "last words",
+        " ".join(f"word{number}" for number in range(130_000)) + " last words",
+        "first " + "y" * 2_000_000 + " last words",
+    ],
+    ids=["many places", "many words", "one long word"],
+)
+def test_finds_what_is_at_the_end_of_a_very_long_text(store: PostgresProjections, text: str) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        opened.apply(IndexText("words", text, ("s",)), position=1)
+        opened.apply(IndexText("words", "words last", ("s",)), position=2)
+
+    def found(words: Words) -> list[int]:
+        return store.find("declared", "words", words._replace(scopes=("s",)), before=None, limit=9)
+
+    assert found(Words(("last words",))) == [1]
+    assert found(Words(("last", "words"))) == [2, 1]
+    assert found(Words((), ("wor",))) == [2, 1]
+    assert found(Words(("last",), without=("words last",))) == [1]
+    assert found(Words(("nowhere",))) == found(Words(("again last last",))) == []
+
+
+def test_holds_what_sqlite_holds_of_every_kind_of_event(
+    postgres: str, lite: SQLiteProjections, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.service.projected.instances", lambda *_: [])  # it looks into SQLite's own tables
+    with Conversations.open(postgres, embedded=False) as conversations:
+        history = made(History(conversations), 6, round(100 + 400 * scale))
+        with closing(PostgresProjections(postgres)) as store:
+            for each in (store, lite):
+                projector(history.log, each).settle()
+            assert contents(history.log, store) == contents(history.log, lite)
+            for name in ("directory", "search"):
+                projector(history.log, store).rebuild(name)
+            assert contents(history.log, store) == contents(history.log, lite)
+
+
+# Several who fill
+
+
+def test_different_projections_are_filled_at_the_same_time(postgres: str, store: PostgresProjections) -> None:
+    with store.session(0) as session:
+        built = {name: session.begin(Declared(name), "code", live=True) for name in ("one", "other")}
+    done = threading.Event()
+
+    def fill(name: str) -> None:
+        with store.session(0, [name]) as session:
+            Opened(session, built[name]).apply(thing(name, 1))
+        done.set()
+
+    with store.session(0, ["one"]) as session:
+        Opened(session, built["one"]).apply(thing("one", 1))
+        other = threading.Thread(target=fill, args=("other",))
+        other.start()
+        assert done.wait(PATIENCE), "it waits for who fills another"
+        done.clear()
+        same = threading.Thread(target=fill, args=("one",))
+        same.start()
+        assert waits_for_a_lock(postgres), "two fill the same"
+        assert not done.is_set()
+    same.join(PATIENCE)
+    other.join(PATIENCE)
+    assert store.select("other", Query("thing")) == [row("other", 1)]
+
+
+def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next(postgres: str) -> None:
+    with Conversations.open(postgres, embedded=False) as conversations:
+        conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(50)])
+        log = conversations._core.log
+        with closing(PostgresProjections(postgres)) as store:
+            projector(log, store).settle()
+            before = contents_of_usage(store)
+            conversations.start_thread(messages=[Message.user("more")] * 20)
+
+            def die_before_the_commit() -> None:
+                with closing(PostgresProjections(postgres)) as own:
+                    commit = psycopg.Connection.execute
+
+                    def execute(self: Any, query: Any, *rest: Any, **more: Any) -> Any:
+                        if query == "COMMIT":
+                            os.kill(os.getpid(), signal.SIGKILL)
+                        return commit(self, query, *rest, **more)
+
+                    psycopg.Connection.execute = execute  # type: ignore[method-assign] # of this process alone
+                    with Conversations.open(postgres, embedded=False) as child:
+                        projector(child._core.log, own).advance()
+
+            assert in_child(die_before_the_commit) == -signal.SIGKILL
+            assert contents_of_usage(store) == before
+            projector(log, store).settle()
+            assert contents_of_usage(store) == before + 21
+
+
+# Forgetting
+
+
+def test_cleans_away_the_rows_of_words_that_were_forgotten(postgres: str, store: PostgresProjections) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        for number in range(1, 4):
+            opened.apply(IndexText("words", "secret"), position=number)
+    assert not store.scrub()
+    with psycopg.connect(postgres) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT 1 FROM clew_generation")
+        with store.session(0) as session:
+            session.forget(opened.built, None, 2, 9)
+        assert store.scrub(), "somebody reads who could see it"
+        table = f"clew_g{opened.built.generation}_words"
+        assert dead(postgres, table) == 1
+    wait_until(lambda: not store.scrub())
+    assert dead(postgres, table) == 0
+    assert store.find("declared", "words", Words(("secret",)), before=None, limit=9) == [3, 1]
+
+
+def test_cleans_away_what_a_process_left_that_ended_before(postgres: str, store: PostgresProjections) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        opened.apply(IndexText("more_words", "secret"))
+    with store.session(0) as session:
+        session.forget(opened.built, "more_words", 1, 9)
+    store.close()  # then the server counts what it did
+    table = f"clew_g{opened.built.generation}_more_words"
+    wait_until(lambda: dead(postgres, table) == 1)
+    with closing(PostgresProjections(postgres)) as other:
+        assert not other.scrub()
+    assert dead(postgres, table) == 0
+
+
+def test_a_user_who_may_not_clean_a_table_is_no_error(postgres: str, store: PostgresProjections) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        opened.apply(IndexText("words", "secret"))
+    with store.session(0) as session:
+        session.forget(opened.built, "words", 1, 9)
+    ask(postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
+    store.close()
+    table = f"clew_g{opened.built.generation}_words"
+    wait_until(lambda: dead(postgres, table) == 1)
+    with closing(PostgresProjections(make_conninfo(postgres, user=GUARDED, password=PASSWORD))) as other:
+        assert not other.scrub(), "to try again is of no use"
+    assert dead(postgres, table) == 1
+
+
+def dead(url: str, table: str) -> int:
+    return int(ask(url, f"SELECT pg_stat_get_dead_tuples('{table}'::regclass)")[0][0])
+
+
+# Plans
+
+
+def test_pages_of_threads_and_searches_are_read_by_indexes(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open(postgres, embedded=False) as conversations:
+        conversations.start_thread(thread_id="t0", messages=[Message.user(f"the word of {each}") for each in range(12)])
+        recorder: Any = conversations._core.log.recorder  # type: ignore[attr-defined] # the log of a store
+        rows = recorder.own_rows("default/thread/t0", limit=20)
+        for start in range(1, 500, 50):
+            others = [f"default/thread/t{number}" for number in range(start, start + 50)]
+            events = [StoredEvent(name, row.version, row.type, row.state) for name in others for row in rows]
+            recorder.submit(Append(events)).result(PATIENCE)
+        conversations.thread("t7").label(team="one")
+    with Conversations.open(postgres) as conversations:
+        conversations.wait()
+        ask(postgres, "ANALYZE")
+        asked: list[tuple[bytes, Any]] = []
+        execute = psycopg.Connection.execute
+
+        def note(self: Any, query: Any, parameters: Any = None, **more: Any) -> Any:
+            if isinstance(query, bytes) and b"SELECT" in query and b" FROM " in query:
+                asked.append((query, parameters))
+            return execute(self, query, parameters, **more)
+
+        monkeypatch.setattr(psycopg.Connection, "execute", note)
+        for order in ("begun", "updated"):
+            first = list(conversations.threads(order=order, newest_first=True, limit=20))
+            assert len(list(conversations.threads(order=order, newest_first=True, limit=20, after=first[-1]))) == 20
+        assert len(list(conversations.threads(labels={"team": "one"}, limit=20))) == 1
+        assert len(conversations.search("word the", limit=20)) == 20
+        assert len(conversations.search('"of 3"', limit=20)) == 20
+        assert len(conversations.search("wor*", thread="t3", limit=20)) == 12
+        monkeypatch.undo()
+    with psycopg.connect(postgres) as connection:
+        for query, parameters in asked:
+            plan = "\n".join(line for (line,) in connection.execute(b"EXPLAIN " + query, parameters))
+            scanned = set(re.findall(r"Seq Scan on (clew_event|clew_stream\b|clew_g\d+_(?:thread|words))", plan))
+            assert not scanned, plan
+    assert sum(b"@@" in query for query, _ in asked) >= 3
+
+
+def waits_for_a_lock(url: str) -> bool:
+    """Whether somebody waits for an advisory lock, before the test gives up."""
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    wait_until(lambda: ask(url, waits)[0][0] == 1)
+    return True
+
+
+def contents_of_usage(store: ProjectionStore) -> int:
+    return sum(each["events"] for each in store.select("usage", Query("usage")))

@@ -1,0 +1,382 @@
+"""Several PostgreSQL servers behind a directory: where tenants are, what an outage costs, and who reads all of them."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from examples import several_servers
+from tests.infrastructure.postgres.shard_writer import SAID, Tell, services, write_all
+from tests.infrastructure.recording import PATIENCE, run_threads, wait_until
+from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
+
+from clew import Conversations, Message
+from clew.domain.errors import InvalidNameError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.sharding import Positions, ShardError
+from clew.infrastructure import urls
+from clew.service import shard_events
+from clew.service.shard_events import ShardEvents
+from clew.synchronous.shards import Shards
+
+ROOT = Path(__file__).parent.parent.parent.parent
+PROCESSES = 2
+
+
+def sharded(url: str) -> str:
+    """The URL of a database as that of a directory."""
+    return url.replace("postgresql://", "postgresql+shards://")
+
+
+def address(url: str) -> str:
+    """Where a database is, as a directory says it."""
+    return url.split("@")[1]
+
+
+@pytest.fixture
+def three(postgres_server: PostgresServer) -> Iterator[list[str]]:
+    """The URLs of three empty databases: a directory, and two that may be shards."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(postgres_server.database()) for _ in range(3)]
+
+
+@pytest.fixture
+def directory(three: list[str]) -> str:
+    """The URL of a directory with the shards east and west."""
+    url = sharded(three[0])
+    for name, store in zip(("east", "west"), three[1:], strict=True):
+        Shards.open(url).add(name, address(store))
+    return url
+
+
+def homes(url: str, tenants: list[str]) -> dict[str, str]:
+    """The URL of each tenant's store."""
+    return {tenant: urls.placed(url, tenant=tenant, create=True) for tenant in tenants}
+
+
+# Where a tenant is
+
+
+def test_everything_of_a_tenant_is_on_the_shard_that_it_was_given(directory: str, three: list[str]) -> None:
+    for tenant in ("ann", "bob", "cid"):
+        with Conversations.open(directory, tenant=tenant) as conversations:
+            thread = conversations.start_thread(thread_id="t", messages=[Message.user(tenant)])
+            thread.fork(at_message=1).append(Message.user("again"))
+            assert len(list(conversations.threads())) == 2
+            conversations.memory("user/1").remember("likes tea")
+    for store, tenants in zip(three[1:], (["ann", "cid"], ["bob"]), strict=True):
+        for tenant in ("ann", "bob", "cid"):
+            with Conversations.open(store, tenant=tenant) as conversations:
+                assert len(list(conversations.threads())) == (2 if tenant in tenants else 0)
+                assert len(conversations.memory("user/1").facts()) == (tenant in tenants)
+    assert [(shard.name, shard.tenants) for shard in Shards.open(directory).shards()] == [("east", 2), ("west", 1)]
+
+
+def test_many_that_open_a_tenant_at_once_find_it_in_one_place(directory: str) -> None:
+    tenants = [f"tenant {number}" for number in range(6)]
+    found: list[dict[str, str]] = []
+    run_threads([lambda: found.append(homes(directory, tenants))] * 6)
+    assert found == [found[0]] * 6
+    assert [shard.tenants for shard in Shards.open(directory).shards()] == [3, 3]
+
+
+def test_a_tenant_is_placed_when_those_that_are_being_placed_can_be_counted(directory: str, three: list[str]) -> None:
+    found: dict[str, str] = {}
+    placing = threading.Thread(target=lambda: found.update(homes(directory, ["bob"])))
+    with psycopg.connect(three[0]) as other:
+        other.execute("SELECT FROM clew_shard ORDER BY name FOR UPDATE")
+        other.execute("INSERT INTO clew_tenant VALUES ('ann', 'east')")
+        placing.start()
+        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        wait_until(lambda: bool(ask(three[0], waits)) or not placing.is_alive())
+        other.commit()
+    placing.join(PATIENCE)
+    assert found == {"bob": three[2]}
+
+
+def test_adding_a_server_moves_no_tenant_and_one_that_takes_no_more_keeps_its_own(
+    directory: str, postgres: str
+) -> None:
+    shards = Shards.open(directory)
+    before = homes(directory, ["a", "b", "c", "d"])
+    shards.add("new", address(postgres))
+    assert homes(directory, [*before]) == before
+    assert set(homes(directory, ["e", "f"]).values()) == {postgres}
+    shards.take_no_more("east")
+    shards.take_no_more("new")
+    assert homes(directory, [*before]) == before
+    assert homes(directory, ["g"])["g"] == before["b"]
+    shards.take_no_more("west")
+    with pytest.raises(ShardError, match="no shard takes new tenants"):
+        homes(directory, ["h"])
+    assert [(shard.name, shard.takes, shard.tenants) for shard in shards.shards()] == [
+        ("east", False, 2),
+        ("new", False, 2),
+        ("west", False, 3),
+    ]
+
+
+def test_a_tenant_that_is_only_read_is_given_no_shard(directory: str) -> None:
+    with pytest.raises(ShardError, match="'new' is on no shard yet"):
+        Conversations.open(directory, tenant="new", create=False)
+    assert [shard.tenants for shard in Shards.open(directory).shards()] == [0, 0]
+
+
+def test_no_password_is_in_the_directory_and_its_own_is_that_of_the_shards(three: list[str]) -> None:
+    ask(three[0], f"GRANT ALL ON SCHEMA public TO {GUARDED}")
+    ask(three[1], f"GRANT ALL ON SCHEMA public TO {GUARDED}")
+    url = sharded(three[0].replace("clew_tests@", f"{GUARDED}:{PASSWORD}@"))
+    Shards.open(url).add("east", address(three[1]))
+    with Conversations.open(f"{url}?workers=2&application_name=told") as conversations:
+        conversations.start_thread(thread_id="a")
+        assert ask(three[1], "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'told'") == [
+            (GUARDED,)
+        ]
+    assert PASSWORD not in str(ask(three[0], "SELECT * FROM clew_shard"))
+    wrong = url.replace(PASSWORD, f"wrong-{PASSWORD}")
+    for use in (Conversations.open, lambda asked: Shards.open(asked).shards()):
+        with pytest.raises(StoreUnavailableError, match="password") as raised:
+            use(wrong)
+        assert PASSWORD not in str(raised.value)
+
+
+def test_says_what_is_wrong_with_a_directory_and_with_what_it_is_given(three: list[str]) -> None:
+    shards = Shards.open(sharded(three[0]))
+    for use in (shards.shards, shards.positions, lambda: Conversations.open(sharded(three[0]))):
+        with pytest.raises(StoreSchemaError, match="clew shards add"):
+            use()
+    for wrong in (f"u:{PASSWORD}@host/db", f"host/db?password={PASSWORD}", "host", "host:port/db", "service=", "/db"):
+        with pytest.raises(StoreUrlError) as raised:
+            shards.add("east", wrong)
+        assert PASSWORD not in str(raised.value)
+    with pytest.raises(InvalidNameError):
+        shards.add("ea,st", address(three[1]))
+    with pytest.raises(StoreUnavailableError):
+        shards.add("east", "127.0.0.1:1/db")
+    shards.add("east", address(three[1]))
+    for name, place in (("east", three[2]), ("other", three[1])):
+        with pytest.raises(ShardError, match="already"):
+            shards.add(name, address(place))
+    with pytest.raises(ShardError, match="no shard 'none'"):
+        shards.take_no_more("none")
+    with pytest.raises(StoreUrlError, match="names no directory"):
+        Shards.open(three[0])
+
+
+def test_a_shard_may_be_named_by_a_service_or_by_several_hosts() -> None:
+    found = urls.directory("postgresql+shards://ann:pw@d1,d2:5433/directory?sslmode=require&service=x&workers=2")
+    assert found.url_at("service=east") == "postgresql://ann:pw@?sslmode=require&workers=2&service=east"
+    assert found.url_at("h1:1,h2:2/db") == "postgresql://ann:pw@h1:1,h2:2/db?sslmode=require&workers=2"
+    assert urls.directory("postgresql+shards:///directory").url_at("[::1]:5/db") == "postgresql://[::1]:5/db"
+
+
+# Who reads all of them
+
+
+def test_reads_what_all_have_from_where_it_was_and_servers_that_come(
+    directory: str, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_events, "LOOK_SECONDS", 0.05)
+    shards = Shards.open(directory)
+
+    def write(tenant: str) -> None:
+        with Conversations.open(directory, tenant=tenant, embedded=False) as conversations:
+            conversations.start_thread(thread_id="t", messages=[Message.user("one")])
+
+    def told(events: ShardEvents, count: int) -> list[tuple[str, str, int]]:
+        found = [events.wait(PATIENCE) for _ in range(count)]
+        assert events.wait(0.1) is None
+        return sorted((each.shard, each.event.stream, each.event.version) for each in found if each is not None)
+
+    for tenant in ("ann", "bob"):
+        write(tenant)
+    with shards.events() as events:
+        assert told(events, 4) == [
+            (shard, f"{tenant}/thread/t", version)
+            for shard, tenant in (("east", "ann"), ("west", "bob"))
+            for version in (1, 2)
+        ]
+        assert events.positions == shards.positions()
+        first = str(events.positions)
+        shards.add("new", address(postgres))
+        write("cid")
+        assert told(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
+        assert Positions.parse(first) <= events.positions
+        assert events.failing() == {}
+    assert list(events) == []
+    with shards.events(after=Positions.parse(first)) as events:
+        assert told(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
+
+
+def test_the_example_counts_each_event_once_however_often_it_is_begun(directory: str, tmp_path: Path) -> None:
+    shards = Shards.open(directory)
+    file = str(tmp_path / "counts.db")
+    for number in range(3):
+        for tenant in ("ann", "bob"):
+            with Conversations.open(directory, tenant=tenant, embedded=False) as conversations:
+                conversations.open_thread(f"{number}").append(Message.user("one"))
+        expected = dict.fromkeys(("ann", "bob"), 2 * (number + 1))
+        assert several_servers.count(directory, file, shards.positions()) == expected
+        assert several_servers.count(directory, file, shards.positions()) == expected
+
+
+def test_a_reader_that_nobody_wants_any_more_ends(directory: str) -> None:
+    events = Shards.open(directory).events()
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("clew-shard")]
+    del events
+    gc.collect()
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("clew-shard-")])
+
+
+# One of three servers is killed
+
+
+def test_loses_and_doubles_nothing_when_one_of_three_servers_is_killed(
+    postgres_server: PostgresServer, scale: float
+) -> None:
+    tenants = [f"tenant-{number}" for number in range(30)]
+    count = max(4, round(10_000 * scale / len(tenants)))
+    acknowledged: Counter[str] = Counter()
+    told: set[tuple[str, str, int]] = set()
+    reading = threading.Lock()
+
+    def tell(tenant: str, id_: str, version: int) -> None:
+        with reading:
+            acknowledged[tenant] += 1
+            told.add((tenant, id_, version))
+
+    with PostgresServer(18) as second, PostgresServer(18) as third, ExitStack() as stack:
+        # The directory is on the server that dies.
+        url = sharded(stack.enter_context(third.database()))
+        stores = {
+            name: stack.enter_context(server.database())
+            for name, server in (("first", postgres_server), ("second", second), ("third", third))
+        }
+        shards = Shards.open(url)
+        for name, store in stores.items():
+            shards.add(name, address(store))
+        watched = Watched(shards)
+        processes = [Writer(url, tenants[number :: PROCESSES + 1], count, tell) for number in range(PROCESSES)]
+        own = stack.enter_context(services(url, tenants[PROCESSES :: PROCESSES + 1]))
+        for process in processes:
+            process.ready()
+        places = homes(url, tenants)
+        assert Counter(places.values()) == dict.fromkeys(stores.values(), 10)
+        others = [tenant for tenant in tenants if places[tenant] != stores["third"]]
+        down = [tenant for tenant in tenants if places[tenant] == stores["third"]]
+        for process in processes:
+            process.go()
+        writing = threading.Thread(target=write_all, args=(own, count, tell))
+        writing.start()
+        each = 2 * count
+        wait_until(lambda: acknowledged.total() >= each * 30 // 6)
+        third.kill()
+        at_death = Counter(acknowledged)
+        wait_until(lambda: sum(acknowledged[one] - at_death[one] for one in others) >= each * 20 // 4)
+        wait_until(lambda: "third" in watched.reader.failing())
+        # One of each thread's may have been on its way back when the server died.
+        assert all(acknowledged[one] <= at_death[one] + 1 for one in down)
+        with pytest.raises(StoreUnavailableError):
+            Conversations.open(url, tenant=down[0])
+        third.start()
+        watched.again()
+        writing.join()
+        for process in processes:
+            process.join()
+        expected = {
+            (name, f"{tenant}/thread/{tenant}-{number}", version)
+            for tenant in tenants
+            for name, store in stores.items()
+            if store == places[tenant]
+            for number in range(count)
+            for version in range(1, len(SAID) + 2)
+        }
+        wait_until(lambda: len(watched.seen) >= len(expected))
+        watched.close()
+        assert acknowledged == dict.fromkeys(tenants, each)
+        assert len(told) == each * 30
+        assert len(watched.seen) == len(expected)
+        assert set(watched.seen) == expected
+        assert watched.positions == shards.positions()
+        for name, store in stores.items():
+            with closing(urls.open_log(store, create=False)) as log:
+                rows = log.rows_after(0, 10**6, "")
+                assert [(name, row.stream, row.version) for row in rows] == [
+                    one for one in watched.seen if one[0] == name
+                ]
+                assert log.verify()[1:] == (len(rows), None)
+
+
+class Watched:
+    """A reader of all shards, in a thread of its own; ``again`` ends it and begins another where that one was."""
+
+    def __init__(self, shards: Shards) -> None:
+        self.seen: list[tuple[str, str, int]] = []
+        self.positions = Positions()
+        self._shards = shards
+        self._begin()
+
+    def _begin(self) -> None:
+        self.reader = self._shards.events(after=Positions.parse(str(self.positions)))
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for shard, event, positions in self.reader:
+            self.seen.append((shard, event.stream, event.version))
+            self.positions = positions
+
+    def again(self) -> None:
+        self.close()
+        self._begin()
+
+    def close(self) -> None:
+        self.reader.close()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+class Writer:
+    """A process that writes, and tells what was acknowledged."""
+
+    def __init__(self, url: str, tenants: list[str], count: int, tell: Tell) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "tests.infrastructure.postgres.shard_writer",
+            url,
+            ",".join(tenants),
+            str(count),
+        ]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._tell = tell
+        self._reading = threading.Thread(target=self._read)
+
+    def ready(self) -> None:
+        """Return when all its services are open."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def go(self) -> None:
+        self._reading.start()
+        assert self._process.stdin is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            tenant, id_, version = line.split()
+            self._tell(tenant, id_, int(version))
+
+    def join(self) -> None:
+        self._reading.join()
+        with self._process:
+            assert self._process.wait(PATIENCE) == 0

@@ -1,0 +1,276 @@
+"""Stores on servers that follow others: what is read there and when, what is refused, and what they have as leaders."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from examples import several_servers
+from tests.infrastructure.recording import PATIENCE, append, event, recomputed, run_threads, wait_until
+from tests.servers.cutting_proxy import CuttingProxy
+from tests.servers.postgres_server import OWNER, PostgresServer, Standby, ask
+
+from clew import Conversations, Engine, Message
+from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
+from clew.infrastructure.postgres import reads as postgres_reads
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Append, Claim, Draft, Key
+from clew.infrastructure.urls import migrate
+
+
+class Pair(NamedTuple):
+    """A database on a server, and on one that follows it."""
+
+    primary: str
+    standby: str
+
+
+def on(server: PostgresServer, url: str) -> str:
+    """The same database on another server."""
+    return server.url(urlsplit(url).path.lstrip("/"))
+
+
+def arrives(url: str) -> Callable[[], bool]:
+    """Whether Clew's tables have come to a database."""
+    return lambda: bool(ask(url, "SELECT 1 FROM pg_class WHERE relname = 'clew_meta'"))
+
+
+@contextmanager
+def recorder_at(url: str) -> Iterator[PostgresRecorder]:
+    """The store in a database, for the block."""
+    recorder = PostgresRecorder.open(url)
+    try:
+        yield recorder
+    finally:
+        recorder.close()
+
+
+@pytest.fixture(scope="module")
+def standby(postgres_server: PostgresServer) -> Iterator[Standby]:
+    with Standby(postgres_server) as server:
+        yield server
+
+
+@pytest.fixture
+def pair(postgres_server: PostgresServer, standby: Standby) -> Iterator[Pair]:
+    """With Clew's tables, on both."""
+    with postgres_server.database() as url:
+        migrate(url)
+        name = urlsplit(url).path.lstrip("/")
+        wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
+        follower = on(standby, url)
+        wait_until(arrives(follower))
+        yield Pair(url, follower)
+
+
+def test_what_was_written_is_read_on_a_standby_once_it_has_come_there(pair: Pair, standby: Standby) -> None:
+    with Conversations.open(pair.primary) as here, Conversations.open(pair.standby) as there:
+        first = here.start_thread("Refund", thread_id="a", messages=[Message.user("one")])
+        there_first = here.position()
+        there.wait(there_first, timeout=PATIENCE)
+        standby.ask("SELECT pg_wal_replay_pause()")
+        wait_until(lambda: standby.ask("SELECT pg_get_wal_replay_pause_state()") == [("paused",)])
+        try:
+            first.append(Message.assistant("two"))
+            branch = first.fork(at_message=1, thread_id="b")
+            branch.append(Message.assistant("instead"))
+            written = here.position()
+            assert [said.text for said in there.thread("a").history().messages] == ["one"]
+            assert there.position() == there_first < written
+            with pytest.raises(ProjectionBehindError, match="the log"):
+                there.wait(written, timeout=0)
+            waiting = threading.Thread(target=there.wait, args=(written,))
+            waiting.start()
+        finally:
+            standby.ask("SELECT pg_wal_replay_resume()")
+        waiting.join(PATIENCE)
+        assert not waiting.is_alive()
+        for thread in ("a", "b"):
+            assert there.thread(thread).history() == here.thread(thread).history()
+        assert [each.thread_id for each in there.threads()] == ["a", "b"]
+        assert [hit.thread_id for hit in there.search("instead")] == ["b"]
+        assert there.verify() == here.verify()
+
+
+def test_the_example_reads_on_the_standby_what_it_has_just_said(pair: Pair) -> None:
+    for number in range(1, 4):
+        written = several_servers.say(pair.primary, "a", str(number))
+        assert several_servers.read(pair.standby, "a", written) == [str(each + 1) for each in range(number)]
+
+
+def test_who_waits_on_a_standby_for_events_is_told_of_them(pair: Pair) -> None:
+    async def read(written: int) -> list[str]:
+        async with Engine.open(pair.standby) as there:
+            await there.wait(written, timeout=PATIENCE)
+            return [said.text for said in (await (await there.thread("a")).history()).messages]
+
+    with Conversations.open(pair.primary) as here, Conversations.open(pair.standby) as there:
+        with there.subscribe(after=there.position()) as events:
+            thread = here.start_thread(thread_id="a", messages=[Message.user("one")])
+            told = [events.wait(PATIENCE) for _ in range(2)]
+            thread.append(Message.assistant("two"))
+            told.append(events.wait(PATIENCE))
+        assert told == list(here.thread("a").events())
+        assert asyncio.run(read(here.position())) == ["one", "two"]
+
+
+def test_says_how_far_it_wrote_also_while_readers_are_held_back(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
+    with recorder_at(postgres) as recorder, psycopg.connect(postgres) as beside:
+        beside.execute("SELECT pg_current_xact_id()")
+        position = append(recorder, event("a", 1)).positions[-1]
+        assert recorder.last_position() < position == recorder.newest_position()
+
+
+def test_a_standby_refuses_everything_that_writes_and_says_where_to_write(pair: Pair) -> None:
+    with recorder_at(pair.primary) as primary:
+        position = append(primary, event("default/thread/a", 1)).positions[-1]
+    with recorder_at(pair.standby) as recorder:
+        wait_until(lambda: recorder.last_position() >= position)
+        name = "default/thread/a"
+        for refused in (
+            Append([event(name, 2)]),
+            Append([event("default/thread/b", 1)]),
+            Append((), claims=[Claim(name, "me", 1, 2)]),
+            Append((), drafts=[Draft(name, "run", b"part")]),
+        ):
+            error = recorder.submit(refused).exception(PATIENCE)
+            assert isinstance(error, StoreUnavailableError)
+            assert "Name the primary" in str(error)
+        assert [row.version for row in recorder.lineage(name)] == [1]
+    with Conversations.open(pair.standby) as there, pytest.raises(StoreUnavailableError, match="Name the primary"):
+        there.start_thread()
+
+
+def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(
+    postgres_server: PostgresServer, standby: Standby
+) -> None:
+    with postgres_server.database() as url:
+        name = urlsplit(url).path.lstrip("/")
+        wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
+        wait_until(lambda: not arrives(on(standby, url))())
+        for use in (Conversations.open, migrate):
+            with pytest.raises(StoreError, match="Name the server that is written to"):
+                use(on(standby, url))
+
+
+def test_nothing_appears_on_a_standby_below_a_position_that_was_read_there(pair: Pair, scale: float) -> None:
+    count = max(40, round(1000 * scale))
+    done = threading.Event()
+    seen: list[int] = []
+    with recorder_at(pair.primary) as primary, recorder_at(pair.standby) as follower:
+
+        def tail() -> None:
+            while not done.is_set() or follower.last_position() < primary.last_position():
+                seen.extend(row.position for row in follower.rows(after=seen[-1] if seen else 0, limit=50))
+            seen.extend(row.position for row in follower.rows(after=seen[-1] if seen else 0, limit=10_000))
+
+        def write(number: int) -> None:
+            for version in range(1, count + 1):
+                append(primary, event(f"s{number}", version), event(f"t{number}", version))
+
+        def hold() -> None:
+            with psycopg.connect(pair.primary) as beside:
+                while not done.is_set():
+                    beside.execute("SELECT pg_current_xact_id()")
+                    done.wait(0.003)
+                    beside.rollback()
+
+        beside = [threading.Thread(target=work) for work in (tail, hold)]
+        for thread in beside:
+            thread.start()
+        try:
+            run_threads([lambda number=number: write(number) for number in range(4)])  # type: ignore[misc] # a bound loop
+        finally:
+            done.set()
+            for thread in beside:
+                thread.join(PATIENCE)
+        everything = [row.position for row in primary.rows(after=0, limit=100_000)]
+        assert len(everything) == 8 * count
+        assert seen == everything
+
+
+def test_a_query_that_a_standby_has_ended_is_asked_again(pair: Pair, standby: Standby) -> None:
+    """It ends those that still see what the primary has removed, when it may wait for them no longer."""
+    standby.ask("ALTER SYSTEM SET max_standby_streaming_delay = 0")
+    standby.ask("SELECT pg_reload_conf()")
+    with recorder_at(pair.primary) as primary:
+        position = append(primary, event("a", 1)).positions[-1]
+    with psycopg.connect(pair.standby, autocommit=True) as gate, recorder_at(pair.standby) as follower:
+        wait_until(lambda: follower.last_position() >= position)
+        gate.execute("SELECT pg_advisory_lock(7)")
+        found: list[object] = []
+        slow = "SELECT count(*) FROM clew_event WHERE pg_advisory_lock_shared(7) IS NOT NULL"
+        asking = threading.Thread(target=lambda: found.extend(follower.datastore.query(slow)))
+        asking.start()
+        wait_until(lambda: standby.ask("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
+        ask(pair.primary, "UPDATE clew_event SET type = type")
+        ask(pair.primary, "VACUUM clew_event")
+        conflicts = "SELECT confl_snapshot FROM pg_stat_database_conflicts WHERE datname = current_database()"
+        wait_until(lambda: ask(pair.standby, conflicts)[0][0] == 1)
+        gate.execute("SELECT pg_advisory_unlock(7)")
+        asking.join(PATIENCE)
+        assert found == [(1,)]
+
+
+def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_that_it_has_not(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        postgres_server.database() as url,
+        Standby(postgres_server) as second,
+        CuttingProxy(postgres_server.port) as proxy,
+    ):
+
+        def both(first: int) -> str:
+            hosts = f"127.0.0.1:{first},127.0.0.1:{second.port}"
+            return f"postgresql://{OWNER}@{hosts}{urlsplit(url).path}?target_session_attrs=read-write"
+
+        with recorder_at(both(proxy.port)) as recorder, Conversations.open(both(postgres_server.port)) as conversations:
+            conversations.start_thread(thread_id="before", messages=[Message.user("Is anybody there?")])
+            assert [each.thread_id for each in conversations.threads()] == ["before"]
+            kept = append(recorder, *[event("a", version) for version in range(1, 9)])
+            wait_until(lambda: _replayed(postgres_server, second))
+            second.ask("ALTER SYSTEM SET primary_conninfo = ''")
+            second.ask("SELECT pg_reload_conf()")
+            wait_until(lambda: not second.ask("SELECT 1 FROM pg_stat_wal_receiver"))
+            read = recorder.last_position()
+            writing = recorder.datastore.writing
+
+            def fail_over() -> None:
+                """Before anybody can ask the first server what became of the append, and with its number given away."""
+                monkeypatch.undo()
+                postgres_server.kill()
+                second.promote()
+                for _ in range(20):
+                    second.ask("SELECT pg_current_xact_id()")
+
+            monkeypatch.setattr(writing, "drop", fail_over)
+            try:
+                proxy.lose_reply(b"COMMIT")
+                # Nothing of it has come to the second server, so it is written there.
+                told = append(recorder, event("a", 9), key=Key("a", "k", b""))
+                assert proxy.lost.is_set()
+                append(recorder, event("a", 10))
+                rows = recorder.lineage("a")
+                assert [row.version for row in rows] == list(range(1, 11))
+                assert (rows[8].position,) == told.positions > (read,)
+                assert [row.hash for row in rows] == recomputed(rows)
+                assert tuple(row.hash for row in rows[:8]) == kept.hashes
+                conversations.start_thread(thread_id="after", messages=[Message.user("Still?")])
+                assert [each.thread_id for each in conversations.threads()] == ["before", "after"]
+                assert [hit.thread_id for hit in conversations.search("still")] == ["after"]
+                assert conversations.verify().first_bad is None
+            finally:
+                postgres_server.start()
+
+
+def _replayed(primary: PostgresServer, follower: PostgresServer) -> bool:
+    ((written,),) = primary.ask("SELECT pg_current_wal_lsn()")
+    return bool(follower.ask(f"SELECT pg_last_wal_replay_lsn() >= '{written}'")[0][0])

@@ -1,0 +1,229 @@
+"""Readers that tail a PostgreSQL store see every event once, in one order, whatever waits and ends beside them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.infrastructure.postgres import tailing
+from tests.infrastructure.postgres.tailing import Seen, follow, insert, transaction, write
+from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
+from tests.servers.postgres_server import Databases, ask
+
+from clew.infrastructure.postgres import reads as postgres_reads
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Key
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+HERE = [f"thread-{number}" for number in range(8)]
+THERE = [[f"program-{program}-{number}" for number in range(4)] for program in range(2)]
+
+
+@pytest.fixture
+def recorder(postgres: str) -> Iterator[PostgresRecorder]:
+    recorder = PostgresRecorder.open(postgres)
+    yield recorder
+    recorder.close()
+
+
+# A transaction with a low id that commits late
+
+
+@pytest.mark.parametrize("ends", ["committed", "rolled back", "cut"])
+def test_shows_nothing_above_an_open_transaction_until_it_has_ended(
+    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
+    first = fill(recorder, "first", 1).positions[0]
+    with transaction(postgres) as late:
+        insert(late, "late")
+        append(recorder, event("above", 1))
+        append(recorder, event("above", 2), key=Key("above", "k", b""))
+        tailing.fork(recorder, "above", 1, "fork")
+        assert [seen[1] for seen in tailing.page(recorder, 0)] == ["first"]
+        assert [info.name for info in recorder.streams(limit=9)] == ["first"]
+        assert recorder.last_position() == first
+        assert recorder.rows_at(append(recorder, event("above", 3)).positions) == []
+        # What is asked by its name is there.
+        assert [row.version for row in recorder.lineage("above")] == [1, 2, 3]
+        if ends == "committed":
+            late.commit()
+        elif ends == "rolled back":
+            late.rollback()
+        else:
+            ask(postgres, f"SELECT pg_terminate_backend({late.info.backend_pid}, 5000)")
+        came = [("late", 1)] if ends == "committed" else []
+        seen = tailing.page(recorder, 0)
+        assert [each[1:] for each in seen] == [
+            ("first", 1), *came, ("above", 1), ("above", 2), ("fork", 2), ("above", 3)
+        ]  # fmt: skip
+        assert [each[0] for each in seen] == sorted({each[0] for each in seen})
+
+
+def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
+    postgres: str, recorder: PostgresRecorder
+) -> None:
+    seen: list[Seen] = []
+    reader = threading.Thread(target=lambda: seen.extend(follow(recorder, 5)))
+    with ExitStack() as opened:
+        late = [opened.enter_context(transaction(postgres)) for _ in range(3)]
+        reader.start()
+        fill(recorder, "above", 2)
+        for number in (1, 2, 0):  # the lowest commits last
+            insert(late[number], f"late-{number}")
+            late[number].commit()
+        reader.join(PATIENCE)
+    assert [each[1:] for each in seen] == [("late-0", 1), ("late-1", 1), ("late-2", 1), ("above", 1), ("above", 2)]
+
+
+def test_another_database_of_the_cluster_holds_readers_back_and_loses_them_nothing(
+    databases: Databases, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
+    with databases.one() as other:
+        with transaction(other) as beside:
+            beside.execute("CREATE TABLE t AS SELECT 1")
+            fill(recorder, "a", 3)
+            assert tailing.page(recorder, 0) == []
+            beside.commit()
+        assert [each[1:] for each in tailing.page(recorder, 0)] == [("a", 1), ("a", 2), ("a", 3)]
+
+
+# Sixteen writers and four readers
+
+
+class Progress:
+    """How many appends were answered, for those who wait for more of them, and how many events there will be."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.written = threading.Event()
+        self._over = False
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def tell(self) -> None:
+        with self._changed:
+            self._count += 1
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def wait_for_more(self, count: int) -> bool:
+        """Whether writers still write."""
+        with self._changed:
+            upto = self._count + count
+            assert self._changed.wait_for(lambda: self._over or self._count >= upto, PATIENCE)
+            return not self._over
+
+    def ends_with(self, found: list[Seen]) -> bool:
+        """Whether a reader has found as much as there is."""
+        return self.written.is_set() and len(found) >= self.total
+
+
+def commit_late(url: str, progress: Progress) -> None:
+    """Every second time: the others are rolled back."""
+    number = 0
+    while progress.wait_for_more(1):
+        with transaction(url) as late:
+            progress.wait_for_more(10)
+            insert(late, f"late-{number}")
+            if number % 2 == 0:
+                late.commit()
+                progress.total += 1
+        number += 1
+
+
+def hold(url: str, progress: Progress, *statements: str) -> None:
+    while progress.wait_for_more(1):
+        with transaction(url) as beside:
+            progress.wait_for_more(10)
+            for statement in statements:
+                beside.execute(statement.encode())
+
+
+def cut(url: str, progress: Progress, who: str) -> None:
+    """Whoever has this name meets a connection that was cut, now and then."""
+    while progress.wait_for_more(40):
+        of = f"datname = current_database() AND application_name = '{who}'"
+        ask(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of}")  # noqa: S608 - of constants
+
+
+def tail(recorder: PostgresRecorder, progress: Progress, found: list[Seen]) -> None:
+    while not progress.ends_with(found):
+        found.extend(tailing.page(recorder, found[-1][0] if found else 0))
+
+
+def tail_reconnecting(url: str, progress: Progress, found: list[Seen]) -> None:
+    while not progress.ends_with(found):
+        own = PostgresRecorder.open(url, readers=1)
+        for _ in range(20):
+            found.extend(tailing.page(own, found[-1][0] if found else 0))
+        own.close()
+
+
+def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
+    postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float
+) -> None:
+    count = max(20, round(1_000 * scale))
+    writers = [*HERE, *(name for names in THERE for name in names)]
+    assert len(writers) == 16
+    written = tailing.events_of(writers, count)
+    progress = Progress(written)
+    pages: list[Seen] = []
+    reconnecting: list[Seen] = []
+    with ExitStack() as running, databases.one() as other:
+        ask(other, "CREATE TABLE t (n integer)")
+        programs = [_program(running, "write", postgres, count, *names) for names in THERE]
+        follower = _program(running, "follow", f"{postgres}?application_name=follower", written)
+        beside: list[Callable[[], None]] = [
+            lambda: commit_late(postgres, progress),
+            lambda: hold(postgres, progress),
+            lambda: hold(other, progress, "INSERT INTO t VALUES (1)", "COMMIT"),
+            lambda: cut(postgres, progress, "follower"),
+        ]
+        readers: list[Callable[[], None]] = [
+            lambda: tail(recorder, progress, pages),
+            lambda: tail_reconnecting(postgres, progress, reconnecting),
+        ]
+        others, reading = ([threading.Thread(target=work) for work in works] for works in (beside, readers))
+        for thread in (*others, *reading):
+            thread.start()
+        try:
+            run_threads([lambda name=name: write(recorder, name, count, progress.tell) for name in HERE])  # type: ignore[misc] # a bound loop variable
+            assert [program.wait(PATIENCE * 9) for program in programs] == [0, 0]
+        finally:
+            progress.end()
+            for thread in others:
+                thread.join(PATIENCE)
+            progress.written.set()
+            for thread in reading:
+                thread.join(PATIENCE)
+        followed = [tuple(each) for each in json.loads(follower.communicate(timeout=PATIENCE)[0])]
+    everything = [(row.position, row.stream, row.version) for row in recorder.rows(after=0, limit=10**6)]
+    assert len(everything) == len({each[1:] for each in everything}) == progress.total > written
+    assert [each[0] for each in everything] == sorted({each[0] for each in everything})
+    assert pages == reconnecting == follow(recorder, progress.total) == everything
+    assert followed == everything[:written]
+    for stream in (*writers, "shared", "late-0"):
+        rows = recorder.lineage(stream)
+        assert [row.version for row in rows] == list(range(1, len(rows) + 1))
+        assert [row.hash for row in rows] == recomputed(rows)
+
+
+def _program(running: ExitStack, job: str, url: str, count: int, *names: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", tailing.__name__, job, url, str(count), *names]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    running.enter_context(program)
+    running.callback(program.kill)
+    return program

@@ -1,0 +1,169 @@
+"""Vectors in a PostgreSQL database, with the extension pgvector and without it, compared here and by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.infrastructure.recording import in_child, run_threads
+from tests.infrastructure.vector_contract import SPACE, Vector, VectorIndexContract, digest, entries, put, vectors
+from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
+from tests.servers.tenanted import keep_apart
+
+from clew.domain.errors import StoreUnavailableError
+from clew.domain.memory.ports import VectorIndex
+from clew.domain.runs.errors import MissingExtraError
+from clew.infrastructure import vector_matrices
+from clew.infrastructure.memory_vectors import MemoryVectors
+from clew.infrastructure.postgres import vectors as postgres_vectors
+from clew.infrastructure.postgres.vectors import PostgresVectors
+from clew.infrastructure.urls import migrate, open_vectors
+
+_tenants = count()
+HELD = {1: (1.0, 0.0)}
+TYPE = "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = 'clew_vector'::regclass AND attnum = 4"
+
+
+def without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(postgres_vectors._SQL, "can have the extension", "SELECT false")
+
+
+def without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        message = "numpy"
+        raise MissingExtraError(message, "numpy", "vectors")
+
+    monkeypatch.setattr(postgres_vectors, "find_spec", lambda _: None)
+    monkeypatch.setattr(vector_matrices, "_numpy", missing)
+
+
+WAYS: dict[str, Callable[[pytest.MonkeyPatch], None] | None] = {
+    "vector": None,
+    "bytea": without_the_extension,
+    "server": without_numpy,
+}
+
+
+class TestPostgresVectors(VectorIndexContract):
+    @pytest.fixture(autouse=True, params=WAYS)
+    def way(self, request: pytest.FixtureRequest, postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        migrate(postgres)
+        self.url = postgres
+        change = WAYS[request.param]
+        if change is not None:
+            change(monkeypatch)
+
+    def make(self) -> VectorIndex:
+        return PostgresVectors(self.url, tenant=f"t{next(_tenants)}")
+
+
+@pytest.fixture
+def database(postgres: str) -> str:
+    migrate(postgres)
+    return postgres
+
+
+def test_makes_no_table_before_there_is_a_vector(database: str) -> None:
+    with closing(open_vectors(database)) as index:
+        assert index.missing(SPACE, [b"x"]) == {b"x"}
+        assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        index.drop()
+        assert ask(database, "SELECT to_regclass('clew_vector')") == [(None,)]
+        put(index, (1, 0))
+        assert ask(database, TYPE) == [("vector",)]
+
+
+def test_keeps_bytes_where_the_user_may_not_have_the_extension_made(postgres_server: PostgresServer) -> None:
+    with postgres_server.database() as url:
+        migrate(url)
+        ask(url, f"GRANT CREATE, USAGE ON SCHEMA public TO {GUARDED}")
+        ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
+        name = url.rpartition("/")[2]
+        with closing(open_vectors(postgres_server.url(name, GUARDED, PASSWORD))) as index:
+            put(index, (1, 0))
+            assert ask(url, TYPE) == [("bytea",)]
+            assert dict(index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+            assert PASSWORD not in repr(vars(index)["_address"].shown)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.dictionaries(st.integers(0, 9), vectors, max_size=8), vectors, st.integers(1, 9))
+def test_finds_what_an_index_in_memory_finds(database: str, held: dict[int, Vector], asked: Vector, top: int) -> None:
+    with closing(PostgresVectors(database, tenant=f"t{next(_tenants)}")) as index, closing(MemoryVectors()) as other:
+        for each in (index, other):
+            put(each, *held.values())
+        there = index._nearest_there(SPACE, entries(held), asked, top)
+        here = other.nearest(SPACE, "c", entries(held), 1, asked, top)
+        assert [near for _, near in there] == pytest.approx([near for _, near in here], abs=1e-6)
+        assert index.nearest(SPACE, "c", entries(held), 1, asked, top) == here
+
+
+def test_another_process_finds_what_was_put_and_another_tenant_does_not(database: str) -> None:
+    with closing(open_vectors(database)) as one, closing(open_vectors(database)) as other:
+        assert other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        put(one, (1, 0))
+        assert other.missing(SPACE, [digest((1, 0))]) == set()
+        assert dict(other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+    with closing(open_vectors(database, tenant="a")) as mine, closing(open_vectors(database, tenant="b")) as yours:
+        put(mine, (1, 0))
+        put(yours, (1, 0))
+        yours.drop()
+        assert yours.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
+        assert mine.missing(SPACE, [digest((1, 0))]) == set()
+
+
+def test_where_the_database_keeps_tenants_apart_each_has_its_own_and_sees_no_other(postgres: str) -> None:
+    app = keep_apart(postgres).app
+    assert ask(postgres, TYPE) == [("vector",)]
+    with closing(open_vectors(app, tenant="a")) as mine, closing(open_vectors(app, tenant="b")) as yours:
+        put(mine, (1, 0))
+        assert yours.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
+        yours.drop()
+        assert dict(mine.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+        # As it stands in the key, whatever a query asks for.
+        yours._tenant = mine._tenant  # type: ignore[attr-defined] # of this index
+        assert yours.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
+        with pytest.raises(StoreUnavailableError, match="row-level security"):
+            put(yours, (0, 1))
+
+
+def test_the_table_is_made_once_by_many(database: str) -> None:
+    def work(number: int) -> None:
+        with closing(open_vectors(database)) as index:
+            put(index, (1, number))
+
+    run_threads([lambda number=number: work(number) for number in range(6)])  # type: ignore[misc] # a bound loop
+    assert ask(database, "SELECT count(*) FROM clew_vector") == [(6,)]
+
+
+def test_goes_on_when_its_connections_were_cut_and_in_a_child(database: str) -> None:
+    with closing(open_vectors(database)) as index:
+        put(index, (1, 0))
+
+        def search() -> None:
+            assert index.missing(SPACE, [digest((1, 0))]) == set()
+            assert [number for number, _ in index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)] == [1]
+
+        assert in_child(search) == 0
+        search()
+        end_sessions(database)
+        search()
+
+
+def test_says_what_is_wrong_where_the_server_is_not(postgres: str) -> None:
+    index = open_vectors(postgres.replace(postgres.rpartition("/")[2], "none-of-that-name"))
+    with closing(index), pytest.raises(StoreUnavailableError, match="no such database"):
+        put(index, (1, 0))
+
+
+def test_asks_for_numpy_where_neither_it_nor_the_extension_is_there(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_the_extension(monkeypatch)
+    without_numpy(monkeypatch)
+    with closing(open_vectors(database)) as index, pytest.raises(MissingExtraError, match="numpy"):
+        index.missing(SPACE, [])

@@ -1,0 +1,343 @@
+"""What every store of projections keeps: tables that are declared as data, indexes of words, and transactions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.infrastructure.recording import PATIENCE
+
+from clew.domain.errors import ClosedError, InvalidProjectionError, UnknownProjectionError
+from clew.domain.projection import (
+    Built,
+    Change,
+    Column,
+    Delete,
+    ForgetText,
+    IndexText,
+    Parked,
+    Query,
+    Recorded,
+    Recount,
+    Rows,
+    Table,
+    Upsert,
+    Where,
+    Words,
+)
+from clew.domain.projection_store import ProjectionSession, ProjectionStore
+
+
+class Declared:
+    """Names of columns and tables that are words of SQL's, or of each other's indexes."""
+
+    version = 1
+    tables = (
+        Table(
+            "thing",
+            (
+                Column("group"),
+                Column("order", "integer"),
+                Column("values", "json"),
+                Column("sum", "integer", adds=True),
+                Column("note"),
+            ),
+            key=("group", "order"),
+            indexes=(("order",), ("note", "group")),
+        ),
+        Table("thing_0", (Column("x_position", "integer"), Column("position", "integer")), key=("position",)),
+    )
+    texts = ("words", "more_words")
+    types = None
+
+    def __init__(self, name: str = "declared") -> None:
+        self.name = name
+
+    def project(self, _: Recorded, rows: Rows, /) -> Iterator[Change]:
+        del rows
+        yield from ()
+
+
+class Opened:
+    """A session in which a generation is filled."""
+
+    def __init__(self, session: ProjectionSession, built: Built | None = None) -> None:
+        self.session = session
+        self.built = built or session.begin(Declared(), "code", live=True)
+        self.rows = session.rows(self.built, Declared())
+
+    def apply(self, *changes: Change, position: int = 1) -> None:
+        assert self.session.apply(self.built, Declared(), position, "default", changes) == []
+
+    def select(self, *arguments: Any, **more: Any) -> list[dict[str, Any]]:
+        return self.rows.select(Query("thing", *arguments, **more))
+
+
+def thing(group: str, order: int, **values: Any) -> Upsert:
+    return Upsert("thing", {"group": group, "order": order, **values})
+
+
+def row(group: str, order: int, values: Any = None, total: int = 0, note: str | None = None) -> dict[str, Any]:
+    return {"group": group, "order": order, "values": values, "sum": total, "note": note}
+
+
+class ProjectionContract:
+    """A subclass gives an empty ``store``."""
+
+    @pytest.fixture
+    def opened(self, store: ProjectionStore) -> Iterator[Opened]:
+        with store.session(0) as session:
+            yield Opened(session)
+
+    # Rows
+
+    @pytest.mark.parametrize("in_between", [False, True], ids=["in one batch", "in two"])
+    def test_an_upsert_keeps_what_it_does_not_name_and_adds_what_adds(
+        self,
+        opened: Opened,
+        in_between: bool,  # noqa: FBT001 - pytest's
+    ) -> None:
+        opened.apply(thing("a", 1, values={"ä": [1, None]}, sum=2))
+        if in_between:
+            assert opened.select() == [row("a", 1, {"ä": [1, None]}, 2)]
+        opened.apply(thing("a", 1, sum=3), thing("a", 1, note="n"), thing("a", 1, note="m"), thing("a", 2))
+        assert opened.rows.get("thing", "a", 1) == row("a", 1, {"ä": [1, None]}, 5, "m")
+        assert opened.rows.get("thing", "a", 2) == row("a", 2)
+        assert opened.rows.get("thing", "b", 1) is None
+
+    def test_a_delete_takes_all_rows_that_begin_with_the_key(self, opened: Opened) -> None:
+        opened.apply(thing("a", 1), thing("a", 2), thing("b", 1), Delete("thing", ("a",)), thing("a", 3))
+        assert [(each["group"], each["order"]) for each in opened.select(order=["group"])] == [("a", 3), ("b", 1)]
+        opened.apply(Delete("thing", ("a", 3)))
+        assert [each["group"] for each in opened.select()] == ["b"]
+        for key in ((), ("a", 1, 2)):
+            with pytest.raises(InvalidProjectionError, match="values for a key"):
+                opened.apply(Delete("thing", key))
+
+    def test_selects_by_conditions_in_an_order(self, opened: Opened) -> None:
+        opened.apply(*(thing("ab"[number % 2], number, values=[number], note=str(number)) for number in range(6)))
+
+        def orders(*where: Where, **more: Any) -> list[int]:
+            return [each["order"] for each in opened.select(where, **more)]
+
+        assert orders(Where("group", "=", "a"), order=["-order"]) == [4, 2, 0]
+        assert orders(Where("order", ">", 1), Where("order", "<=", 4), order=["group", "-order"]) == [4, 2, 3]
+        assert orders(Where("order", ">=", 4), Where("order", "<", 5)) == [4]
+        assert orders(Where("order", "in", range(3, 100_000)), order=["order"]) == [3, 4, 5]
+        assert orders(Where("note", "in", ["1", "2", None]), order=["order"]) == [1, 2]
+        assert orders(Where("note", "in", [])) == []
+        assert orders(Where("values", "in", [[1], [3]]), order=["order"]) == [1, 3]
+        assert orders(Where("values", "=", [2])) == [2]
+        assert orders(Where("sum", "=", None)) == []
+        assert orders(Where("order", "in", Query("thing", [Where("note", "=", "5")], columns=["order"]))) == [5]
+        assert orders(order=["order"], limit=2) == [0, 1]
+        found = opened.select(columns=["note", "values"], order=["order"], limit=1)
+        assert found == [{"note": "0", "values": [0]}]
+
+    def test_names_of_tables_and_indexes_do_not_get_in_each_others_way(self, opened: Opened) -> None:
+        opened.apply(Upsert("thing_0", {"x_position": None, "position": 7}))
+        assert opened.rows.get("thing_0", 7) == {"x_position": None, "position": 7}
+
+    def test_none_comes_before_everything_else(self, opened: Opened) -> None:
+        opened.apply(thing("a", 1, note="b"), thing("a", 2), thing("a", 3, note=""))
+        assert [each["order"] for each in opened.select(order=["note"])] == [2, 3, 1]
+        assert [each["order"] for each in opened.select(order=["-note"])] == [1, 3, 2]
+        assert [each["order"] for each in opened.select([Where("note", "=", None)])] == [2]
+        assert [each["order"] for each in opened.select([Where("note", "<", "b")])] == [3]
+
+    def test_text_is_in_the_order_of_code_points_and_may_hold_any_of_them(self, opened: Opened) -> None:
+        notes = ["", "\0", "\0a", "'\"\\{},%", "A", "Z", "a", "z", "ä", "\ud7ff", "\uffff", "\U0001f600"]
+        assert notes == sorted(notes)
+        for number, note in enumerate(notes):
+            opened.apply(thing(note, number, note=note, values={note: note}))
+        assert [each["note"] for each in opened.select(order=["note"])] == notes
+        assert [each["group"] for each in opened.select(order=["-group"])] == notes[::-1]
+        for number, note in enumerate(notes):
+            assert opened.rows.get("thing", note, number) == row(note, number, {note: note}, note=note)
+            assert [each["order"] for each in opened.select([Where("note", "=", note)])] == [number]
+
+    def test_an_integer_in_a_query_may_be_any_and_text_may_be_invalid(self, opened: Opened) -> None:
+        opened.apply(thing("a", 2**63 - 1), thing("a", 1 - 2**63))
+        assert len(opened.select([Where("order", "<=", 2**70)])) == 2
+        assert len(opened.select([Where("order", ">", -(2**70))])) == 1
+        assert opened.select([Where("note", "=", "\ud800")]) == []
+        with pytest.raises(InvalidProjectionError):
+            opened.select([Where("note", "=", object())])
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            [thing("a", 2**63)],
+            [thing("a", 1, sum=2**62), thing("a", 1, sum=2**62)],
+            [thing("\ud800", 1)],
+            [thing("a", 1, nothing=1)],
+            [thing("a", 1, values=object())],
+            [Upsert("nothing", {})],
+            [IndexText("nothing", "")],
+            [Recount("thing", "t", "thread", "x")],
+            ["no change"],
+        ],
+        ids=["integer", "sum", "Unicode", "column", "JSON", "table", "index", "recount", "change"],
+    )
+    def test_what_is_refused_is_undone_and_nothing_else(self, opened: Opened, changes: list[Any]) -> None:
+        opened.apply(thing("b", 1))
+        with pytest.raises(Exception) as caught, opened.session.attempt():  # noqa: PT011, PT012 - of many kinds
+            opened.apply(thing("a", 9), thing("b", 1, note="changed"), IndexText("words", "gone"))
+            opened.session.apply(opened.built, Declared(), 1, "default", changes)
+        assert caught.value is not None
+        rows = opened.session.rows(opened.built, Declared())
+        assert rows.select(Query("thing")) == [row("b", 1)]
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            Query("nothing"),
+            Query("thing", columns=["nothing"]),
+            Query("thing", order=["-nothing"]),
+            Query("thing", [Where("nothing", "=", 1)]),
+            Query("thing", [Where("note", "like", "%")]),  # type: ignore[arg-type] # refused
+            Query("thing", [Where("note", "in", Query("nothing"))]),
+        ],
+    )
+    def test_refuses_a_query_of_what_is_not_there(self, opened: Opened, query: Query) -> None:
+        with pytest.raises(InvalidProjectionError):
+            opened.rows.select(query)
+
+    # Words
+
+    def test_finds_texts_by_their_words_newest_first(self, store: ProjectionStore) -> None:
+        said = ["the quick brown fox", "the lazy dog", "a Quick dog's QUICK tail", "brown quick", ""]
+        with store.session(0) as session:
+            opened = Opened(session)
+            for number, text in enumerate(said, 1):
+                scopes = ("odd" if number % 2 else "even", f"it's {number}")
+                opened.apply(IndexText("words", text, scopes), position=number << 20)
+
+        def found(words: Words, **more: Any) -> list[int]:
+            more = {"before": None, "limit": 9, **more}
+            return [position >> 20 for position in store.find("declared", "words", words, **more)]
+
+        assert found(Words(("quick",))) == [4, 3, 1]
+        assert found(Words(("quick",)), limit=2) == [4, 3]
+        assert found(Words(("quick",)), before=4 << 20) == [3, 1]
+        assert found(Words(("quick brown",))) == [1]
+        assert found(Words(("dog", "the"))) == [2]
+        assert found(Words((), ("qu",))) == [4, 3, 1]
+        assert found(Words((), ("dog s q",))) == [3]
+        assert found(Words(("quick",), without=("brown quick", "fox"))) == [3]
+        assert found(Words(("quick",), scopes=("odd",))) == [3, 1]
+        assert found(Words(("quick",), scopes=("odd", "it's 3"))) == [3]
+        assert found(Words(("quick",), scopes=("quick",))) == []
+        assert found(Words(("uick",))) == found(Words(("odd",))) == found(Words(without=("fox",))) == []
+        assert store.find("declared", "more_words", Words(("quick",)), before=None, limit=9) == []
+
+    def test_many_texts_are_found_page_by_page(self, store: ProjectionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        for stores in ("sqlite", "postgres"):
+            monkeypatch.setattr(f"clew.infrastructure.{stores}.text_index.STRETCH", 16)
+        for batch in range(8):
+            with store.session(0) as session:
+                opened = Opened(session, next(iter(session.built()), None))
+                for number in range(batch * 30, batch * 30 + 30):
+                    often = "often seldom" if number % 50 == 0 else "often"
+                    opened.apply(IndexText("words", often, (f"scope {number % 7}",)), position=number + 1)
+        pages: list[int] = []
+        while page := store.find("declared", "words", Words(("often",)), before=pages[-1] if pages else None, limit=7):
+            pages += page
+        assert pages == list(range(240, 0, -1))
+        assert store.find("declared", "words", Words(("seldom",)), before=None, limit=9) == [201, 151, 101, 51, 1]
+        narrow = Words(("often",), scopes=("scope 3",))
+        assert store.find("declared", "words", narrow, before=100, limit=99) == list(range(95, 0, -7))
+
+    def test_text_that_is_forgotten_is_found_no_more(self, store: ProjectionStore) -> None:
+        with store.session(0) as session:
+            opened = Opened(session)
+            for position in (1, 2, 3):
+                opened.apply(IndexText("words", "secret"), IndexText("more_words", "secret"), position=position)
+            left = session.apply(opened.built, Declared(), 4, "t", [ForgetText("words", "t", "thread", "x", 1)])
+            assert [type(each) for each in left] == [ForgetText]
+        with store.session(9) as session:
+            for index, position in (("words", 1), (None, 3)):
+                session.forget(opened.built, index, position, 5)
+            session.empty(opened.built)
+        found = [store.find("declared", name, Words(("secret",)), before=None, limit=9) for name in Declared.texts]
+        assert not any(3 in each for each in found)
+        assert 1 not in found[0]
+
+    # Generations and transactions
+
+    def test_knows_nothing_of_what_was_never_built(self, store: ProjectionStore) -> None:
+        assert store.built() == []
+        with pytest.raises(UnknownProjectionError):
+            store.select("directory", Query("thread"))
+        with pytest.raises(UnknownProjectionError):
+            store.find("search", "words", Words(("word",)), before=None, limit=1)
+        with pytest.raises(UnknownProjectionError):
+            store.parked("directory", 1)
+        with store.session(0):
+            pass
+        assert store.built() == []
+
+    def test_what_raises_is_not_there_afterwards(self, store: ProjectionStore) -> None:
+        with store.session(0) as session:
+            built = Opened(session).built
+        with pytest.raises(ZeroDivisionError), store.session(0) as session:  # noqa: PT012 - the whole of it
+            opened = Opened(session, built)
+            opened.apply(thing("a", 1), IndexText("words", "word"))
+            opened.select()
+            session.move(built, 7, b"hash")
+            raise ZeroDivisionError
+        assert store.built() == [built]
+        assert store.select("declared", Query("thing")) == []
+        assert store.find("declared", "words", Words(("word",)), before=None, limit=9) == []
+
+    def test_another_generation_takes_the_place_of_the_live_one(self, store: ProjectionStore) -> None:
+        with store.session(0) as session:
+            old = Opened(session)
+            old.apply(thing("old", 1), IndexText("words", "word"))
+            session.park(old.built, Parked(1, "s\0", 2, "type", "error"))
+            session.park(old.built, Parked(1, "s\0", 2, "type", "another error"))
+        with store.session(0) as session:
+            new = Opened(session, session.begin(Declared(), "new", live=False))
+            new.apply(thing("new", 1), IndexText("words", "word"), position=2)
+        assert store.select("declared", Query("thing", columns=["group"])) == [{"group": "old"}]
+        assert store.parked("declared", 9) == (1, [Parked(1, "s\0", 2, "type", "another error")])
+        with store.session(0) as session:
+            session.move(new.built, 5, b"hash")
+            session.switch(new.built)
+        assert store.select("declared", Query("thing", columns=["group"])) == [{"group": "new"}]
+        assert store.find("declared", "words", Words(("word",)), before=None, limit=9) == [2]
+        assert store.parked("declared", 9) == (0, [])
+        assert store.built() == [new.built._replace(position=5, hash=b"hash", live=True)]
+        with store.session(0) as session:
+            session.drop(new.built)
+        assert store.built() == []
+
+    def test_those_who_fill_the_same_projection_take_turns(self, store: ProjectionStore) -> None:
+        with store.session(0) as session:
+            built = Opened(session).built
+
+        def add() -> None:
+            for _ in range(20):
+                with store.session(0, ["declared"]) as session:
+                    opened = Opened(session, built)
+                    there = opened.rows.get("thing", "a", 1) or {"sum": 0}
+                    opened.apply(Delete("thing", ("a",)), thing("a", 1, sum=there["sum"] + 1))
+
+        threads = [threading.Thread(target=add) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert store.select("declared", Query("thing")) == [row("a", 1, total=60)]
+
+    def test_refuses_to_be_used_after_it_was_closed(self, store: ProjectionStore) -> None:
+        with store.session(0):
+            pass
+        store.close()
+        store.close()
+        with pytest.raises(ClosedError), store.session(0):
+            pass
+        with pytest.raises(ClosedError):
+            store.select("directory", Query("thread"))

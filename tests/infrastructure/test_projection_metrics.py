@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from tests.infrastructure.metrics import metrics_of
+
+from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
+
+
+def test_tells_how_far_projections_are_behind_and_how_many_events_they_have_taken_in() -> None:
+    reader = InMemoryMetricReader()
+    lags = {"usage": 7}
+    metrics = ProjectionMetrics(
+        lambda: [Measured(name, lag, 0.5, 2) for name, lag in lags.items()], MeterProvider(metric_readers=[reader])
+    )
+    metrics.counted("usage", 3)
+    metrics.counted("usage", 4)
+    metrics.counted("audit", 1)
+    assert metrics_of(reader) == {
+        "clew.projection.lag.events": {"usage": 7},
+        "clew.projection.lag.seconds": {"usage": 0.5},
+        "clew.projection.parked": {"usage": 2},
+        "clew.projection.events": {"usage": 7, "audit": 1},
+    }
+    lags.clear()
+    lags["audit"] = 0
+    assert metrics_of(reader)["clew.projection.lag.events"] == {"audit": 0}
+
+
+def test_tells_nothing_any_more_when_it_is_closed() -> None:
+    reader = InMemoryMetricReader()
+    metrics = ProjectionMetrics(lambda: [Measured("usage", 1, 1.0, 1)], MeterProvider(metric_readers=[reader]))
+    metrics.close()
+    assert metrics_of(reader) == {}
+
+
+def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from clew.infrastructure.projection_metrics import ProjectionMetrics\n"
+        "metrics = ProjectionMetrics(lambda: 1 / 0)\n"
+        "metrics.counted('usage', 3); metrics.close(); print('fine')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("fine\n", "")

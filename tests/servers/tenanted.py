@@ -1,0 +1,44 @@
+"""PostgreSQL databases that keep tenants apart, and users of the two roles who log in to them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from tests.servers.postgres_server import PASSWORD, ask
+
+from clew.infrastructure import urls
+from clew.infrastructure.postgres.tenancy import APP, OPERATOR
+
+_LOGIN = """
+DO $$
+BEGIN
+    CREATE ROLE {login} LOGIN PASSWORD '{password}';
+EXCEPTION WHEN duplicate_object OR unique_violation THEN
+    NULL;
+END $$;
+GRANT {role} TO {login}
+"""
+
+
+class Logins(NamedTuple):
+    """The URLs of one database: of its owner, of who sees one tenant, and of who works for all."""
+
+    owner: str
+    app: str
+    operator: str
+
+
+def keep_apart(url: str) -> Logins:
+    """Let a database keep tenants apart by itself."""
+    urls.migrate(url, row_level_security=True)
+    return Logins(url, _login(url, APP), _login(url, OPERATOR))
+
+
+def _login(url: str, role: str) -> str:
+    """A user who is a member of the role and nothing else: what a role is past is not inherited with it."""
+    login = f"{role}_of_tests"
+    if not ask(url, f"SELECT FROM pg_roles WHERE rolname = '{login}' AND pg_has_role(oid, '{role}', 'MEMBER')"):
+        ask(url, _LOGIN.format(login=login, role=role, password=PASSWORD))
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{login}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))

@@ -1,0 +1,177 @@
+"""Who may read what, awaited: the function is called off the loop, and a run reads its thread as who acts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Sequence
+from io import BytesIO
+
+import pytest
+from tests.service.grants import Grants
+
+from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatClient, ThreadStore, tool
+from clew.domain.context.provider import ProviderContext
+from clew.domain.history import HistoryMessage
+from clew.errors import NotAuthorizedError, UnknownThreadError
+from clew.testing import call
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants()
+
+
+@pytest.fixture
+async def engine(url: str, grants: Grants) -> AsyncIterator[Engine]:
+    async with Engine.open(url, authorize=grants) as opened:
+        yield opened
+
+
+async def test_the_function_may_block_since_it_is_called_in_a_thread() -> None:
+    called_in: set[int] = set()
+
+    def authorize(actor: str | None, action: str, thread: str | None) -> bool:
+        called_in.add(threading.get_ident())
+        return (actor, action, thread) != ("nobody", "ever", "this")
+
+    async with Engine.open("memory:", authorize=authorize) as engine:
+        thread = await engine.start_thread(messages=[Message.user("Hello")])
+        await thread.history()
+        assert len([each async for each in engine.threads()]) == len(await engine.search("Hello")) == 1
+        assert [line async for line in engine.export_events()]
+        await engine.import_events(BytesIO(b"".join([line async for line in engine.export_events()])))
+        subscription = engine.subscribe()
+        assert await subscription.wait(0) is not None
+        assert thread.version == 2
+    assert called_in
+    assert threading.get_ident() not in called_in
+
+
+async def test_a_thread_shows_nothing_of_itself_before_it_may_be_read(engine: Engine, grants: Grants) -> None:
+    theirs = await engine.acting_as("operator").start_thread(thread_id="theirs", messages=[Message.user("Hello")])
+    ada = engine.acting_as("ada")
+    mine = await ada.start_thread(thread_id="mine")
+    other = mine.of("theirs")
+    with pytest.raises(NotAuthorizedError):
+        await other.history()
+    assert (other.version, mine.version, theirs.version) == (0, 1, 2)
+    grants.threads["ada"] = {"theirs"}
+    await other.history()
+    assert other.version == 2
+
+
+async def test_an_agent_runs_on_what_who_acts_may_read(engine: Engine, grants: Grants) -> None:
+    await engine.acting_as("operator").start_thread(thread_id="mine")
+    grants.threads["ada"] = {"mine"}
+    ada = engine.acting_as("ada")
+    agent = Agent(ScriptedChatClient(lambda _: "Hello."), engine=ada)
+    thread = await agent.thread("mine")
+    response = await thread.run("Hi")
+    assert (response.text, thread.version) == ("Hello.", (await thread.summary()).version)
+    assert {actor async for actor in _actors(thread.events())} == {"operator", "ada"}
+    branch = await thread.branch()
+    grants.threads["ada"] = set()
+    before = (await engine.acting_as("operator").thread("mine")).version
+    refusals = (
+        thread.run("Hi"),
+        agent.run("Hi", thread=thread),
+        agent.run("Hi", thread=thread, fork=True),
+        thread.runs.control(),  # which this process has seen
+        branch.runs.history(),
+        branch.runs.event(1),
+    )
+    for refused in refusals:
+        with pytest.raises(NotAuthorizedError):
+            await refused
+    with pytest.raises(NotAuthorizedError):
+        await agent.thread("mine")
+    assert (await (await engine.acting_as("operator").thread("mine")).summary()).version == before
+
+
+async def test_a_run_comes_to_its_end_when_its_thread_may_be_read_no_more(engine: Engine, grants: Grants) -> None:
+    grants.threads["ada"] = {"mine"}
+    thread = await engine.acting_as("ada").start_thread(thread_id="mine")
+
+    @tool
+    def revoke() -> str:
+        """Take it away."""
+        grants.threads["ada"] = set()
+        return "done"
+
+    agent = Agent(ScriptedChatClient([call("revoke"), "Done."]), engine=engine, tools=[revoke])
+    response = await agent.run("Go", thread=thread)
+    assert response.text == "Done."
+    seen = await engine.acting_as("operator").thread("mine")
+    assert [event.type async for event in seen.events()][-1] == "run-completed"
+    with pytest.raises(NotAuthorizedError):
+        await thread.history()
+
+
+async def test_an_approval_is_found_by_who_may_read_its_thread(engine: Engine, grants: Grants) -> None:
+    @tool(approval="always")
+    def book(seat: str) -> str:
+        """Book a seat."""
+        return seat
+
+    agent = Agent(ScriptedChatClient([call("book", seat="12A"), "Booked."]), engine=engine, tools=[book])
+    thread = await engine.acting_as("operator").start_thread(thread_id="theirs")
+    await agent.run("Go", thread=thread)
+    grants.threads["ada"] = {"theirs"}
+    held = await engine.acting_as("ada").thread("theirs")
+    assert len(await held.approvals()) == 1
+    grants.threads["ada"] = set()
+    for refused in (held.approvals(), agent.continue_run(held)):
+        with pytest.raises(NotAuthorizedError):
+            await refused
+
+
+class Passing(ContextProvider):
+    """Passes on what a scope knows."""
+
+    scope = "user/42"
+
+    async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
+        del messages
+        return Context(facts=await ctx.scope.facts())
+
+
+async def test_a_run_uses_memory_and_its_uses_are_told_of_threads_that_may_be_read(
+    engine: Engine, grants: Grants
+) -> None:
+    fact = await (await engine.acting_as("operator").memory("user/42")).remember("Likes tea")
+    agent = Agent(ScriptedChatClient(lambda _: "Yes."), engine=engine, context_providers=Passing())
+    grants.threads["ada"] = {"mine"}
+    for actor, thread_id in (("ada", "mine"), ("operator", "theirs")):
+        await agent.run("Hi", thread=await engine.acting_as(actor).start_thread(thread_id=thread_id))
+    with pytest.raises(NotAuthorizedError):
+        await engine.acting_as("ada").memory("user/42")
+    grants.of_none = {"memory"}
+    for actor, told in (("ada", ["mine"]), ("operator", ["mine", "theirs"])):
+        uses = await (await engine.acting_as(actor).memory("user/42")).used_by(fact)
+        assert [use.thread_id for use in uses] == told
+
+
+async def test_a_host_gets_threads_that_are_not_there_yet(engine: Engine, grants: Grants) -> None:
+    grants.threads["ada"] = {"chat-7"}
+    store = ThreadStore(engine.acting_as("ada"))
+    thread = await store.get("chat-7")
+    await store.save(thread)
+    assert (await store.get("chat-7")).status == "active"
+    await engine.acting_as("operator").start_thread(thread_id="chat-8")
+    with pytest.raises(NotAuthorizedError):
+        await store.get("chat-8")
+    grants.threads["ada"].add("chat-9")
+    with pytest.raises(UnknownThreadError):
+        await engine.acting_as("ada").thread("chat-9")
+
+
+async def _actors(events: AsyncIterator[object]) -> AsyncIterator[object]:
+    async for event in events:
+        yield getattr(event, "actor", None)

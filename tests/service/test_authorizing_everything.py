@@ -1,0 +1,373 @@
+"""Nothing leaves the service to who may not read: every public name of both faces is asked, or said to be harmless."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import pytest
+
+from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, ScriptedChatClient
+from clew.awaited import documents as awaited_documents
+from clew.awaited import memory as awaited_memory
+from clew.awaited import threads as awaited_threads
+from clew.domain.context.provider import ProviderContext
+from clew.domain.formats.importing import Item
+from clew.domain.history import HistoryMessage
+from clew.domain.memory.events import Provenance
+from clew.domain.memory.facts import Document
+from clew.domain.projection import Query
+from clew.errors import ClewError, NotAuthorizedError
+from clew.service import awaiting, run_log, subscription
+from clew.synchronous import memory, threads
+
+CANARY = "xyzzy"
+HIDDEN = "hidden"
+
+
+class Ask(NamedTuple):
+    """A call, what becomes of it where nothing may be read, and whether it shows something where everything may be."""
+
+    call: Callable[[Any], Any]
+    becomes: str = "refused"
+    shows: bool = True
+
+
+def refused(call: Callable[[Any], Any], *, shows: bool = True) -> Ask:
+    return Ask(call, "refused", shows)
+
+
+def nothing(call: Callable[[Any], Any], *, shows: bool = True) -> Ask:
+    return Ask(call, "nothing", shows)
+
+
+def writes(call: Callable[[Any], Any]) -> Ask:
+    return Ask(call, "refused", shows=False)
+
+
+IMPORTED = {"id": "source", "messages": [{"role": "user", "content": f"{CANARY} imported"}]}
+
+SERVICE = {
+    "open_thread": [refused(lambda held: held.service.open_thread("hidden-1"))],
+    "thread": [refused(lambda held: held.service.thread("hidden-1"))],
+    "restore_thread": [refused(lambda held: held.service.restore_thread(held.document))],
+    "find": [Ask(lambda held: held.service.find("hidden-"), "unknown", shows=False)],
+    "threads": [
+        nothing(lambda held: held.service.threads()),
+        nothing(lambda held: held.service.threads(labels={"topic": CANARY}, order="updated", limit=3)),
+        nothing(lambda held: held.service.threads(parent="hidden-1")),
+        refused(lambda held: held.service.threads(after="hidden-1")),
+    ],
+    "tree": [nothing(lambda held: held.service.tree()), refused(lambda held: held.service.tree("hidden-1"))],
+    "search": [
+        nothing(lambda held: held.service.search(CANARY)),
+        refused(lambda held: held.service.search(CANARY, thread="hidden-1")),
+    ],
+    "audit": [
+        nothing(lambda held: held.service.audit()),
+        nothing(lambda held: held.service.audit(scope="hidden-scope")),
+        refused(lambda held: held.service.audit(thread="hidden-1")),
+    ],
+    "usage": [
+        nothing(lambda held: held.service.usage(by="thread")),
+        nothing(lambda held: held.service.usage(by="day"), shows=False),
+        refused(lambda held: held.service.usage(thread="hidden-1"), shows=False),
+    ],
+    "import_items": [nothing(lambda held: held.service.import_items([Item("memory", None, IMPORTED)]), shows=False)],
+    "import_events": [refused(lambda held: held.service.import_events(BytesIO(held.file)), shows=False)],
+    "export": [
+        nothing(lambda held: held.service.export(forks=True)),
+        refused(lambda held: held.service.export("hidden-1")),
+    ],
+    "export_events": [
+        nothing(lambda held: held.service.export_events(definitions=True)),
+        refused(lambda held: held.service.export_events("hidden-1")),
+        refused(lambda held: held.service.export_events("hidden-fork")),
+    ],
+    "subscribe": [nothing(lambda held: held.service.subscribe())],
+    "diff": [refused(lambda held: held.service.diff("hidden-1", "hidden-fork"))],
+    "rows": [refused(lambda held: held.service.rows("directory", Query("thread")))],
+    "projections": [refused(lambda held: held.service.projections(), shows=False)],
+    "verify": [
+        refused(lambda held: held.service.verify(), shows=False),
+        refused(lambda held: held.service.verify("hidden-1"), shows=False),
+    ],
+    "memory": [refused(lambda held: held.service.memory("hidden-scope"))],
+    "scopes": [refused(lambda held: held.service.scopes())],
+    "documents": [refused(lambda held: held.service.documents("shelf", namespace="all"), shows=False)],
+}
+HARMLESS_OF_SERVICE = {
+    *("open", "acting_as", "close"),
+    *("start_thread", "beginning", "start_remote_thread"),  # a thread of one's own
+    *("wait", "rebuild", "position"),  # tell numbers of the whole store
+    "import_files",  # is import_items, of what it reads
+}
+
+THREAD = {
+    "summary": [refused(lambda held: held.thread.summary())],
+    "append": [writes(lambda held: held.thread.append(Message.user("More")))],
+    "label": [writes(lambda held: held.thread.label(topic="mine"))],
+    "checkpoint": [writes(lambda held: held.thread.checkpoint("mine"))],
+    "fork": [writes(lambda held: held.thread.fork()), writes(lambda held: held.thread.fork(kind="local", at=2))],
+    "rewind": [writes(lambda held: held.thread.rewind(2))],
+    "edit": [writes(lambda held: held.thread.edit(2, "Else"))],
+    "redact": [writes(lambda held: held.thread.redact(2))],
+    "suspend": [writes(lambda held: held.thread.suspend())],
+    "resume": [writes(lambda held: held.thread.resume())],
+    "end": [writes(lambda held: held.thread.end())],
+    "delete": [writes(lambda held: held.thread.delete())],
+    "history": [
+        refused(lambda held: held.thread.history()),
+        refused(lambda held: held.thread.history(at_message=1)),
+    ],
+    "view": [refused(lambda held: held.thread.view())],
+    "request": [refused(lambda held: held.thread.request(held.call))],
+    "markdown": [refused(lambda held: held.thread.markdown())],
+    "serialize": [refused(lambda held: held.thread.serialize())],
+    "state": [refused(lambda held: held.thread.state(at=3))],
+    "events": [refused(lambda held: held.thread.events())],
+    "replay": [refused(lambda held: held.thread.replay())],
+    "step": [refused(lambda held: held.thread.step(at=2))],
+    "forks": [refused(lambda held: held.thread.forks())],
+    "subscribe": [refused(lambda held: held.thread.subscribe())],
+    "verify": [refused(lambda held: held.thread.verify(), shows=False)],
+    # Of agents, so on the awaited face only.
+    "run": [writes(lambda held: held.thread.bound_to(held.agent).run("More"))],
+    "continue_run": [writes(lambda held: held.thread.bound_to(held.agent).continue_run())],
+    "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
+    "context": [writes(lambda held: held.provided.context("More"))],
+    "tell": [writes(lambda held: held.provided.tell("on_suspend"))],
+    "left_run": [refused(lambda held: held.provided.left_run(), shows=False)],
+    "branch": [writes(lambda held: held.thread.branch())],
+    "service_history": [refused(lambda held: held.remote.service_history(client=held.holder), shows=False)],
+    "reconcile": [refused(lambda held: held.remote.reconcile(client=held.holder), shows=False)],
+    "service_thread_id": [refused(lambda held: held.remote.service_thread_id)],
+}
+HARMLESS_OF_THREAD = {
+    *("id", "kind", "agent", "context_providers", "runs"),
+    *("bound_to", "of", "begun_by_run"),  # objects that read nothing
+    *("scope", "reads_at"),  # for the context providers of a run, which are code
+    "tell_given_up",  # takes what left_run gives
+}
+SYNCHRONOUS = {
+    "version": [refused(lambda held: held.thread.version, shows=False)],
+    "status": [refused(lambda held: held.thread.status, shows=False)],
+}
+AWAITED = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
+SEEN = {"version", "status", "service_thread_id"}
+"""What a thread of an engine shows of what its process had seen of it when it might be read: it looks nowhere."""
+
+RUNS = {
+    "control": [
+        refused(lambda held: held.thread.runs.control()),
+        refused(lambda held: held.thread.runs.control(fresh=True)),
+    ],
+    "history": [refused(lambda held: held.thread.runs.history())],
+    "service_side": [refused(lambda held: held.remote.runs.service_side())],
+    "events": [refused(lambda held: held.thread.runs.events(0))],
+    "event": [refused(lambda held: held.thread.runs.event(2))],
+    "blob": [refused(lambda held: held.thread.runs.blob("00" * 32), shows=False)],
+    "lease": [refused(lambda held: held.thread.runs.lease(), shows=False)],
+    "draft": [refused(lambda held: held.thread.runs.draft(), shows=False)],
+}
+HARMLESS_OF_RUNS = {
+    *("is_in", "tenant", "actor", "begins"),
+    *("claim_state", "supply", "record", "hold", "put_draft", "changed"),  # write, or wait
+}
+
+SCOPE = {
+    "remember": [writes(lambda held: held.scope.remember("More"))],
+    "supersede": [writes(lambda held: held.scope.supersede(held.fact, "Else"))],
+    "retract": [writes(lambda held: held.scope.retract(held.fact))],
+    "facts": [refused(lambda held: held.scope.facts())],
+    "search": [refused(lambda held: held.scope.search(CANARY))],
+    "why": [refused(lambda held: held.scope.why(held.fact))],
+    "used_by": [refused(lambda held: held.scope.used_by(held.fact))],
+    "promote": [writes(lambda held: held.scope.promote(held.fact, to=held.wider))],
+}
+HARMLESS_OF_SCOPE = {"name", "of_thread", "reads", "tools"}  # tools call the others
+
+DOCUMENTS = {
+    "upsert": [writes(lambda held: held.documents.upsert([held.more]))],
+    "remove": [writes(lambda held: held.documents.remove("link"))],
+    "search": [refused(lambda held: held.documents.search(CANARY))],
+}
+
+SUBSCRIPTION = {"wait": [nothing(lambda held: held.subscription.wait(0), shows=False)]}  # what is passed by stays so
+
+
+class Passing(ContextProvider):
+    """Passes on what a scope knows."""
+
+    scope = "hidden-scope"
+
+    async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
+        del messages
+        return Context(facts=await ctx.scope.facts())
+
+
+class Holder:
+    """The service that holds a thread, and must not be asked."""
+
+    async def service_history(self, service: object) -> list[Message]:
+        raise AssertionError(service)
+
+    async def delete_service_thread(self, service: object) -> None:
+        raise AssertionError(service)
+
+
+class Rule:
+    """Which actors may do everything; the others may do nothing."""
+
+    def __init__(self) -> None:
+        self.everybody = True
+
+    def authorize(self, actor: str | None, action: str, thread: str | None) -> bool:
+        del action, thread
+        return self.everybody or actor == "operator"
+
+
+class Held:
+    """What somebody was handed who might read everything, and may not any more."""
+
+    service: Any
+    thread: Any
+    remote: Any
+
+    def __init__(self, **held: Any) -> None:
+        self.__dict__.update(held)
+
+
+async def build(url: str) -> dict[str, Any]:
+    """A store that is full of what is not for everybody; returns what is given back to a service."""
+    async with Engine.open(url) as engine:
+        scope = await engine.memory("hidden-scope")
+        thread = await engine.start_thread(
+            f"{CANARY} title", thread_id="hidden-1", labels={"topic": CANARY}, metadata={"m": CANARY}
+        )
+        said = await thread.append(Message.user(f"{CANARY} one"))
+        source = Provenance(thread="hidden-1", version=said.version)
+        await scope.remember(f"{CANARY} fact", source=source)
+        client = ScriptedChatClient(lambda _: f"{CANARY} answer")
+        agent = Agent(client, engine=engine, instructions=f"{CANARY} instructions", context_providers=Passing())
+        await agent.run(f"{CANARY} question", thread=thread)
+        await thread.checkpoint(f"{CANARY} point")
+        await (await thread.fork(thread_id="hidden-fork")).append(Message.user(f"{CANARY} forked"))
+        shelf = await engine.documents("shelf", namespace="all")
+        await shelf.upsert([Document(f"{CANARY} document", namespaces=["all"], source_link="link")])
+        await engine.import_items([Item("memory", None, IMPORTED)])
+        remote = await agent.engine.start_remote_thread(f"resp_{CANARY}")
+        file = b"".join([line async for line in engine.export_events()])
+        (call,) = [event.version async for event in thread.events() if event.type == "model-called"]
+        return {"document": await thread.serialize(), "file": file, "remote_id": remote.id, "call": call}
+
+
+async def got(found: Any) -> Any:
+    return await found if inspect.isawaitable(found) else found
+
+
+async def hold(service: Any, given: dict[str, Any]) -> Any:
+    """What is held of a service of either face."""
+    client = ScriptedChatClient(lambda _: f"{CANARY} answer")
+    scope = await got(service.memory("hidden-scope"))
+    thread = await got(service.thread("hidden-1"))
+    held: Any = Held(
+        **given,
+        service=service,
+        thread=thread,
+        remote=await got(service.thread(given["remote_id"])),
+        scope=scope,
+        wider=await got(service.memory("wider")),
+        fact=(await got(scope.facts()))[0],
+        subscription=service.subscribe(),
+    )
+    if isinstance(service, Engine):
+        held.holder = Holder()
+        held.agent = Agent(client, engine=service)
+        held.provided = thread.bound_to(Agent(client, engine=service, context_providers=Passing()))
+        held.documents = await service.documents("shelf", namespace="all")
+        held.more = Document("More", namespaces=["all"])
+    return held
+
+
+async def outcome(ask: Ask, held: Held) -> tuple[type[BaseException] | None, str]:
+    """What a call comes to: what was raised, and everything that was said, causes too."""
+    try:
+        found = await got(ask.call(held))
+        if isinstance(found, subscription.Subscription | awaiting.Subscription):
+            found = await got(found.wait(0))
+        elif isinstance(found, AsyncIterator):
+            found = [each async for each in found]
+        elif isinstance(found, Iterator):
+            found = list(found)
+    except ClewError as error:
+        return type(error), f"{error!r} {error.__cause__!r} {error.__context__!r} {vars(error)}"
+    return None, repr(found)
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")}
+
+
+def asked_of(held: Held) -> list[tuple[str, Ask]]:
+    """All calls of the face that something is held of."""
+    awaited = isinstance(held.service, Engine)
+    there = {id(SERVICE): public(type(held.service)), id(THREAD): public(type(held.thread)) | public(type(held.remote))}
+    tables = [SERVICE, THREAD, SCOPE, SUBSCRIPTION, *((AWAITED, RUNS, DOCUMENTS) if awaited else (SYNCHRONOUS,))]
+    return [
+        (name, ask)
+        for table in tables
+        for name, asks in table.items()
+        for ask in asks
+        if name in there.get(id(table), table) and not (awaited and name in SEEN)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "asked", "harmless"),
+    [
+        ((Conversations, Engine), SERVICE, HARMLESS_OF_SERVICE),
+        ((threads.LocalThread, threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
+        ((awaited_threads.LocalThread, awaited_threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
+        ((run_log.ThreadRuns,), RUNS, HARMLESS_OF_RUNS),
+        ((memory.MemoryScope, awaited_memory.MemoryScope), SCOPE, HARMLESS_OF_SCOPE),
+        ((awaited_documents.DocumentStore,), DOCUMENTS, {"name", "namespace"}),
+        ((subscription.Subscription, awaiting.Subscription), SUBSCRIPTION, {"close"}),
+    ],
+)
+def test_every_public_name_is_asked_or_said_to_be_harmless(
+    classes: Sequence[type], asked: dict[str, Any], harmless: set[str]
+) -> None:
+    assert not asked.keys() & harmless
+    for cls in classes:
+        assert public(cls) - asked.keys() - harmless == set(), f"{cls}: who may call it? Classify it above."
+
+
+@pytest.mark.parametrize("face", [Conversations, Engine])
+def test_nothing_leaves_a_service_to_who_may_not_read(face: type[Any], shared_url: str) -> None:
+    rule = Rule()
+
+    async def check() -> None:
+        given = await build(shared_url)
+        service = face.open(shared_url, authorize=rule.authorize)
+        held = await hold(service.acting_as("stranger"), given)
+        before = await got(service.acting_as("operator").position())
+        rule.everybody = False
+        for name, ask in asked_of(held):
+            raised, said = await outcome(ask, held)
+            assert CANARY not in said, (name, said)
+            assert (raised is NotAuthorizedError) == (ask.becomes == "refused"), (name, said)
+            assert ask.becomes != "nothing" or HIDDEN not in said, (name, said)
+        assert await got(service.acting_as("operator").position()) == before
+        rule.everybody = True
+        for name, ask in asked_of(held):
+            if ask.shows:
+                raised, said = await outcome(ask, held)
+                assert raised is None, (name, said)
+                assert CANARY in said or HIDDEN in said, (name, said)
+        await got(service.close())
+
+    asyncio.run(check())

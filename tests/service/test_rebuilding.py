@@ -1,0 +1,83 @@
+"""Building a projection anew beside what is read: nobody ever sees half of it, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import closing
+
+import pytest
+from tests.infrastructure.recording import in_child
+from tests.service.counting import Counting, Newer, assert_every_event_counts_once, opened
+from tests.service.projected import batches_of
+
+from clew.conversations import Conversations
+from clew.domain.messages import Message
+from clew.infrastructure.urls import open_projections
+from clew.projections import Query
+from clew.service.rebuilding import rebuilding
+
+
+def test_a_reader_sees_the_old_tables_or_the_new_ones_and_always_whole(shared_url: str, scale: float) -> None:
+    with Conversations.open(shared_url, embedded=False) as conversations:
+        conversations.start_thread(messages=[Message.user("every word")] * 99)
+    with closing(opened(shared_url, Counting())) as core:
+        core.models.projector.settle()
+    done = threading.Event()
+    seen: list[tuple[int, ...]] = []
+
+    def read() -> None:
+        with closing(open_projections(shared_url)) as store:
+            while not done.is_set():
+                made = [row["made"] for row in store.select("counting", Query("event"))]
+                assert len(made) == 100
+                seen.append(tuple(set(made)))
+
+    failed: list[threading.ExceptHookArgs] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", failed.append)
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            with batches_of(7):
+                for turn in range(max(4, round(60 * scale))):
+                    # The newer one leaves what its elder built alone, and the elder one does not come back.
+                    with closing(opened(shared_url, Newer() if turn else Counting())) as core:
+                        core.models.projector.rebuild("counting")
+        finally:
+            done.set()
+            reader.join()
+    assert not failed
+    assert set(seen) <= {(1,), (2,)}
+    assert seen == sorted(seen), "what was there before came back"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_a_killed_rebuild_has_left_is_carried_on_or_dropped(shared_url: str, *, again: bool) -> None:
+    with Conversations.open(shared_url, embedded=False) as conversations:
+        conversations.start_thread(messages=[Message.user("every word")] * 29)
+    with closing(opened(shared_url, Counting())) as core:
+        core.models.projector.settle()
+
+    def rebuild() -> None:
+        core = opened(shared_url, Newer())
+        with batches_of(7):
+            for batches, _ in enumerate(rebuilding(core.models.projector, "counting")):
+                if batches == 2:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(rebuild) == -signal.SIGKILL
+    with closing(opened(shared_url, Newer())) as core:
+        store = core.models.projector.store
+        live, beside = store.built()
+        assert (live.live, beside.live, 0 < beside.position < live.position) == (True, False, True)
+        assert {row["made"] for row in store.select("counting", Query("event"))} == {1}
+        if again:
+            core.models.projector.rebuild("counting")
+        else:
+            core.models.projector.settle()
+        (built,) = store.built()
+        assert (built.generation == beside.generation) is not again
+        assert {row["made"] for row in store.select("counting", Query("event"))} == {2}
+        assert_every_event_counts_once(core)
