@@ -14,7 +14,7 @@ import pytest
 from examples import several_servers
 from tests.infrastructure.recording import PATIENCE, append, event, recomputed, run_threads, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
-from tests.servers.postgres_server import OWNER, PostgresServer, Standby, ask
+from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Standby, ask
 
 from clew import Conversations, Engine, Message
 from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
@@ -52,15 +52,22 @@ def recorder_at(url: str) -> Iterator[PostgresRecorder]:
 
 
 @pytest.fixture(scope="module")
-def standby(postgres_server: PostgresServer) -> Iterator[Standby]:
-    with Standby(postgres_server) as server:
+def primary() -> Iterator[PostgresServer]:
+    """A server of its own: what other tests have left on theirs takes long to copy."""
+    with PostgresServer(VERSIONS[-1]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def standby(primary: PostgresServer) -> Iterator[Standby]:
+    with Standby(primary) as server:
         yield server
 
 
 @pytest.fixture
-def pair(postgres_server: PostgresServer, standby: Standby) -> Iterator[Pair]:
+def pair(primary: PostgresServer, standby: Standby) -> Iterator[Pair]:
     """With Clew's tables, on both."""
-    with postgres_server.database() as url:
+    with primary.database() as url:
         migrate(url)
         name = urlsplit(url).path.lstrip("/")
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
@@ -149,9 +156,9 @@ def test_a_standby_refuses_everything_that_writes_and_says_where_to_write(pair: 
 
 
 def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(
-    postgres_server: PostgresServer, standby: Standby
+    primary: PostgresServer, standby: Standby
 ) -> None:
-    with postgres_server.database() as url:
+    with primary.database() as url:
         name = urlsplit(url).path.lstrip("/")
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
         wait_until(lambda: not arrives(on(standby, url))())
@@ -220,23 +227,23 @@ def test_a_query_that_a_standby_has_ended_is_asked_again(pair: Pair, standby: St
 
 
 def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_that_it_has_not(
-    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    primary: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        postgres_server.database() as url,
-        Standby(postgres_server) as second,
-        CuttingProxy(postgres_server.port) as proxy,
+        primary.database() as url,
+        Standby(primary) as second,
+        CuttingProxy(primary.port) as proxy,
     ):
 
         def both(first: int) -> str:
             hosts = f"127.0.0.1:{first},127.0.0.1:{second.port}"
             return f"postgresql://{OWNER}@{hosts}{urlsplit(url).path}?target_session_attrs=read-write"
 
-        with recorder_at(both(proxy.port)) as recorder, Conversations.open(both(postgres_server.port)) as conversations:
+        with recorder_at(both(proxy.port)) as recorder, Conversations.open(both(primary.port)) as conversations:
             conversations.start_thread(thread_id="before", messages=[Message.user("Is anybody there?")])
             assert [each.thread_id for each in conversations.threads()] == ["before"]
             kept = append(recorder, *[event("a", version) for version in range(1, 9)])
-            wait_until(lambda: _replayed(postgres_server, second))
+            wait_until(lambda: _replayed(primary, second))
             second.ask("ALTER SYSTEM SET primary_conninfo = ''")
             second.ask("SELECT pg_reload_conf()")
             wait_until(lambda: not second.ask("SELECT 1 FROM pg_stat_wal_receiver"))
@@ -246,7 +253,7 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
             def fail_over() -> None:
                 """Before anybody can ask the first server what became of the append, and with its number given away."""
                 monkeypatch.undo()
-                postgres_server.kill()
+                primary.kill()
                 second.promote()
                 for _ in range(20):
                     second.ask("SELECT pg_current_xact_id()")
@@ -268,7 +275,7 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
                 assert [hit.thread_id for hit in conversations.search("still")] == ["after"]
                 assert conversations.verify().first_bad is None
             finally:
-                postgres_server.start()
+                primary.start()
 
 
 def _replayed(primary: PostgresServer, follower: PostgresServer) -> bool:
