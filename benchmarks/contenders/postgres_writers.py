@@ -18,11 +18,13 @@ from psycopg.types.numeric import Int8
 
 from benchmarks.words import Speaker
 from clew import Conversations
+from clew.infrastructure.postgres.datastore import PostgresDatastore as ClewDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append
 
 TYPE = "message-appended"
 HASH = bytes(32)
+TENANT = "default"
 
 Save = Callable[[int], object]
 """Writes one save of the writer of that number, and returns when it is durable."""
@@ -77,6 +79,15 @@ def inserting(url: str, writers: int, events: int) -> Iterator[Save]:
 
 
 @contextmanager
+def bound(url: str, writers: int, events: int) -> Iterator[Save]:
+    """Clew's recorder where the database keeps tenants apart by itself."""
+    datastore = ClewDatastore(url, originator_id_type="text", tenant=TENANT)
+    with closing(PostgresRecorder(datastore)) as opened:
+        made = _events(writers, events)
+        yield lambda writer: opened.submit(Append(made(writer))).result()
+
+
+@contextmanager
 def library(url: str, writers: int, events: int) -> Iterator[Save]:
     """The recorder of eventsourcing itself, with a connection a writer."""
     given = cast("dict[str, Any]", conninfo_to_dict(url))
@@ -111,6 +122,8 @@ CONTENDERS: dict[str, Callable[[str, int, int], AbstractContextManager[Save]]] =
     "insert_events": inserting,
     "library": library,
     "Conversations.append": conversations,
+    "submit, row-level security": bound,
+    "Conversations.append, row-level security": conversations,
 }
 
 
@@ -121,7 +134,7 @@ def _numbers(writers: int) -> list[int]:
 
 def _events(writers: int, events: int) -> Callable[[int], list[StoredEvent]]:
     """The next events of each writer's stream."""
-    names = [f"default/thread/{number}" for number in _numbers(writers)]
+    names = [f"{TENANT}/thread/{number}" for number in _numbers(writers)]
     versions = [count(1) for _ in range(writers)]
     state = os.urandom(state_size())
     return lambda writer: [StoredEvent(names[writer], next(versions[writer]), TYPE, state) for _ in range(events)]

@@ -75,6 +75,17 @@ def test_completes_checkpoints_of_the_thread_that_is_named(stored: Clew) -> None
     assert candidates(stored, "clew", "show", "3f", "--at", "") == []
 
 
+def test_completes_projections_wherever_one_is_named(clew: Clew) -> None:
+    assert candidates(clew, "clew", "project", "run", "--name", "") == [
+        "directory",
+        "search",
+        "audit",
+        "usage",
+        "memory",
+    ]
+    assert candidates(clew, "clew", "rebuild", "se") == ["search"]
+
+
 def test_looks_in_the_store_and_tenant_that_are_named(stored: Clew) -> None:
     with Conversations.open(f"sqlite:///{stored.folder / 'other.db'}", tenant="t") as conversations:
         conversations.start_thread(thread_id="3foo")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import CalledClew
 from tests.infrastructure.recording import wait_until
+from tests.servers.postgres_server import PostgresServer
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -201,6 +202,42 @@ def test_several_processes_fill_once_and_go_on_without_what_they_cannot_take_in(
     assert done.stderr == "Projection mine goes on without the event at position 2\n"
     states = {each["name"]: each["state"] for each in lines(loading, "project", "status", "--json")}
     assert (states["usage"], states["search"]) == ("live", "waiting")
+
+
+def test_a_server_that_was_away_for_a_while_is_gone_on_with(postgres: str, postgres_server: PostgresServer) -> None:
+    def begun(*options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "clew", "--db", postgres, "project", "run", *options]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    with Conversations.open(postgres, embedded=False) as conversations:
+        conversations.start_thread()
+        with (
+            begun("--name", "usage") as alone,
+            ended(alone),
+            begun("--name", "audit", "--workers", "1") as sharing,
+            ended(sharing),
+        ):
+            for name in ("usage", "audit"):
+                conversations.wait(projection=name, timeout=30)
+            postgres_server.kill()
+            try:
+                said = [each.stderr.readline() for each in (alone, sharing) if each.stderr is not None]
+            finally:
+                postgres_server.start()
+            for line in said:
+                assert line.startswith(f"clew: postgresql://127.0.0.1:{postgres_server.port}/")
+                assert line.endswith(" Tried again in 1 s.\n")
+            conversations.start_thread()
+            for name, running in (("usage", alone), ("audit", sharing)):
+                conversations.wait(projection=name, timeout=30)
+                running.terminate()
+                output, errors = running.communicate(timeout=30)
+                assert (running.returncode, "Traceback" in errors) == (0, False)
+                assert output.startswith(f"{name}  version 2  live ")
+
+
+def test_a_server_that_was_never_there_is_an_error(clew: CalledClew) -> None:
+    assert "cannot be reached" in clew.refused(1, "--db", "postgresql://127.0.0.1:1/none", "project", "run")
 
 
 def processes_of(parent: int) -> list[int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.acceptance.clew_command import ENVIRONMENT, GLAZE, TEAPOT
+from tests.cli.test_completion import candidates
 from tests.infrastructure.recording import PATIENCE
 from tests.servers.postgres_server import PostgresServer, ask
 
@@ -35,7 +36,7 @@ def stores(postgres_server: PostgresServer) -> Iterator[list[str]]:
 def url(clew: Clew, stores: list[str]) -> str:
     """A directory with the shards east and west, each with a tenant."""
     url = stores[0].replace("postgresql://", "postgresql+shards://")
-    assert clew.text("--db", url, "migrate", "--yes") == ""
+    clew.text("--db", url, "migrate", "--yes")
     for name, store in zip(("east", "west"), stores[1:], strict=True):
         assert clew.text("--db", url, "shards", "add", name, store.split("@")[1]).startswith(f"Added {name}.")
     for tenant, said in (("ann", TEAPOT), ("bob", GLAZE)):
@@ -53,6 +54,11 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
         for name, store in zip(("east", "west"), stores[1:], strict=True)
     ]
     assert lines(clew, "--db", url, "shards", "close", "east")[0]["takes"] is False
+    there = stores[1].split("@")[1].replace("127.0.0.1", "localhost")
+    refused = clew.run("--db", url, "shards", "add", "other", there, "--json")
+    assert (refused.returncode, json.loads(refused.stderr)["error"]["type"]) == (1, "ShardError")
+    assert lines(clew, "--db", url, "shards", "move", "east", there)[0]["address"] == there
+    assert clew.text("--db", url, "shards", "move", "east", stores[1].split("@")[1]).startswith("east is at ")
     ask(stores[0], "INSERT INTO clew_shard VALUES ('gone', '127.0.0.1:1/none', true)")
     told = clew.text("--db", url, "shards", "list")
     assert "east  " in told
@@ -61,6 +67,20 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
     assert "there is no shard" in clew.refused(1, "--db", url, "shards", "close", "none")
     assert "names no directory" in clew.refused(2, "--db", stores[1], "shards", "list")
     assert "names no directory" in clew.refused(2, "shards", "list")
+
+
+def test_completes_the_names_of_shards(clew: Clew, url: str) -> None:
+    for command in ("close", "move"):
+        assert candidates(clew, "clew", "--db", url, "shards", command, "e") == ["east"]
+    assert candidates(clew, "clew", "--db", url, "shards", "close", "") == ["east", "west"]
+    assert candidates(clew, "clew", "--db", "sqlite:///none.db", "shards", "close", "") == []
+
+
+def test_says_that_a_directory_has_no_servers_yet(clew: Clew, postgres: str) -> None:
+    url = postgres.replace("postgresql://", "postgresql+shards://")
+    for command in (["migrate"], ["shards", "list"], ["verify"]):
+        assert clew.text("--db", url, *command).startswith("There are no servers in the directory.")
+        assert lines(clew, "--db", url, *command) == []
 
 
 def test_an_ordinary_command_goes_to_the_shard_of_its_tenant(clew: Clew, url: str, stores: list[str]) -> None:
@@ -102,7 +122,9 @@ def test_a_shard_that_is_down_does_not_keep_a_command_from_the_others(clew: Clew
     assert json.loads(failed)["error"]["type"] == "StoreUnavailableError"
 
 
-def test_workers_fill_all_shards_as_events_come_until_they_are_ended(clew: Clew, url: str, stores: list[str]) -> None:
+def test_workers_fill_all_shards_also_one_that_comes_until_they_are_ended(
+    clew: Clew, url: str, stores: list[str]
+) -> None:
     command = [sys.executable, "-m", "clew", "--db", url, "project", "run", "--name", "directory", "--json"]
     worker = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -111,8 +133,15 @@ def test_workers_fill_all_shards_as_events_come_until_they_are_ended(clew: Clew,
             for store in stores[1:]:
                 with Conversations.open(store, embedded=False) as conversations:
                     conversations.wait(projection="directory", timeout=PATIENCE)
+        clew.text("--db", url, "shards", "add", "third", stores[0].split("@")[1])
+        with Conversations.open(stores[0], embedded=False) as conversations:
+            conversations.start_thread()
+            conversations.wait(projection="directory", timeout=PATIENCE)
     finally:
         worker.send_signal(signal.SIGTERM)
         said, errors = worker.communicate(timeout=PATIENCE)
+        for store in (stores[0], *stores[1:]):  # the directory's own database has become the third of them
+            with Conversations.open(store, embedded=False) as conversations:
+                assert {each.worker for each in conversations.projections()} == {None}
     assert (worker.returncode, errors) == (0, "")
-    assert [json.loads(line)["shard"] for line in said.splitlines()] == ["east", "west"]
+    assert [json.loads(line)["shard"] for line in said.splitlines()] == ["east", "third", "west"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
 import random
+import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import wait as wait_for
+from types import FrameType
+from typing import Any
 
 import pytest
 from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
@@ -229,3 +234,207 @@ def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
     assert in_child(work) == 0
     writers.go.set()
     assert future.result() == DONE
+
+
+def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who closes waits as well, for what its threads still write, and was there first."""
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    gates = {name: threading.Event() for name in "ab"}
+
+    def write(append: Append) -> Appended:
+        if append.events[0].originator_version == 1:
+            assert gates[str(append.events[0].originator_id)].wait(PATIENCE)
+        return DONE
+
+    pool = AppendPool(write, nothing, workers=2)
+    waiting = [threading.Thread(target=pool.submit(Append([event(name, 1)])).result) for name in gates]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: len(pool._running) == 2)
+    behind = {name: pool.submit(Append([event(name, 2)])) for name in gates}
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    wait_until(lambda: bool(pool._ended._waiters))  # type: ignore[attr-defined]  # whether it waits is what matters
+    gates["a"].set()
+    assert wait_for([behind["a"]], PATIENCE).not_done == set()
+    wait_until(lambda: pool._idle == 1 or not pool._threads)
+    gates["b"].set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert behind["b"].done()
+
+
+def test_has_no_more_written_at_a_time_than_there_are_writers_however_many_threads_wait() -> None:
+    go, at_a_time, most = threading.Event(), threading.Semaphore(2), []
+
+    def write(_: Append) -> Appended:
+        most.append(at_a_time.acquire(blocking=False))
+        assert go.wait(PATIENCE)
+        at_a_time.release()
+        return DONE
+
+    pool = AppendPool(write, nothing, workers=2)
+    waiting = [threading.Thread(target=pool.submit(Append([event(f"s{n}", 1)])).result) for n in range(12)]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: len(pool._ready) == 10)
+    go.set()
+    for thread in waiting:
+        thread.join(PATIENCE)
+    assert most == [True] * 12
+    pool.close()
+
+
+def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
+    lines = _Interruptions()
+    version = 100
+    while lines.more:
+        version += 10
+        lines.next_in(lambda: writers.submit(version).result())  # noqa: B023 - called at once
+        assert writers.submit(version + 1).result(PATIENCE) == DONE
+        assert writers.submit(version + 2, "another").result() == DONE
+        wait_until(lambda: not writers.pool._pending)
+        assert not writers.pool._lines
+    assert lines.made > 40
+
+
+class _Interruptions:
+    """Ctrl-C on each line of the pool that a thread comes to, one after the other."""
+
+    def __init__(self) -> None:
+        self.more = True
+        self.made = 0
+
+    def next_in(self, do: Any) -> None:
+        left = self.made
+
+        def trace(frame: FrameType, kind: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != append_pool.__file__:
+                return None
+            said = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            # A signal is not looked at between a lock and its block.
+            if kind == "line" and not said.startswith(("with ", "try:", "finally:")):
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            do()
+            self.more = False
+        except KeyboardInterrupt:
+            self.made += 1
+        finally:
+            sys.settrace(before)
+
+
+def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_: Append) -> Appended:
+        raise SystemExit
+
+    ended: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(writers.pool, "_write", end)
+        patch.setattr(threading, "excepthook", ended.append)
+        for version in range(1, 7):
+            assert isinstance(writers.submit(version).exception(PATIENCE), SystemExit)
+            wait_until(lambda: len(ended) == version)  # noqa: B023 - called at once
+    assert writers.submit(7).result(PATIENCE) == DONE
+
+
+def test_has_an_append_written_by_who_comes_by_where_no_thread_can_be_started(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert writers.submit(1).done()
+        told: list[Future[Appended]] = []
+        second = writers.submit(2)
+        second.add_done_callback(told.append)
+        assert told == [second]
+        assert writers.submit(3).result(PATIENCE) == DONE
+    assert writers.submit(4).result(PATIENCE) == DONE
+    assert list(writers.by) == [1, 2, 3, 4]
+
+
+def test_lets_a_callback_append_to_the_same_stream_and_close(writers: Writers) -> None:
+    came: list[object] = []
+
+    def go_on(_: Future[Appended]) -> None:
+        came.append(writers.submit(2).result())
+        came.append(writers.submit(3).result(PATIENCE))
+        writers.pool.close()
+        came.append("closed")
+
+    writers.submit(1).add_done_callback(go_on)
+    wait_until(lambda: len(came) == 3)
+    assert came == [DONE, DONE, "closed"]
+
+
+def test_answers_every_append_whoever_waits_how_and_closes_when(scale: float) -> None:
+    for seed in range(max(int(100 * scale), 10)):
+        _campaign(random.Random(seed))
+
+
+def _campaign(chance: random.Random) -> None:
+    written: dict[str, list[int]] = defaultdict(list)
+    pause = threading.Event()
+
+    def write(append: Append) -> Appended:
+        if append.events[0].originator_version % 5 == 0:
+            pause.wait(0.001)
+        for each in append.events:
+            written[str(each.originator_id)].append(each.originator_version)
+        return DONE
+
+    pool = AppendPool(write, nothing, workers=chance.choice([1, 2, 4]))
+    kept: list[Future[Appended]] = []
+    numbers, order = iter(range(10_000)), threading.Lock()
+
+    def work(chance: random.Random) -> None:
+        for _ in range(chance.randint(1, 40)):
+            with order:
+                number, names = next(numbers), chance.sample("abcd", chance.randint(1, 2))
+                try:
+                    kept.append(pool.submit(Append([event(name, number) for name in names])))
+                except ClosedError:
+                    return
+                future = kept[-1]
+            _wait(future, chance.randrange(5))
+
+    threads = [threading.Thread(target=work, args=(random.Random(chance.random()),)) for _ in range(8)]
+    closing = threading.Thread(target=pool.close)
+    for thread in threads:
+        thread.start()
+    _end(threads[: chance.choice([0, 8])])
+    closing.start()
+    _end([closing, *threads])
+    assert all(future.done() for future in kept)
+    assert all(versions == sorted(versions) for versions in written.values())
+
+
+def _wait(future: Future[Appended], how: int) -> None:
+    match how:
+        case 0:
+            future.result()
+        case 1:
+            told = threading.Event()
+            future.add_done_callback(lambda _: told.set())
+            assert told.wait(PATIENCE)
+        case 2:
+            future.cancel()
+        case 3:
+            assert future.exception(PATIENCE) is None
+
+
+def _end(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()

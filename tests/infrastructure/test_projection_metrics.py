@@ -3,10 +3,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.infrastructure.metrics import metrics_of
 
+from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
 
 
@@ -46,3 +48,22 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_fails() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_who_begins_after_another_has_ended_is_asked_as_well() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    for _ in range(2):
+        metrics = ProjectionMetrics(lambda: [Measured("usage", 3, 1.5, 0)], provider)
+        assert metrics_of(reader)["clew.projection.lag.events"] == {"usage": 3}
+        metrics.close()
+        assert metrics_of(reader) == {}
+
+
+def test_says_nothing_of_a_store_that_cannot_be_read_and_fails_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def measure() -> list[Measured]:
+        raise StoreUnavailableError("gone")
+
+    reader = InMemoryMetricReader()
+    ProjectionMetrics(measure, MeterProvider(metric_readers=[reader]))
+    assert (metrics_of(reader), caplog.text) == ({}, "")

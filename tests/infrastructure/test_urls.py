@@ -7,7 +7,7 @@ import pytest
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.urls import open_log, shown
 
 
 def test_memory_opens_an_empty_log_of_its_own() -> None:
@@ -161,3 +161,11 @@ def test_without_leave_to_create_what_is_there_opens_and_can_be_written_and_memo
         with Conversations.open(each, create=False) as conversations:
             assert list(conversations.threads()) == []
             assert conversations.start_thread(thread_id="a").version == 1
+
+
+def test_shows_a_server_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown("postgresql:///d") == "postgresql://localhost:5432/d"
+    monkeypatch.setenv("PGHOST", "db")
+    monkeypatch.setenv("PGPORT", "6432")
+    assert shown("postgresql://u@/d") == "postgresql://db:6432/d"
+    assert shown("postgresql://u@other:1/d") == "postgresql://other:1/d"

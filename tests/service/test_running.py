@@ -32,7 +32,7 @@ def interrupted_at(number: int) -> bool:
         advance=lambda _: False,
         progress=lambda *_: (0, 0),
     )
-    log = SimpleNamespace(last_position=lambda: 0, listen=lambda _: lambda: None)
+    log = SimpleNamespace(last_position=lambda: 0, listen=lambda _: lambda: None, is_bound=lambda: False)
     core: Any = SimpleNamespace(models=SimpleNamespace(projector=filled), log=log)
     runner = Runner(core, [], lambda _, __: None)
     signal.signal(signal.SIGUSR1, lambda *_: runner.stop())

@@ -88,6 +88,24 @@ def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     return _found(context, lambda glance, tenant: names.model_calls(glance, tenant, thread, incomplete, MOST))
 
 
+def projection_names(incomplete: str) -> list[str]:
+    """The projections that ship, as far as their names begin so."""
+    from clew.projections import SHIPPED
+
+    return [each.name for each in SHIPPED if each.name.startswith(incomplete)]
+
+
+def shard_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The shards of the directory that is named, as far as their names begin so."""
+    from clew.infrastructure import urls
+
+    def names() -> list[str]:
+        shards = urls.directory(context.find_root().params["db"]).shards()
+        return [shard.name for shard in shards if shard.name.startswith(incomplete)]
+
+    return _in_time(names)
+
+
 def current_shell() -> Shell | None:
     """The shell that SHELL names, None if it is none that there is a script for."""
     name = Path(os.environ.get("SHELL", "")).name
@@ -129,11 +147,21 @@ def _found(context: typer.Context, look: Callable[[Glance, str], list[str]]) -> 
     from clew.infrastructure import urls
 
     chosen = context.find_root().params
+
+    def names() -> list[str]:
+        with closing(urls.glance(chosen["db"], tenant=chosen["tenant"])) as glance:
+            return look(glance, chosen["tenant"])
+
+    return _in_time(names)
+
+
+def _in_time(names: Callable[[], list[str]]) -> list[str]:
+    """The names, none if that fails or takes too long."""
     found: list[str] = []
 
     def ask() -> None:
-        with suppress(Exception), closing(urls.glance(chosen["db"], tenant=chosen["tenant"])) as glance:
-            found.extend(look(glance, chosen["tenant"]))
+        with suppress(Exception):
+            found.extend(names())
 
     asking = threading.Thread(target=ask, name="clew-completion", daemon=True)
     asking.start()

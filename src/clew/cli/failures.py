@@ -66,7 +66,7 @@ def _say(kind: str, message: str, code: int, *, as_json: bool) -> int:
 def _public_name(error: BaseException) -> str:
     """The error's name in Clew's tree of errors: a store's own subclass of it is nobody's business."""
     for each in type(error).__mro__:
-        if each.__module__.startswith("clew.domain.") and each.__module__.endswith("errors"):
+        if each.__module__.startswith("clew.domain."):
             return each.__name__
     return type(error).__name__
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from clew.cli.bars import position_bar
+from clew.cli.completion import projection_names
 from clew.cli.failures import FAILED, WrongUsage, report
 from clew.cli.options import AsJson
+from clew.cli.stores import Chosen
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
-    from clew.cli.stores import Chosen
     from clew.domain.projection import Projection
     from clew.service.core import Core
     from clew.service.statuses import ProjectionStatus
@@ -37,7 +38,13 @@ def project(
         Literal["run", "status"], typer.Argument(metavar="run|status", help="Fill them, or show how far they are.")
     ],
     names: Annotated[
-        list[str] | None, typer.Option("--name", metavar="NAME", help="This projection; repeatable. By default all.")
+        list[str] | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="This projection; repeatable. By default all.",
+            autocompletion=projection_names,
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Fill what there is, then end.")] = False,
     workers: Annotated[
@@ -51,12 +58,15 @@ def project(
         option = "--once is for run: fill what there is, then end" if once else "--workers is for run"
         raise WrongUsage(context, option)
     chosen: Chosen = context.obj
+    if action == "run" and workers is None and not once:
+        with position_bar("Filling") as progress:
+            _follow(lambda: _opened(context, load), names or (), progress)
     with closing(_opened(context, load)) as core:
         fine = True
-        if action == "run" and workers is None:
+        if once and workers is None:
             with position_bar("Filling") as progress:
-                _fill(core, names or (), progress, once=once)
-        elif action == "run":
+                _fill_once(core, names or (), progress)
+        elif workers is not None:
             shares = _shares(core, names or (), workers or 1, once=once)
             fine = _share(core, [(chosen, load or (), *share, as_json) for share in shares], again=not once)
         found = _statuses(core, names)
@@ -67,7 +77,9 @@ def project(
 
 def rebuild(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Projections.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Projections.", autocompletion=projection_names)
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     load: LoadOption = None,
     as_json: AsJson = False,
@@ -144,24 +156,41 @@ def _projections(load: Sequence[str]) -> list[Projection]:
     return found
 
 
-def _fill(
-    core: Core,
-    names: Sequence[str],
-    progress: Callable[[int, int], None],
-    *,
-    once: bool,
-    worker: str | None = None,
-) -> None:
-    """Fill until there is nothing more to do or, unless it is to be once, until SIGINT or SIGTERM come."""
+def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
+    """Fill until there is nothing more to do, or until SIGINT or SIGTERM come."""
     from clew.service.running import Runner
     from clew.service.workers import ended_by_signals
 
-    runner = Runner(core, names, progress, worker=worker)
+    runner = Runner(core, names, progress)
     with ended_by_signals(runner.stop):
-        if once:
-            runner.run()
-        else:
-            runner.follow()
+        runner.run()
+
+
+def _follow(
+    opened: Callable[[], Core],
+    names: Sequence[str],
+    progress: Callable[[int, int], None],
+    *,
+    worker: str | None = None,
+) -> None:
+    """Fill as events come until SIGINT or SIGTERM come, also after the store was away for a while.
+
+    A ``worker`` is told nothing that somebody looks at, and so waits for a store that was never there, too.
+    """
+    from clew.service.running import LastingRunner, Runner, worker_name
+    from clew.service.workers import ended_by_signals
+
+    own = worker or worker_name()
+    lasting = LastingRunner(
+        opened, lambda core: Runner(core, names, progress, worker=own), say, patient=worker is not None
+    )
+    with ended_by_signals(lasting.stop):
+        lasting.follow()
+
+
+def say(said: str) -> None:
+    """Tell who looks after a process what it does about something that went wrong."""
+    typer.echo(f"clew: {one_line(said)}", err=True)
 
 
 def _shares(core: Core, names: Sequence[str], workers: int, *, once: bool) -> list[tuple[Sequence[str], str | None]]:
@@ -185,7 +214,7 @@ def _share(core: Core, arguments: Sequence[tuple[Any, ...]], *, again: bool) -> 
     from clew.service.running import Runner
     from clew.service.workers import Workers, ended_by_signals
 
-    workers = Workers(work, arguments, lambda said: typer.echo(f"clew: {said}", err=True), again=again)
+    workers = Workers(work, arguments, say, again=again)
     with position_bar("Filling") as progress, ended_by_signals(workers.stop):
         runner = Runner(core, arguments[0][2], progress)
 
@@ -196,13 +225,37 @@ def _share(core: Core, arguments: Sequence[tuple[Any, ...]], *, again: bool) -> 
         return workers.run(tell if sys.stderr.isatty() else lambda: None)
 
 
-def work(chosen: Chosen, load: Sequence[str], names: Sequence[str], worker: str | None, as_json: bool) -> None:
-    """What a process of several does: without the name of a worker it fills these once."""
+def work(
+    chosen: Chosen,
+    load: Sequence[str],
+    names: Sequence[str],
+    worker: str | None,
+    as_json: bool,
+    shard: str | None = None,
+) -> None:
+    """What a process of several does: without the name of a worker it fills these once.
+
+    With the name of a ``shard`` the store is where the directory says at that moment, which may change.
+    """
+
+    def opened() -> Core:
+        return _open(chosen if shard is None else Chosen(_url_of(chosen, shard), chosen.tenant), load)
+
     try:
-        with closing(_open(chosen, load)) as core:
-            _fill(core, names, lambda *_: None, once=worker is None, worker=worker)
+        if worker is None:
+            with closing(opened()) as core:
+                _fill_once(core, names, lambda *_: None)
+        else:
+            _follow(opened, names, lambda *_: None, worker=worker)
     except Exception as error:  # noqa: BLE001  # never a traceback
         sys.exit(report(error, as_json=as_json))
+
+
+def _url_of(directory: Chosen, name: str) -> str:
+    from clew.synchronous.shards import Shards
+
+    shards = Shards.open(directory.url)
+    return next(shards.url(shard) for shard in shards.shards() if shard.name == name)
 
 
 def _statuses(core: Core, names: Sequence[str] | None) -> list[ProjectionStatus]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clew.cli import maintaining, projecting
+from clew.cli.completion import shard_names
 from clew.cli.failures import USAGE, report
 from clew.cli.options import AsJson
 from clew.cli.stores import Chosen
@@ -18,18 +21,24 @@ if TYPE_CHECKING:
     from clew.domain.sharding import Shard
     from clew.synchronous.shards import Shards
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of a server, as the directory has it.")]
+LOOK_SECONDS = 2.0
+"""So often the directory is asked for shards that have come."""
+
+NONE = "There are no servers in the directory. `clew shards add NAME HOST:PORT/DATABASE` adds one."
+
+NewArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name for the server: letters, digits, dots, dashes and underscores.")
+]
+NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The name of a server, as the directory has it.", autocompletion=shard_names),
+]
+AddressArgument = Annotated[
+    str, typer.Argument(metavar="HOST:PORT/DATABASE", help="Where it is, or service=NAME; without user and password.")
+]
 
 
-def add(
-    context: typer.Context,
-    name: NameArgument,
-    address: Annotated[
-        str,
-        typer.Argument(metavar="HOST:PORT/DATABASE", help="Where it is, or service=NAME; without user and password."),
-    ],
-    as_json: AsJson = False,
-) -> None:
+def add(context: typer.Context, name: NewArgument, address: AddressArgument, as_json: AsJson = False) -> None:
     """Add a server, which is given tenants from now on. No tenant moves."""
     shards = _shards(context)
     shards.add(name, address)
@@ -39,7 +48,10 @@ def add(
 def list_(context: typer.Context, as_json: AsJson = False) -> None:
     """List the servers: how many tenants each has, and whether it can be reached."""
     shards = _shards(context)
-    for shard in shards.shards():
+    listed = shards.shards()
+    if not listed and not as_json:
+        typer.echo(NONE)
+    for shard in listed:
         down = shards.unreachable(shard)
         if as_json:
             write_json({**_shape(shard), "reachable": down is None})
@@ -48,6 +60,15 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
         typer.echo(one_line(f"{shard.name}  {shard.address}  {shard.tenants:,} tenants, {takes}"))
         if down is not None:
             typer.echo(f"  cannot be reached: {one_line(down)}")
+
+
+def move(context: typer.Context, name: NameArgument, address: AddressArgument, as_json: AsJson = False) -> None:
+    """Say where the store of a server is now: the same store, or a copy that takes its place."""
+    shards = _shards(context)
+    shards.move(name, address)
+    _tell(
+        shards, name, f"{name} is at {address} now. Services that have it open are to open it again.", as_json=as_json
+    )
 
 
 def close(context: typer.Context, name: NameArgument, as_json: AsJson = False) -> None:
@@ -70,6 +91,7 @@ _DB = "clew --db postgresql+shards://clew@host/directory shards"
 COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ("add", add, (f"{_DB} add east db1.example.org:5432/clew", f"{_DB} add west service=west")),
     ("list", list_, (f"{_DB} list", f"{_DB} list --json")),
+    ("move", move, (f"{_DB} move east db3.example.org:5432/clew",)),
     ("close", close, (f"{_DB} close east",)),
 )
 """The commands of the group, each with examples."""
@@ -120,20 +142,41 @@ def project(context: typer.Context, **options: Any) -> None:
 
 
 def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> None:
-    """Fill in a process for each shard, or in so many, until SIGINT or SIGTERM come; one that cannot is tried again."""
+    """Fill in a process for each shard, or in so many, until SIGINT or SIGTERM come; one that cannot is tried again.
+
+    A shard that comes to the directory meanwhile is filled as well.
+    """
+    from clew.domain.errors import StoreUnavailableError
     from clew.service.running import worker_name
     from clew.service.workers import Workers, ended_by_signals
 
-    names = projecting.named_projections(context, options["names"] or (), options["load"] or ())
-    own, tenant = worker_name(), context.obj.tenant
-    arguments = [
-        (Chosen(found.url(shard), tenant), options["load"] or (), names, f"{own}:{number + 1}", options["as_json"])
-        for shard in found.shards()
-        for number in range(options["workers"] or 1)
-    ]
-    workers = Workers(projecting.work, arguments, lambda said: typer.echo(f"clew: {said}", err=True), again=True)
-    with ended_by_signals(workers.stop):
-        workers.run()
+    load, own = options["load"] or (), worker_name()
+    names = projecting.named_projections(context, options["names"] or (), load)
+    workers = Workers(projecting.work, (), projecting.say, again=True)
+    known: set[str] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        for shard in found.shards():
+            if shard.name not in known:
+                known.add(shard.name)
+                for number in range(options["workers"] or 1):
+                    worker = f"{own}:{number + 1}"
+                    workers.add((context.obj, load, names, worker, options["as_json"], shard.name))
+
+    def look_on() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            with suppress(StoreUnavailableError):  # it is asked again
+                look()
+
+    look()
+    # A directory that does not answer does not keep the others from being looked after.
+    threading.Thread(target=look_on, name="clew-shards", daemon=True).start()
+    try:
+        with ended_by_signals(workers.stop):
+            workers.run()
+    finally:
+        ended.set()
 
 
 def _for_each(context: typer.Context, found: Shards, command: Callable[[], None], *, as_json: bool) -> None:
@@ -141,7 +184,10 @@ def _for_each(context: typer.Context, found: Shards, command: Callable[[], None]
 
     chosen: Chosen = context.obj
     worst = 0
-    for shard in found.shards():
+    shards = found.shards()
+    if not shards and not as_json:
+        typer.echo(NONE)
+    for shard in shards:
         context.obj = Chosen(found.url(shard), chosen.tenant)
         if not as_json:
             typer.echo(f"shard {shard.name}:")

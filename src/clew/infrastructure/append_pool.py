@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 
 from clew.domain.errors import ClosedError
@@ -31,12 +31,11 @@ class _Job(Future[Appended]):
     def __init__(self, pool: AppendPool, append: Append) -> None:
         super().__init__()
         self.append = append
-        self.names = frozenset(streams_of(append))
+        self.names = _names(append)
         self.number = 0
         """How many were submitted before it, and itself."""
-        self.behind = 0
-        """Streams of which an earlier append has not been answered."""
-        self.begun = False
+        self.thread = 0
+        """Which has begun with it, 0 if none has."""
         self.wanted = False
         """Whether a thread of the pool is to write it as soon as it may be written."""
         self._pool = pool
@@ -58,7 +57,7 @@ class _Job(Future[Appended]):
 
 
 class AppendPool:
-    """Appends that are written by the threads that wait for them, and by ``workers`` threads more, each by itself.
+    """Appends that are written by the threads that wait for them, and by threads of the pool: ``workers`` at a time.
 
     An append waits for those before it that touch a stream of its own, as if there were one writer; others run beside
     it. ``write`` answers one append; ``rest`` is called after each, before what waits for it begins.
@@ -70,154 +69,260 @@ class AppendPool:
         self._write = write
         self._rest = rest
         self._workers = workers
-        self._lines: dict[str, deque[_Job]] = {}
+        self._pending: set[_Job] = set()
         self.restart()
 
     def restart(self) -> None:
         """Begin empty and without threads: for the child of a fork, which has a copy of what the parent will do."""
-        for line in self._lines.values():
-            for job in line:
-                job.begun = True
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)
+        for job in self._pending:
+            job.thread = -1
+        self._lock = lock = threading.Lock()
+        # One condition for each who waits: to wake one of them must not wake another.
+        self._work = threading.Condition(lock)
         self._came = threading.Condition(lock)
+        self._ended = threading.Condition(lock)
+        self._pending = set()
+        """What was submitted and is not done; of it what somebody has begun with:"""
+        self._running: set[_Job] = set()
+        self._lines: dict[str, deque[_Job]] = {}
+        """By stream, in the order in which they may be written."""
         self._new: OrderedDict[_Job, None] = OrderedDict()
         """What may be written, and is left for a while to who waits for it."""
-        self._ready: deque[_Job] = deque()
-        self._lines = {}
-        self._threads: list[threading.Thread] = []
+        self._ready: OrderedDict[_Job, None] = OrderedDict()
+        """What may be written, by the next thread of the pool."""
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        """Threads of the pool that wait, or have been called and have not come yet."""
         self._watcher: threading.Thread | None = None
         self._watching = False
-        self._idle = 0
+        self._looks = 0
         self._submitted = 0
-        self._undone = 0
-        self._taken = 0
         self._closed = False
 
     def submit(self, append: Append) -> Future[Appended]:
         """Queue an append. Raises ClosedError after ``close``."""
         job = _Job(self, append)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 msg = "The store is closed: nothing can be appended. Open it again."
                 raise ClosedError(msg)
-            for name in job.names:
-                line = self._lines.setdefault(name, deque())
-                job.behind += bool(line)
-                line.append(job)
-            self._submitted = job.number = self._submitted + 1
-            self._undone += 1
-            if not job.behind:
-                self._make_ready(job)
+            try:
+                self._line_up(job)
+            except BaseException:  # interrupted: nobody has the future, so that nobody would wait for it
+                self._remove(job)
+                raise
+        self._stand_in()
         return job
 
     def want(self, job: _Job, *, here: bool) -> None:
         """Write an append that nobody has begun with, in this thread or in one of the pool, as soon as it may be."""
-        if job.begun:
+        if job.thread:
             return
-        with self._changed:
-            if job.begun or job.wanted:
-                return
-            if job.behind or not here:
-                job.wanted = True
-                if job in self._new:
-                    del self._new[job]
-                    self._hand_over(job)
-                return
-            del self._new[job]
-            self._begin(job)
-        self._run(job)
+        try:
+            if self._is_begun(job, here=here):
+                self._run(job)
+        except BaseException as error:  # this thread is interrupted, wherever it was
+            self._break_off(error)
+            raise
+        self._stand_in()
 
     @property
     def waiting(self) -> int:
         """How many appends no thread has taken yet."""
-        return self._undone - self._taken
+        return len(self._pending) - len(self._running)
 
     def close(self) -> None:
         """Have everything written that was submitted, then end the threads. Does nothing the second time."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            while self._new:
-                self._hand_over(self._new.popitem(last=False)[0])
-            self._changed.notify_all()
-            self._came.notify()
+            self._let_go()
+            for job in list(self._new):
+                self._hand_over(job)
+            self._work.notify_all()
+            self._came.notify_all()
+        self._stand_in()
+        with self._lock:
+            while self._pending:
+                self._ended.wait()
             threads = [*self._threads, *([self._watcher] if self._watcher else [])]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-        with self._changed:
-            while self._undone:
-                self._changed.wait()
 
     # With the lock
+
+    def _line_up(self, job: _Job) -> None:
+        self._submitted = job.number = self._submitted + 1
+        self._pending.add(job)
+        first = True
+        for name in job.names:
+            line = self._lines.get(name)
+            if line is None:
+                self._lines[name] = deque((job,))
+            else:
+                first = False
+                line.append(job)
+        if first:
+            self._make_ready(job)
 
     def _make_ready(self, job: _Job) -> None:
         if job.wanted or self._closed:
             self._hand_over(job)
             return
-        self._new[job] = None
         if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name="clew-writers", daemon=True)
+            watcher = threading.Thread(target=self._watch, name="clew-writers", daemon=True)
+            if not _is_started(watcher):
+                self._hand_over(job)
+                return
+            self._watcher = watcher
             self._watching = True
-            self._watcher.start()
         elif not self._watching:
-            self._watching = True
             self._came.notify()
+            self._watching = True
+        self._new[job] = None
 
     def _hand_over(self, job: _Job) -> None:
         job.wanted = True
-        self._ready.append(job)
-        if self._idle >= len(self._ready):
-            self._changed.notify()
-        elif len(self._threads) < self._workers:
+        self._ready[job] = None
+        self._new.pop(job, None)
+        self._call()
+
+    def _call(self) -> None:
+        """Have one more thread of the pool look at what is ready."""
+        if not self._ready or len(self._running) >= self._workers:
+            return
+        self._work.notify()
+        if self._idle < len(self._ready) and len(self._threads) < self._workers:
             # A daemon, so that a program that forgets to close its store still ends.
-            thread = threading.Thread(target=self._work, name=f"clew-writer-{len(self._threads) + 1}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            thread = threading.Thread(target=self._worker, name=f"clew-writer-{len(self._threads) + 1}", daemon=True)
+            if _is_started(thread):
+                self._threads.add(thread)
 
     def _begin(self, job: _Job) -> None:
-        job.begun = True
-        self._taken += 1
+        job.thread = threading.get_ident()
+        self._running.add(job)
+        self._new.pop(job, None)
+        self._ready.pop(job, None)
 
-    # The threads
+    def _next(self) -> _Job | None:
+        """Begin with what is ready, None if nothing is or as many are written as can be at a time."""
+        if not self._ready or len(self._running) >= self._workers:
+            return None
+        job = next(iter(self._ready))
+        self._begin(job)
+        return job
+
+    def _let_go(self) -> None:
+        """Let the appends that this thread has answered block no other: their callbacks wait for one."""
+        mine = threading.get_ident()
+        for job in [each for each in self._running if each.thread == mine and each.done()]:
+            self._remove(job)
+
+    def _remove(self, job: _Job) -> None:
+        """It is done. Does nothing the second time, and the rest of it where the first was interrupted."""
+        if job not in self._pending and job not in self._running:
+            return
+        self._new.pop(job, None)
+        for name in job.names:
+            line = self._lines.get(name)
+            if line is None:
+                continue
+            if job in line:
+                line.remove(job)
+            if not line:
+                del self._lines[name]
+            elif self._is_first(line[0]):
+                self._make_ready(line[0])
+        self._pending.discard(job)
+        self._running.discard(job)
+        self._call()
+        if self._closed:
+            self._work.notify_all()
+            self._ended.notify_all()
+
+    def _is_first(self, job: _Job) -> bool:
+        """Whether it may be written now, and has not been made ready."""
+        placed = job.thread or job in self._new or job in self._ready
+        return not placed and all(self._lines[name][0] is job for name in job.names)
+
+    # Without
+
+    def _is_begun(self, job: _Job, *, here: bool) -> bool:
+        """Whether this thread is to write the append; else one of the pool will."""
+        with self._lock:
+            if job.thread or job.wanted:
+                return False
+            if job not in self._new:
+                self._let_go()
+            # Those that are ready come first: they wait for one of the writers to end.
+            if here and job in self._new and len(self._running) + len(self._ready) < self._workers:
+                self._begin(job)
+                return True
+            if job in self._new:
+                self._hand_over(job)
+            job.wanted = True
+            return False
 
     def _watch(self) -> None:
-        """Hand over what nobody has begun with for a while."""
-        with self._changed:
-            looks = 0
-            while not self._closed:
-                seen = self._submitted
-                self._came.wait(LINGER)
-                while self._new and next(iter(self._new)).number <= seen:
-                    self._hand_over(self._new.popitem(last=False)[0])
-                looks = looks + 1 if seen == self._submitted and not self._new else 0
-                if looks == LOOKS and not self._closed:
-                    self._watching = False
-                    self._came.wait()
-                    looks = 0
+        while self._is_looking():
+            self._stand_in()
 
-    def _work(self) -> None:
-        while (job := self._take()) is not None:
-            self._run(job)
+    def _is_looking(self) -> bool:
+        """Hand over what nobody has begun with for a while; False at the end."""
+        with self._lock:
+            if self._closed:
+                return False
+            if self._looks == LOOKS:
+                self._looks = 0
+                self._watching = False
+                self._came.wait()
+                return True
+            seen = self._submitted
+            self._came.wait(LINGER)
+            while self._new and next(iter(self._new)).number <= seen:
+                self._hand_over(next(iter(self._new)))
+            self._looks = self._looks + 1 if seen == self._submitted and not self._new else 0
+            return True
+
+    def _worker(self) -> None:
+        try:
+            while (job := self._take()) is not None:
+                self._run(job)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+                self._call()
 
     def _take(self) -> _Job | None:
-        with self._changed:
-            self._idle += 1
-            while not self._ready:
-                if self._closed and not self._undone:
+        with self._lock:
+            while (job := self._next()) is None:
+                if self._closed and not self._ready:
                     return None
-                self._changed.wait()
-            self._idle -= 1
-            job = self._ready.popleft()
-            self._begin(job)
+                self._idle += 1
+                self._work.wait()
+                self._idle -= 1
             return job
+
+    def _stand_in(self) -> None:
+        """Write what is ready where no thread of the pool could be started."""
+        while self._ready and not self._threads:
+            with self._lock:
+                job = None if self._threads else self._next()
+            if job is None:
+                return
+            try:
+                self._run(job)
+            except BaseException as error:
+                self._break_off(error)
+                raise
 
     def _run(self, job: _Job) -> None:
         try:
             if job.set_running_or_notify_cancel():
                 self._answer(job)
         finally:
-            self._done(job)
+            with self._lock:
+                self._remove(job)
 
     def _answer(self, job: _Job) -> None:
         try:
@@ -237,21 +342,33 @@ class AppendPool:
         except Exception:  # noqa: BLE001 - logged, and no reason to end a thread that the appends need
             _log.exception("The store's work after a commit failed")
 
-    def _done(self, job: _Job) -> None:
-        with self._changed:
-            self._undone -= 1
-            self._taken -= 1
-            for name in job.names:
-                line = self._lines[name]
-                line.popleft()
-                if line:
-                    line[0].behind -= 1
-                    if not line[0].behind:
-                        self._make_ready(line[0])
-                else:
-                    del self._lines[name]
-            if self._closed and not self._undone:
-                self._changed.notify_all()
+    def _break_off(self, error: BaseException) -> None:
+        """End what this thread has begun with, if it has not come to its end."""
+        mine = threading.get_ident()
+        begun = [job for job in list(self._running) if job.thread == mine]
+        for job in begun:
+            if not job.done():
+                job.set_exception(error)
+        with self._lock:
+            for job in begun:
+                self._remove(job)
+            self._call()
+
+
+def _is_started(thread: threading.Thread) -> bool:
+    """Whether a thread could be started: there may be too many, or the interpreter may be about to end."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):
+        return False
+    return True
+
+
+def _names(append: Append) -> Collection[str]:
+    """Each name of its streams once."""
+    if len(append.events) == 1 and not (any(append[1:6]) or append.claims or append.drafts):
+        return (stream_name(append.events[0].originator_id),)
+    return frozenset(streams_of(append))
 
 
 def streams_of(append: Append) -> Iterable[str]:

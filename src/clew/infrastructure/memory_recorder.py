@@ -254,8 +254,9 @@ class MemoryRecorder(POPOProcessRecorder):
                     return line.snapshots[max(versions)]
             return None
 
-    def blob(self, digest: bytes) -> Blob | None:
-        """The blob of that digest."""
+    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
+        """The blob of that digest, of which there is one."""
+        del key
         with self._open_lock():
             return self._beside.blobs.get(digest)
 

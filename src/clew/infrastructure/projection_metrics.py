@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from clew.domain.errors import ClewError
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
@@ -32,19 +35,28 @@ _GAUGES = (
 class ProjectionMetrics:
     """What a process that fills projections tells OpenTelemetry; ``measure`` is asked whenever somebody collects.
 
-    The provider is the application's global one unless another is given.
+    The provider is the application's global one unless another is given. A store that cannot be read just then is not
+    told of.
     """
 
     def __init__(self, measure: Callable[[], Sequence[Measured]], provider: MeterProvider | None = None) -> None:
         self._measure: Callable[[], Sequence[Measured]] | None = measure
+        self._beside: list[ProjectionMetrics] = []
         try:
             from opentelemetry import metrics
         except ImportError:
             self._events = None
             return
-        meter = metrics.get_meter(SCOPE, meter_provider=provider)
-        for name, unit, description, field in _GAUGES:
-            meter.create_observable_gauge(name, [partial(self._observe, field)], unit=unit, description=description)
+        own = metrics.get_meter_provider() if provider is None else provider
+        meter = own.get_meter(SCOPE)
+        if own not in _telling:
+            told = _telling[own] = []
+            for name, unit, description, field in _GAUGES:
+                meter.create_observable_gauge(
+                    name, [partial(_observe, told, field)], unit=unit, description=description
+                )
+        self._beside = _telling[own]
+        self._beside.append(self)
         self._events = meter.create_counter(
             "clew.projection.events", unit="{event}", description="Events by which it has come further"
         )
@@ -55,12 +67,27 @@ class ProjectionMetrics:
             self._events.add(events, {NAME: projection})
 
     def close(self) -> None:
-        """Say nothing any more: OpenTelemetry has no way to take back who is asked."""
+        """Say nothing any more."""
         self._measure = None
+        if self in self._beside:
+            self._beside.remove(self)
 
-    def _observe(self, field: str, _: CallbackOptions) -> Iterable[Observation]:
-        from opentelemetry.metrics import Observation
-
+    def measured(self) -> Sequence[Measured]:
+        """How far the projections are now."""
         measure = self._measure
-        for each in () if measure is None else measure():
+        try:
+            return () if measure is None else measure()
+        except ClewError:
+            return ()
+
+
+_telling: WeakKeyDictionary[MeterProvider, list[ProjectionMetrics]] = WeakKeyDictionary()
+"""Who is asked by the gauges of each provider: they are made once, and never taken back."""
+
+
+def _observe(told: Sequence[ProjectionMetrics], field: str, _: CallbackOptions) -> Iterable[Observation]:
+    from opentelemetry.metrics import Observation
+
+    for metrics in list(told):
+        for each in metrics.measured():
             yield Observation(getattr(each, field), {NAME: each.projection})

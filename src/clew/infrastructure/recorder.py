@@ -163,8 +163,12 @@ class Recorder(Protocol):
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
         ...
 
-    def blob(self, digest: bytes) -> Blob | None:
-        """The blob of that digest as it lies in the store, None when it is not there."""
+    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
+        """The blob of that digest as it lies in the store, None when it is not there.
+
+        Of a store that keeps one for each tenant it is the tenant's that the store was opened for, or with a ``key``
+        the one that came with it.
+        """
         ...
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from clew.infrastructure.postgres.shards import Directory
     from clew.infrastructure.sqlite.migrations import Schemas
 
-FORMS = "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database or memory:."
+FORMS = (
+    "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database, "
+    "postgresql+shards://user@host/directory or memory:."
+)
 
 MOST_CONNECTIONS = 1_000
 POSTGRES = ("postgresql", "postgres")

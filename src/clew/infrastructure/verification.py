@@ -58,8 +58,8 @@ def _check_blobs(recorder: Recorder) -> Fault | None:
     """The first blob whose bytes are not those that it is named by; it is of no thread, and has no version."""
     after = LOWEST
     while page := recorder.blobs(after=after, limit=PAGE):
-        for _, name in page:
-            found = recorder.blob(name)
+        for key, name in page:
+            found = recorder.blob(name, key)
             if found is None or not is_whole(found):
                 shown = name.hex() if isinstance(name, bytes) else repr(name)
                 return Fault(f"#blob:{shown}", 0, "its bytes are not those that it is named by")

@@ -97,12 +97,14 @@ def open_core(
     check_projections(shown)
     url = placed(url, tenant=tenant, create=create)
     log = open_log(url, create=create, tenant=tenant)
+    fills, bound = log.may_fill(), log.is_bound()
     models = ReadModels(
         log,
         open_projections(url, tenant=tenant),
         shown,
-        embedded=embedded and log.may_fill(),
-        awaited=embedded and log.is_bound(),
+        embedded=embedded and fills,
+        awaited=embedded and bound,
+        on_standby=embedded and not fills and not bound,
     )
     ids = clock.event_id, clock.thread_id
     return Core(log, tenant, now, *ids, models, open_vectors(url, tenant=tenant), authorize=authorize)

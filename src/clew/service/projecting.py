@@ -192,7 +192,8 @@ class Projector:
             # Once only: if another process puts other code in the place of this one, it is left there.
             self._taken.add(name)
             filled += [Filled(built, projection) for built in own if self.fills(built)]
-        return filled
+        # A server takes in texts while the rows of the others are made ready.
+        return sorted(filled, key=lambda each: not each.projection.texts)
 
     def _is_of_this_log(self, built: Built) -> bool:
         """Whether a generation was filled from this log; not so when an older copy of the log was put back."""
@@ -207,6 +208,7 @@ class Projector:
         built, projection = filled
         types = projection.types
         rows = session.rows(built, projection)
+        project, apply = projection.project, session.apply  # looked up once for all events
         recounts: dict[Recount, None] = {}
         for event in events:
             if types is not None and event.type not in types:
@@ -216,8 +218,7 @@ class Projector:
             elif careful:
                 self._try(session, filled, event)
             else:
-                changes = projection.project(event, rows)
-                left = session.apply(built, projection, event.position, event.tenant, changes)
+                left = apply(built, projection, event.position, event.tenant, project(event, rows))
                 if left:
                     texts = [each for each in left if isinstance(each, ForgetText)]
                     self._look(session, filled, event, texts, careful=False)
@@ -311,7 +312,7 @@ class Projector:
                     "Read it with the code that built it, or let `clew project run` of that code fill it."
                 )
             time.sleep(POLL_SECONDS)
-        return self._is_changed(projection, there)
+        return self.is_changed(name, there)
 
     def await_filled(self, name: str) -> None:
         """Wait until those who fill a projection have come as far as the log was at the call.
@@ -341,20 +342,15 @@ class Projector:
         return ready and projection.name in self._checked
 
     def _live(self, name: str, there: Sequence[Built] | None = None) -> Built | None:
-        there = self.store.built() if there is None else there
-        return next((built for built in there if built.live and built.name == name), None)
+        return next((each for each in there or self.store.built() if each.live and each.name == name), None)
 
-    def is_changed(self, name: str) -> bool:
+    def is_changed(self, name: str, there: Sequence[Built] | None = None) -> bool:
         """Whether a projection is to be built anew, or is being built anew, by the code that is here."""
-        return self._is_changed(self.projection(name), self.store.built())
-
-    def _is_changed(self, projection: Projection, there: Sequence[Built]) -> bool:
-        live = self._live(projection.name, there)
+        there = self.store.built() if there is None else there
+        projection, live = self.projection(name), self._live(name, there)
         if live is None or live.version > projection.version or live.code == self.code(projection):
             return False
-        return projection.name not in self._taken or any(
-            not built.live and built.name == projection.name and self.fills(built) for built in there
-        )
+        return name not in self._taken or any(self.fills(each) for each in there if each.name == name and not each.live)
 
     def may_fill(self, name: str) -> bool:
         """Whether this process is one of those that fill a projection; not so when newer code has taken it over."""

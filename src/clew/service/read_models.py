@@ -30,7 +30,8 @@ SCRUB_SECONDS = 0.1
 class ReadModels:
     """The projections of one service. When it is ``embedded`` it fills them itself; who reads has what was written.
 
-    ``awaited``: so has who reads what others alone may fill, once they have come there.
+    ``awaited``: so has who reads what others alone may fill, once they have come there. ``on_standby``: it will be
+    embedded once something was appended, which shows that the standby has been promoted.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class ReadModels:
         *,
         embedded: bool,
         awaited: bool = False,
+        on_standby: bool = False,
     ) -> None:
         self.projector = Projector(log, store, projections, code_digest.code, code_digest.shape)
         self.embedded = embedded
         self._awaited = awaited
+        self._on_standby = on_standby
         self._store = store
         self._background = Background(self._work)
         self._come: set[str] | None = None
@@ -55,7 +58,7 @@ class ReadModels:
         So what was written before the first look at a projection is read, however often it is looked at.
         """
         found = copy(self)
-        found._come = set()
+        found._come = set()  # noqa: SLF001 - of the same class
         return found
 
     def _work(self) -> bool:
@@ -73,6 +76,7 @@ class ReadModels:
 
     def nudge(self) -> None:
         """Something was appended."""
+        self.embedded |= self._on_standby
         if self.embedded:
             self._background.nudge()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from clew.domain.errors import ProjectionBehindError
+from clew.domain.errors import ProjectionBehindError, StoreUnavailableError
 
 if TYPE_CHECKING:
+    from clew.domain.ports import EventLog
     from clew.domain.projection import Projection
     from clew.service.projecting import Projector
 
@@ -16,10 +17,11 @@ def rebuilding(projector: Projector, name: str) -> Iterator[tuple[int, int]]:
     """Build the tables of a projection anew, batch by batch, beside the old ones, read and filled until the switch.
 
     After each it says how far it is and how far there is to go, as ``Projector.progress`` does. Raises
-    UnknownProjectionError, or ProjectionBehindError when a newer version of it, or other code in the middle of it,
-    is in the way.
+    UnknownProjectionError, ProjectionBehindError when a newer version of it, or other code in the middle of it,
+    is in the way, or StoreUnavailableError where one tenant's events alone are seen.
     """
     projection = projector.projection(name)
+    check_sees_all(projector.log)
     goal, begun = projector.log.last_position(), _begin(projector, projection)
     while True:
         # Another process may have begun again meanwhile: then its work is waited for, and shared.
@@ -35,6 +37,16 @@ def rebuilding(projector: Projector, name: str) -> Iterator[tuple[int, int]]:
             )
         if not projector.advance((name,)) and now is not None and now.live:
             return  # what is missing cannot be read
+
+
+def check_sees_all(log: EventLog) -> None:
+    """Raise StoreUnavailableError where one tenant's events alone are seen: nothing can be filled from them."""
+    if log.is_bound():
+        message = (
+            "Projections are filled from the events of all tenants, and this user sees those of one. Fill them as "
+            "a user that is a member of clew_operator."
+        )
+        raise StoreUnavailableError(message)
 
 
 def _begin(projector: Projector, projection: Projection) -> int:

@@ -1,4 +1,7 @@
-"""Filling projections in a process that does nothing else: once and be done, or as a worker among others."""
+"""Filling projections in a process that does nothing else: once and be done, or as a worker among others.
+
+A worker goes on after the store was away for a while: it opens it again, for what is there then may be older.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
 from clew.service.core import Core
+from clew.service.rebuilding import check_sees_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +29,11 @@ LEASE_SECONDS = 10.0
 
 RENEW_SECONDS = 2.0
 
+AGAIN_SECONDS = 1.0
+"""How long after the store went away it is tried again; twice as long after each time that it was not there."""
+
+LONGEST_SECONDS = 30.0
+
 
 def worker_name() -> str:
     """A name for a worker of this process, that no other has."""
@@ -34,7 +44,8 @@ class Runner:
     """Fills these projections of a store, by default all that it was opened with; ``told`` is called after each batch.
 
     ``told`` is given how far those have come that are furthest behind, and how far there is to go, in positions from
-    the first event. ``worker`` is the name under which it holds leases.
+    the first event. ``worker`` is the name under which it holds leases. Raises UnknownProjectionError, or
+    StoreUnavailableError where one tenant's events alone are seen.
     """
 
     def __init__(
@@ -45,6 +56,7 @@ class Runner:
         self._names = list(names) or list(self._projector.projections)
         for name in self._names:
             self._projector.projection(name)
+        check_sees_all(core.log)
         self._log = core.log
         self._told = told
         self.worker = worker or worker_name()
@@ -54,6 +66,8 @@ class Runner:
         # Not an Event, whose lock a handler of signals may find held by the very code that it interrupts.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
+        self.begun = False
+        """Whether it has come to its leases once."""
 
     def stop(self) -> None:
         """Let ``run`` or ``follow`` return after the batch that it is at; may be called by a handler of signals."""
@@ -83,7 +97,8 @@ class Runner:
                     self._rest()
         finally:
             unlisten()
-            self._projector.store.release(self.worker)
+            with suppress(StoreUnavailableError):  # they run out by themselves
+                self._projector.store.release(self.worker)
 
     def _renew(self) -> None:
         """Keep to the leases, or come to others, when it is time to."""
@@ -92,6 +107,7 @@ class Runner:
         names = [name for name in self._names if self._projector.may_fill(name)]
         self._held = self._projector.store.claim(self.worker, names, LEASE_SECONDS)
         self._renewed = time.monotonic()
+        self.begun = True
         # Looked at again, too: of text that somebody else forgot meanwhile neither log nor position tells.
         self._settled = None
 
@@ -141,3 +157,61 @@ class Runner:
     def _measure(self) -> list[Measured]:
         found = self._models.read_statuses(self._held)
         return [Measured(each.name, each.lag, each.lag_seconds, each.parked) for each in found]
+
+
+class LastingRunner:
+    """Lets a runner follow a store, and another after it whenever the store went away and is there again.
+
+    ``opened`` opens the store, and ``runner`` makes the runner of it. ``said`` is told what went wrong, and that it is
+    tried again. A store that was never there is waited for only if that is ``patient``.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], Core],
+        runner: Callable[[Core], Runner],
+        said: Callable[[str], None],
+        *,
+        patient: bool = False,
+    ) -> None:
+        self._opened = opened
+        self._make = runner
+        self._said = said
+        self._patient = patient
+        self._runner: Runner | None = None
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let ``follow`` return after the batch that it is at; may be called by a handler of signals."""
+        self._stopped = True
+        self._woken.put(None)
+        if self._runner is not None:
+            self._runner.stop()
+
+    def follow(self) -> None:
+        """Fill until ``stop``. Raises StoreUnavailableError for a store that was never there."""
+        begun, wait = self._patient, AGAIN_SECONDS
+        while not self._stopped:
+            self._runner = None
+            try:
+                self._follow_one()
+            except StoreUnavailableError as error:
+                if self._runner is not None and self._runner.begun:
+                    begun, wait = True, AGAIN_SECONDS
+                if not begun:
+                    raise
+                if not self._stopped:
+                    self._said(f"{error} Tried again in {wait:g} s.")
+                    self._rest(wait)
+                    wait = min(2 * wait, LONGEST_SECONDS)
+
+    def _follow_one(self) -> None:
+        with closing(self._opened()) as core:
+            self._runner = self._make(core)
+            if not self._stopped:
+                self._runner.follow()
+
+    def _rest(self, seconds: float) -> None:
+        with suppress(queue.Empty):
+            self._woken.get(timeout=seconds)

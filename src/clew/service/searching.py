@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.messages import Role
@@ -16,7 +15,7 @@ from clew.domain.views.tree import containing
 from clew.projections.search import searchable, tenant_scope, thread_scope
 from clew.service.authorizing import permitted
 from clew.service.core import Core
-from clew.service.listing import DIRECTORY
+from clew.service.listing import DIRECTORY, LAST
 from clew.service.operations import Operation, read
 from clew.service.reading import readable
 
@@ -24,7 +23,7 @@ SEARCH = "search"
 INDEX = "words"
 
 POSITIONS = 50
-"""Messages that are looked at together, at the least: some may not be there to be shown."""
+"""Messages that are looked at together, at the least, where some of those before were not there to be shown."""
 
 FORKS = 10
 """Forks that a hit names at the most."""
@@ -77,21 +76,22 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
 
     Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
+    core = core.looking()
     words = searching.parse(text)
     scopes = yield from _scopes(core, words, thread, before)
     trees: _Trees = {}
     hits: list[Hit] = []
     for scope in scopes:
-        below = scope.before
+        below, wanted = scope.before, limit - len(hits)
         while len(hits) < limit:
-            wanted = max(POSITIONS, limit - len(hits))
             positions = yield from core.models.find(SEARCH, INDEX, scope.words, before=below, limit=wanted)
-            for event in (yield from _events(core, positions)):
-                if len(hits) < limit and (scope.upto is None or event.version <= scope.upto):
-                    hits += yield from _hit(core, event, words, trees, thread)
+            events = yield from _events(core, positions, scope.upto)
+            yield from _read_trees(core, {event.thread_id for event in events} - trees.keys(), trees)
+            shown = [hit for event in events if (hit := _hit(event, words, trees, thread)) is not None]
+            hits += shown[: limit - len(hits)]
             if len(positions) < wanted:
                 break
-            below = positions[-1]
+            below, wanted = positions[-1], max(POSITIONS, limit - len(hits))
     return hits
 
 
@@ -118,61 +118,66 @@ def _scopes(core: Core, words: Words, thread: str | None, before: int | None) ->
     return found
 
 
-def _events(core: Core, positions: Sequence[int]) -> Operation[list[Recorded]]:
-    """The events at these positions that can be read, newest first."""
+def _events(core: Core, positions: Sequence[int], upto: int | None) -> Operation[list[Recorded]]:
+    """The messages at these positions that can be read, newest first."""
     found = yield from read(partial(core.log.recorded_at, positions))
-    return [event for event in reversed(found) if isinstance(event, Recorded) and event.tenant == core.tenant]
+    return [
+        event
+        for event in reversed(found)
+        if isinstance(event, Recorded)
+        and event.tenant == core.tenant
+        and event.type == "message-appended"
+        and event.data is not None
+        and (upto is None or event.version <= upto)
+    ]
 
 
-def _hit(core: Core, event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Operation[list[Hit]]:
-    """The hit that an event is: none where its content is gone, or nobody may read it any more."""
-    if event.type != "message-appended" or event.data is None:
-        return []
-    if event.thread_id not in trees:
-        tree = yield from _tree(core, event.thread_id)
-        trees.update({each.thread_id: tree for each in tree})
+def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit | None:
+    """The hit that a message is: none where nobody may read it any more."""
     tree = trees.get(event.thread_id, ())
     having = [each for each in tree if each.thread_id == event.thread_id]
     having += containing(tree, event.thread_id, event.version)
     readers = [each.thread_id for each in having if not each.hidden]
     if asked in readers and readers[0] != event.thread_id:  # hidden, but what was asked for has it
         readers = [asked, *(id_ for id_ in readers if id_ != asked)]
-    if not readers:
-        return []
+    if event.data is None or not readers:
+        return None
     message = event.data["message"]
-    return [
-        Hit(
-            thread_id=readers[0],
-            version=event.version,
-            number=event.messages,
-            position=event.position,
-            role=message["role"],
-            author=message.get("author"),
-            time=event.time,
-            actor=event.actor,
-            snippet=searching.snippet(searchable(message), words),
-            forks=tuple(readers[1 : FORKS + 1]),
-            fork_count=len(readers) - 1,
-        )
-    ]
+    return Hit(
+        thread_id=readers[0],
+        version=event.version,
+        number=event.messages,
+        position=event.position,
+        role=message["role"],
+        author=message.get("author"),
+        time=event.time,
+        actor=event.actor,
+        snippet=searching.snippet(searchable(message), words),
+        forks=tuple(readers[1 : FORKS + 1]),
+        fork_count=len(readers) - 1,
+    )
 
 
-def _tree(core: Core, thread_id: str) -> Operation[Sequence[_Fork]]:
-    """The threads of the tree that a thread belongs to, each after its parent; hidden are deleted ones and others'."""
-    begun = yield from _select(core, [Where("thread_id", "=", thread_id)], ["tree"])
-    if not begun:
-        return []
-    columns = ["thread_id", "parent_id", "forked_at", "status", "begun"]
-    rows = yield from _select(core, [Where("tree", "=", begun[0]["tree"])], columns)
-    rows.sort(key=itemgetter("begun"))
+def _read_trees(core: Core, thread_ids: Iterable[str], trees: _Trees) -> Operation[None]:
+    """Add the trees that threads belong to, each thread after its parent; hidden are deleted ones and others'."""
+    ids = list(thread_ids)
+    if not ids:
+        return
+    begun = Query("thread", (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids)), columns=["tree"])
+    # In this order, and with a limit, SQLite looks up the trees; else it would go through all threads of the tenant.
+    of_trees = (Where("tenant", "=", core.tenant), Where("tree", "in", begun))
+    columns = ["thread_id", "parent_id", "forked_at", "status", "tree"]
+    rows = yield from core.models.select(DIRECTORY, Query("thread", of_trees, ["tree", "begun"], LAST, columns))
     shown = yield from permitted(
         core, "search", [row["thread_id"] for row in rows if row["status"] != "deleted"], lambda id_: id_
     )
     there = frozenset(shown)
-    return [
-        _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in there)
-        for row in rows
-    ]
+    found: dict[int, list[_Fork]] = {}
+    for row in rows:
+        fork = _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in there)
+        tree = found.setdefault(row["tree"], [])
+        tree.append(fork)
+        trees[fork.thread_id] = tree
 
 
 def _select(core: Core, where: Iterable[Where], columns: Sequence[str]) -> Operation[list[RowValues]]:

@@ -39,7 +39,8 @@ class ShardEvents(Iterator[ShardEvent]):
     """A live stream of the events of all shards: iterate over it, close it to end the iteration.
 
     Each shard is read by a thread of its own, a page ahead. One that cannot be read does not hold up the others, and is
-    gone on with where it was as soon as it can be. Shards that come to the directory are read as well.
+    gone on with where it was as soon as it can be, also at another address. Shards that come to the directory are read
+    as well.
     """
 
     def __init__(self, listed: Listed, opened: Logs, after: Positions) -> None:
@@ -100,7 +101,9 @@ class ShardEvents(Iterator[ShardEvent]):
 
     def _begin(self, shards: Sequence[Shard], opened: Logs, after: Positions) -> None:
         for shard in shards:
-            if shard.name not in self._tails and not self._closed.is_set():
+            if shard.name in self._tails:
+                self._tails[shard.name].shard = shard
+            elif not self._closed.is_set():
                 self._tails[shard.name] = _Tail(shard, opened, after.of(shard.name), self._pages)
 
 
@@ -115,7 +118,8 @@ class _Tail:
 
     def __init__(self, shard: Shard, opened: Logs, after: int, pages: queue.SimpleQueue[_Page | None]) -> None:
         self.failed: str | None = None
-        self._shard = shard
+        self.shard = shard
+        """Where it is opened the next time: it may have moved."""
         self._opened = opened
         self._after = after
         self._pages = pages
@@ -132,7 +136,7 @@ class _Tail:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                with closing(self._opened(self._shard)) as log:
+                with closing(self._opened(self.shard)) as log:
                     self._follow(log)
             except StoreError as error:
                 self.failed = str(error)
@@ -152,7 +156,7 @@ class _Tail:
                     if not found:
                         self._woken.wait()
                 self._after = found[-1].position or self._after
-                self._pages.put(_Page(self._shard.name, found, self._taken))
+                self._pages.put(_Page(self.shard.name, found, self._taken))
         finally:
             end()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import queue
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,7 +26,7 @@ class Workers:
     """As many processes as there are ``arguments``, each of which calls ``target`` with its own.
 
     ``said`` is told when one died. With ``again`` another takes the place of one that failed or was killed, and of one
-    that is done, until ``stop``; otherwise each is there once.
+    that is done, until ``stop``, and more may be added meanwhile; otherwise each is there once.
     """
 
     def __init__(
@@ -37,7 +38,8 @@ class Workers:
         again: bool,
     ) -> None:
         self._target = target
-        self._arguments = arguments
+        self._arguments = list(arguments)
+        self._more: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._said = said
         self._again = again
         # Not a copy of this process: its connections and locks are its own.
@@ -57,6 +59,10 @@ class Workers:
         except BlockingIOError:  # it is told often enough
             return
 
+    def add(self, arguments: tuple[Any, ...]) -> None:
+        """Let there be one more process, with these arguments. May be called by another thread."""
+        self._more.put(arguments)
+
     def run(self, tick: Callable[[], object] = lambda: None) -> bool:
         """Return when all have ended; whether each of those that are there once did what it was to do.
 
@@ -65,7 +71,8 @@ class Workers:
         self._due = dict.fromkeys(range(len(self._arguments)), 0.0)
         fine = True
         try:
-            while self._running or (self._due and not self._stops):
+            while self._running or ((self._due or self._again) and not self._stops):
+                self._take_in()
                 self._start()
                 self._wait()
                 tick()
@@ -82,6 +89,12 @@ class Workers:
             os.close(self._woken)
             os.close(self._wake)
         return fine
+
+    def _take_in(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._arguments.append(self._more.get_nowait())
+                self._due[len(self._arguments) - 1] = 0.0
 
     def _start(self) -> None:
         now = time.monotonic()

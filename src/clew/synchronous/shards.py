@@ -29,12 +29,23 @@ class Shards:
     def add(self, name: str, address: str) -> None:
         """Give the directory a server, at ``host:port/database`` or ``service=name``; its tables are made if need be.
 
-        It gets new tenants from now on, and no others. Raises ShardError, StoreUrlError, InvalidNameError,
-        StoreSchemaError or StoreUnavailableError.
+        It gets new tenants from now on, and no others. One store is one shard, whichever of its addresses is given.
+        Raises ShardError, StoreUrlError, InvalidNameError, StoreSchemaError or StoreUnavailableError.
         """
         check_shard_name(name)
-        urls.open_log(self._directory.url_at(address)).close()
-        self._directory.add(name, address)
+        url = self._directory.url_at(address)
+        urls.open_log(url).close()
+        self._directory.add(name, address, urls.address(url))
+
+    def move(self, name: str, address: str) -> None:
+        """Say that the store of a shard is at another address now; the same store, or a copy that takes its place.
+
+        Who has it open goes on where he is until he opens it again. Raises ShardError, StoreUrlError, StoreSchemaError
+        or StoreUnavailableError.
+        """
+        url = self._directory.url_at(address)
+        urls.open_log(url, create=False).close()
+        self._directory.move(name, address, urls.address(url))
 
     def take_no_more(self, name: str) -> None:
         """Give a server no more tenants; those that it has stay. Raises ShardError."""

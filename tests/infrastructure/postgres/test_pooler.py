@@ -78,7 +78,7 @@ def test_serves_many_threads_with_two_sessions(pooled: str) -> None:
         assert conversations.verify().first_bad is None
 
 
-@pytest.mark.parametrize("what", [b"a statement by itself", b"COMMIT"])
+@pytest.mark.parametrize("what", [b"a statement by itself", b"COMMIT\0"])
 def test_ends_nobody_s_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled: str, what: bytes) -> None:
     with CuttingProxy(pooler.port) as proxy:
         recorder = PostgresRecorder.open(at(pooled, port=proxy.port), workers=1)

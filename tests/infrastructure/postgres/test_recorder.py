@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
+from hashlib import sha256
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
 from tests.infrastructure.recording import PATIENCE, Opener, event, held
 from tests.infrastructure.waiting_contract import LostReplyContract
+from tests.servers.postgres_server import ask
 
+from clew.infrastructure.postgres.datastore import PostgresDatastore
+from clew.infrastructure.postgres.reads import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append, Recorder
+from clew.infrastructure.recorder import Append, Blob, Recorder
+from clew.infrastructure.verification import verify_store
 
 
 class TestPostgresRecorder(RecorderContract, LostReplyContract):
@@ -54,3 +61,40 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
             futures = [recorder.submit(Append([event(f"s{number}", 1)])) for number in range(10)]
         assert [future.exception(PATIENCE) for future in futures] == [None] * 10
         assert [len(recorder.own_rows(f"s{number}", limit=9)) for number in range(10)] == [1] * 10
+
+
+def test_a_blob_is_the_tenant_s_that_stored_it(postgres: str) -> None:
+    data = b"what b alone has said"
+    kept = Blob(sha256(data).digest(), "content", data)
+    with ExitStack() as stack:
+        both = [
+            stack.enter_context(closing(PostgresDatastore(postgres, tenant=tenant, originator_id_type="text")))
+            for tenant in "ab"
+        ]
+        a, b = map(PostgresRecorder, both)
+        b.submit(Append([event("b/thread/t", 1)], blobs=[kept])).result(PATIENCE)
+        assert (a.blob(kept.digest), b.blob(kept.digest)) == (None, kept)
+        a.submit(Append([event("a/thread/t", 1)], blobs=[kept])).result(PATIENCE)
+        assert a.blob(kept.digest) == kept
+        for tenant in "ab":
+            damaged = f"UPDATE clew_blob SET data = data || 'x' WHERE tenant = {stream_id(tenant)}"  # noqa: S608 - a number
+            ask(postgres, damaged)
+            for recorder in (a, b):
+                fault = verify_store(recorder).first_bad
+                assert fault is not None, "each tenant's is looked at"
+                assert kept.digest.hex() in fault.thread_id
+            ask(postgres, "UPDATE clew_blob SET data = rtrim(data, 'x')")
+        assert verify_store(a).first_bad is None
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_transaction_sees_what_it_has_waited_for_however_a_database_isolates_it(postgres: str, level: str) -> None:
+    said = quote(f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
+    url = f"{postgres}{'&' if '?' in postgres else '?'}options={said}"
+    with closing(PostgresDatastore(url, originator_id_type="text")) as store, store.writing.use() as session:
+        assert session.connection.execute("SHOW transaction_isolation").fetchall() == [(level,)]
+        session.begin()
+        assert session.connection.execute("SHOW transaction_isolation").fetchall() == [("read committed",)]
+        session.connection.execute("ROLLBACK")
+        with session.connection.transaction():
+            assert session.connection.execute("SHOW transaction_isolation").fetchall() == [("read committed",)]

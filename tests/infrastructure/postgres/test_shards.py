@@ -20,8 +20,10 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import InvalidNameError, StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.domain.sharding import Positions, ShardError
+from clew.domain.ports import EventLog
+from clew.domain.sharding import Positions, Shard, ShardError
 from clew.infrastructure import urls
+from clew.infrastructure.urls import migrate
 from clew.service import shard_events
 from clew.service.shard_events import ShardEvents
 from clew.synchronous.shards import Shards
@@ -166,6 +168,8 @@ def test_says_what_is_wrong_with_a_directory_and_with_what_it_is_given(three: li
             shards.add(name, address(place))
     with pytest.raises(ShardError, match="no shard 'none'"):
         shards.take_no_more("none")
+    with pytest.raises(ShardError, match="no shard 'none'"):
+        shards.move("none", address(three[1]))
     with pytest.raises(StoreUrlError, match="names no directory"):
         Shards.open(three[0])
 
@@ -175,6 +179,39 @@ def test_a_shard_may_be_named_by_a_service_or_by_several_hosts() -> None:
     assert found.url_at("service=east") == "postgresql://ann:pw@?sslmode=require&workers=2&service=east"
     assert found.url_at("h1:1,h2:2/db") == "postgresql://ann:pw@h1:1,h2:2/db?sslmode=require&workers=2"
     assert urls.directory("postgresql+shards:///directory").url_at("[::1]:5/db") == "postgresql://[::1]:5/db"
+
+
+def test_a_store_is_one_shard_however_its_address_is_written(directory: str, three: list[str]) -> None:
+    shards = Shards.open(directory)
+    again = address(three[1]).replace("127.0.0.1", "localhost")
+    with pytest.raises(ShardError, match=f"that store is the shard 'east', at {address(three[1])}, already"):
+        shards.add("other", again)
+    assert [shard.name for shard in shards.shards()] == ["east", "west"]
+
+
+def test_a_shard_whose_server_moves_keeps_its_tenants(directory: str, three: list[str], postgres: str) -> None:
+    shards = Shards.open(directory)
+    before = homes(directory, ["ann", "bob"])
+    moved = address(three[1]).replace("127.0.0.1", "localhost")
+    shards.move("east", moved)
+    assert [(shard.name, shard.address, shard.tenants) for shard in shards.shards()] == [
+        ("east", moved, 1),
+        ("west", address(three[2]), 1),
+    ]
+    assert homes(directory, ["ann", "bob"]) == {**before, "ann": three[1].replace("127.0.0.1", "localhost")}
+    for wrong in (three[2], postgres):
+        migrate(wrong)
+        with pytest.raises(ShardError, match="another store than that of the shard 'east'"):
+            shards.move("east", address(wrong))
+    with pytest.raises(StoreUnavailableError):
+        shards.move("east", "127.0.0.1:1/db")
+    assert [shard.address for shard in shards.shards()] == [moved, address(three[2])]
+
+
+def test_makes_nothing_where_a_shard_is_said_to_have_moved(directory: str, postgres: str) -> None:
+    with pytest.raises(StoreSchemaError):
+        Shards.open(directory).move("east", address(postgres))
+    assert ask(postgres, "SELECT count(*) FROM pg_class WHERE relname LIKE 'clew%'") == [(0,)]
 
 
 # Who reads all of them
@@ -225,6 +262,24 @@ def test_the_example_counts_each_event_once_however_often_it_is_begun(directory:
         expected = dict.fromkeys(("ann", "bob"), 2 * (number + 1))
         assert several_servers.count(directory, file, shards.positions()) == expected
         assert several_servers.count(directory, file, shards.positions()) == expected
+
+
+def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_events, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(shard_events, "AGAIN_SECONDS", 0.01)
+    with Conversations.open(postgres) as conversations:
+        conversations.start_thread(thread_id="a")
+    listed = [Shard("east", "old", takes=True, tenants=1)]
+
+    def opened(shard: Shard) -> EventLog:
+        return urls.open_log(postgres if shard.address == "new" else "postgresql://127.0.0.1:1/none", create=False)
+
+    with ShardEvents(lambda: listed, opened, Positions()) as events:
+        wait_until(lambda: "east" in events.failing())
+        listed[0] = listed[0]._replace(address="new")
+        found = events.wait(PATIENCE)
+    assert found is not None
+    assert (found.shard, found.event.stream) == ("east", "default/thread/a")
 
 
 def test_a_reader_that_nobody_wants_any_more_ends(directory: str) -> None:

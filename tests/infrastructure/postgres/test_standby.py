@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -127,6 +127,21 @@ def test_who_waits_on_a_standby_for_events_is_told_of_them(pair: Pair) -> None:
         assert asyncio.run(read(here.position())) == ["one", "two"]
 
 
+def test_a_standby_of_a_restored_dump_is_not_read_before_its_primary_was_opened(pair: Pair) -> None:
+    with recorder_at(pair.primary) as recorder:
+        append(recorder, event("a", 1))
+    ask(pair.primary, f"UPDATE clew_event SET position = position + {1 << 50}")  # noqa: S608 - a number
+    restored = ask(pair.primary, "SELECT position FROM clew_event")
+    wait_until(lambda: ask(pair.standby, "SELECT position FROM clew_event") == restored)
+    with recorder_at(pair.standby) as follower:
+        with pytest.raises(StoreUnavailableError, match="Open the primary first"):
+            follower.last_position()
+        with recorder_at(pair.primary) as recorder:
+            appended = append(recorder, event("a", 2))
+        wait_until(lambda: ask(pair.standby, "SELECT count(*) FROM clew_event") == [(2,)])
+        wait_until(lambda: follower.last_position() == appended.positions[0])
+
+
 def test_says_how_far_it_wrote_also_while_readers_are_held_back(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
     with recorder_at(postgres) as recorder, psycopg.connect(postgres) as beside:
@@ -155,9 +170,7 @@ def test_a_standby_refuses_everything_that_writes_and_says_where_to_write(pair: 
         there.start_thread()
 
 
-def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(
-    primary: PostgresServer, standby: Standby
-) -> None:
+def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(primary: PostgresServer, standby: Standby) -> None:
     with primary.database() as url:
         name = urlsplit(url).path.lstrip("/")
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
@@ -233,6 +246,7 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
         primary.database() as url,
         Standby(primary) as second,
         CuttingProxy(primary.port) as proxy,
+        ExitStack() as later,
     ):
 
         def both(first: int) -> str:
@@ -244,6 +258,7 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
             assert [each.thread_id for each in conversations.threads()] == ["before"]
             kept = append(recorder, *[event("a", version) for version in range(1, 9)])
             wait_until(lambda: _replayed(primary, second))
+            there = later.enter_context(Conversations.open(on(second, url)))
             second.ask("ALTER SYSTEM SET primary_conninfo = ''")
             second.ask("SELECT pg_reload_conf()")
             wait_until(lambda: not second.ask("SELECT 1 FROM pg_stat_wal_receiver"))
@@ -276,6 +291,9 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
                 assert conversations.verify().first_bad is None
             finally:
                 primary.start()
+        # Who was opened on the standby fills read models from the first append on.
+        there.start_thread(thread_id="last")
+        assert [each.thread_id for each in there.threads()] == ["before", "after", "last"]
 
 
 def _replayed(primary: PostgresServer, follower: PostgresServer) -> bool:

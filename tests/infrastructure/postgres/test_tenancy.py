@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from psycopg.sql import SQL, Literal
-from tests.infrastructure.recording import PATIENCE, append, event
+from tests.infrastructure.recording import PATIENCE, append, event, wait_until
 from tests.servers.pooling_proxy import PoolingProxy
 from tests.servers.postgres_server import GUARDED, PASSWORD, Databases, PostgresServer, ask
 from tests.servers.tenanted import Logins, keep_apart
@@ -31,6 +31,7 @@ from clew.infrastructure.postgres.reads import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
 from clew.service import projecting
+from clew.service.running import Runner
 
 A, B = stream_id("a"), stream_id("b")
 EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)"
@@ -315,8 +316,10 @@ def test_what_nobody_fills_is_not_waited_for_in_vain(filled: Logins, monkeypatch
             operator.wait()
         assert conversations.usage()[0].threads == 1
         for projection in ("usage", "search"):
-            with pytest.raises(StoreUnavailableError, match="may not do that"):
+            with pytest.raises(StoreUnavailableError, match="member of clew_operator"):
                 conversations.rebuild(projection)
+        with pytest.raises(StoreUnavailableError, match="member of clew_operator"):
+            Runner(conversations._core, (), lambda *_: None)
 
 
 def test_a_user_without_the_rights_is_told_who_may(postgres: str) -> None:
@@ -363,6 +366,179 @@ def test_a_partition_is_nobody_s(postgres: str) -> None:
     for login in (logins.app, logins.operator):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             asked(login, "SELECT * FROM clew_event_0", "a")
+
+
+def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: str) -> None:
+    ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO PUBLIC")
+    ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO PUBLIC")
+    urls.migrate(postgres, partitions=2)
+    with Conversations.open(postgres, tenant="a") as before:
+        before.start_thread(messages=[Message.user("hello")])
+        before.usage()
+    logins = keep_apart(postgres)
+    tables = (*("clew_event", "clew_event_0", "clew_key_1", "clew_stream", "clew_meta"), "clew_g1_usage")
+    refused = ["TRUNCATE {}", "DELETE FROM {}", "CREATE TRIGGER mine AFTER INSERT ON {} EXECUTE FUNCTION suppress()"]
+    for table in tables:
+        for statement in refused:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                asked(logins.app, statement.format(table), "a")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        asked(logins.app, "SELECT setval('clew_generation_id_seq', 1)", "a")
+    for statement in ("UPDATE clew_event_0 SET state = ''", "DELETE FROM clew_event_1"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            asked(logins.operator, statement, "a")
+    with Conversations.open(logins.operator) as operator:
+        operator.wait()
+    with Conversations.open(logins.app, tenant="a") as conversations:
+        assert conversations.usage()[0].threads == 1
+
+
+def test_what_is_shown_without_a_policy_tells_of_no_tenant(filled: Logins) -> None:
+    with Conversations.open(filled.operator) as operator:
+        operator.wait()
+    shown = ask(
+        filled.owner,
+        "SELECT relname FROM pg_class WHERE relname LIKE 'clew%' AND relkind IN ('r', 'p', 'v', 'm', 'S') "
+        "AND NOT relrowsecurity AND (has_table_privilege('clew_app', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') "
+        "OR has_any_column_privilege('clew_app', oid, 'SELECT, INSERT, UPDATE')) ORDER BY 1",
+    )
+    assert [name for (name,) in shown] == ["clew_generation", "clew_meta", "clew_stretch", "clew_worker"]
+
+
+def test_nothing_is_put_below_what_readers_have_passed(filled: Logins) -> None:
+    ask(filled.owner, "UPDATE clew_meta SET base = base + 100000")
+    above = "((SELECT pg_current_xact_id()::text::bigint) + {} + (SELECT base FROM clew_meta)) << 20"
+    for off in (-100_000, -1, 1):
+        row = f"{above.format(off)}, {A}, {stream_id('a/thread/t')}, 9, '', '', ''"
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            asked(filled.app, f"{EVENT} VALUES ({row})", "a")
+    with Conversations.open(filled.app, tenant="a") as conversations:
+        conversations.thread("t").append(Message.user("goes on"))
+
+
+def test_no_tenant_brings_the_count_of_all_to_its_end(filled: Logins) -> None:
+    for _ in range(2):
+        asked(filled.app, f"SELECT clew_count_shreds({2**63 - 1})", "a")
+    with Conversations.open(filled.app, tenant="b") as conversations:
+        thread = conversations.thread("t")
+        thread.redact(thread.history().messages[0])
+        assert thread.history().messages[0].redacted
+
+
+def test_a_part_of_a_name_is_no_tenant(kept: Logins) -> None:
+    assert asked(kept.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
+    place = "((SELECT base FROM clew_meta) + pg_current_xact_id()::text::bigint) << 20"
+    names = "clew_number('a/thread/new'), clew_number('a/thread'), 'a/thread/new'"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        asked(kept.app, f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {place})", "a/thread")  # noqa: S608 - of constants
+
+
+def test_a_parent_that_is_another_s_shows_nothing_to_who_may_see_all(filled: Logins) -> None:
+    place = "((SELECT base FROM clew_meta) + pg_current_xact_id()::text::bigint) << 20"
+    forged = f"clew_number('a/thread/forged'), {A}, 'a/thread/forged', {stream_id('b/thread/t')}, 3, {place}"
+    asked(filled.app, f"INSERT INTO clew_stream (id, tenant, name, parent, cut, began) VALUES ({forged})", "a")  # noqa: S608 - of constants
+    store = PostgresDatastore(filled.operator, tenant="a", originator_id_type="text")
+    try:
+        recorder = PostgresRecorder(store)
+        assert recorder.lineage("b/thread/t") != []
+        assert recorder.lineage("a/thread/forged") == []
+    finally:
+        store.close()
+
+
+def test_what_an_operator_has_made_in_the_schema_does_not_run_as_who_migrates(filled: Logins) -> None:
+    trap = "RETURNS {} LANGUAGE sql AS 'UPDATE clew_event SET state = NULL; SELECT NULL::{}'"
+    for name in ("clew_protect(oid)", "format(text, regclass)", "pg_advisory_xact_lock(integer)"):
+        asked(filled.operator, f"CREATE FUNCTION {name} {trap.format('void', 'void')}", None)
+        with pytest.raises(StoreUnavailableError, match="drop it first"):
+            urls.migrate(filled.owner, row_level_security=True)
+        asked(filled.operator, f"DROP FUNCTION {name}", None)
+    asked(filled.operator, f"CREATE FUNCTION same(oid, regclass) {trap.format('boolean', 'boolean')}", None)
+    asked(filled.operator, "CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = same)", None)
+    with pytest.raises(StoreUnavailableError, match="drop it first"):
+        urls.migrate(filled.owner, row_level_security=True)
+    asked(filled.operator, "DROP OPERATOR = (oid, regclass); DROP FUNCTION same", None)
+    urls.migrate(filled.owner, row_level_security=True)
+    with Conversations.open(filled.operator) as conversations:
+        assert conversations.verify().first_bad is None
+
+
+def test_tables_in_another_schema_are_kept_apart_too(postgres: str) -> None:
+    ask(postgres, "CREATE SCHEMA elsewhere; CREATE TABLE public.clew_event (state bytea)")
+    there = f"{postgres}{'&' if '?' in postgres else '?'}options=-csearch_path%3Delsewhere"
+    logins = _fill(keep_apart(there))
+    with Conversations.open(logins.app, tenant="a") as conversations:
+        thread = conversations.thread("t")
+        thread.redact(thread.history().messages[0])
+        with Conversations.open(logins.operator) as operator:
+            operator.wait()
+        assert conversations.usage()[0].threads == 1
+        assert [hit.thread_id for hit in conversations.search("more")] == ["t"]
+        assert conversations.verify().first_bad is None
+    assert ask(postgres, "SELECT count(*) FROM public.clew_event") == [(0,)]
+    ask(postgres, "DROP SCHEMA elsewhere CASCADE")
+
+
+# Words
+
+
+@pytest.fixture(scope="module")
+def searched(databases: Databases) -> Iterator[Logins]:
+    """Two tenants' threads with an index of their words; tests change nothing."""
+    with databases.one() as url:
+        logins = _fill(keep_apart(url))
+        with Conversations.open(logins.operator) as operator:
+            operator.wait()
+        yield logins
+
+
+def _found(url: str, tenant: str | None, index: str = "words", among: str = "!''#nothing''") -> list[int]:
+    """The positions that the function finds for who asks it directly, by default all that it would ever show."""
+    asked_for = (
+        f"clew_find(id, '{index}', '{among}', false, '{{}}', '{{}}', {2**63 - 1}, {2**63 - 1}, 100, 100) AS found "
+        "WHERE name = 'search' AND live AND found.position IS NOT NULL"
+    )
+    rows = asked(url, f"SELECT found.position FROM clew_generation CROSS JOIN LATERAL {asked_for}", tenant)  # noqa: S608 - of constants
+    return sorted(position for (position,) in rows)
+
+
+def test_a_tenant_s_words_are_found_by_their_index(searched: Logins) -> None:
+    looked = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname LIKE 'clew_i%words_words'"
+    before = ask(searched.owner, looked)
+    for tenant in "ab":
+        with Conversations.open(searched.app, tenant=tenant) as conversations:
+            hits = conversations.search("from")
+            assert ["".join(part.text for part in hit.snippet) for hit in hits] == [f"from {tenant}"]
+            assert len(conversations.search('"from b" -more')) == (tenant == "b")
+            assert len(conversations.search("mor*", thread="t")) == 1
+    wait_until(lambda: ask(searched.owner, looked) > before)
+
+
+def test_whatever_is_asked_of_an_index_of_words_it_shows_the_tenant_s_texts_alone(searched: Logins) -> None:
+    positions = "SELECT position FROM clew_event WHERE type = 'message-appended' AND tenant = {} ORDER BY position"
+    own = {tenant: [each for (each,) in ask(searched.owner, positions.format(stream_id(tenant)))] for tenant in "ab"}
+    assert _found(searched.app, "a") == own["a"]
+    assert _found(searched.app, "b") == own["b"]
+    others = f"''#/{sha256(f'tenant {B}'.encode()).hexdigest()[:16]}''"
+    assert _found(searched.app, "b", among=others) == own["b"]
+    assert _found(searched.app, "a", among=others) == []
+    for tenant in (None, "", "nobody", "a/thread"):
+        assert _found(searched.app, tenant) == []
+
+
+@pytest.mark.parametrize("index", ["none", "", "words AS there, clew_event", "words''; DROP TABLE clew_event; --"])
+def test_an_index_of_words_is_one_that_was_declared(searched: Logins, index: str) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable, match="no such index"):
+        _found(searched.app, "a", index)
+
+
+def test_nobody_else_looks_into_an_index_of_words(searched: Logins) -> None:
+    ask(searched.owner, "CREATE ROLE clew_nobody")
+    try:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="clew_find"):
+            ask(searched.owner, "SET ROLE clew_nobody; SELECT clew_find(1, '', '', true, '{}', '{}', 1, 1, 1, 1)")
+    finally:
+        ask(searched.owner, "DROP ROLE clew_nobody")
 
 
 def test_only_a_server_keeps_tenants_apart() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.infrastructure.projection_contract import ProjectionContract
@@ -14,6 +16,8 @@ from tests.infrastructure.projection_contract import ProjectionContract
 from clew.conversations import Conversations
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError
 from clew.domain.messages import Message
+from clew.domain.projection import Query
+from clew.infrastructure.sqlite import projection_tables
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 
 
@@ -35,6 +39,26 @@ def titles(url: str) -> list[str | None]:
     with Conversations.open(url) as conversations:
         assert len(conversations.search("word7")) == 1
         return [summary.title for summary in conversations.threads()]
+
+
+def test_a_search_goes_through_no_more_threads_than_it_shows(
+    file: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[Any]]] = []
+    made = projection_tables._sql
+
+    def note(tables: Any, query: Query) -> tuple[str, list[Any]]:
+        asked.append(made(tables, query))
+        return asked[-1]
+
+    monkeypatch.setattr(projection_tables, "_sql", note)
+    with Conversations.open(url) as conversations:
+        assert len(conversations.search("word7")) == 1
+    with closing(sqlite3.connect(file)) as connection:
+        plans = [[row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)] for sql, values in asked]
+    looked = [line for plan in plans for line in plan if "_thread" in line]
+    assert len(looked) >= len(asked) >= 2
+    assert all(re.search(r"\(tenant=\? AND (thread_id|tree)=\?\)$", line) for line in looked), looked
 
 
 def test_makes_no_file_until_something_is_read_or_appended(tmp_path: Path, url: str) -> None:

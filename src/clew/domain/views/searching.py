@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidSearchError
@@ -25,7 +26,7 @@ _ACCENTS = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032
 """Combining characters that go with the letter before them; the others part words."""
 
 _WORD = re.compile(rf"[^\W_](?:[^\W_]|[{_ACCENTS}])*")
-_ASCII_WORDS = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in range(128))
+_ASCII_WORDS = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256))  # noqa: PLR2004 - those of ASCII
 _NO_WORD = re.compile(rf"[^\w{_ACCENTS}]+")
 _TERM = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 
@@ -81,7 +82,9 @@ def tokens(text: str) -> Iterator[Token]:
 
 def compared(text: str) -> list[str]:
     """The words of a text in order, as they are compared."""
-    return text.translate(_ASCII_WORDS).split() if text.isascii() else list(map(folded, _WORD.findall(text)))
+    if text.isascii():  # bytes are the sooner translated
+        return text.encode().translate(_ASCII_WORDS).decode().split()
+    return list(map(folded, _WORD.findall(text)))
 
 
 def folded(word: str) -> str:
@@ -99,24 +102,32 @@ def only_words(text: str) -> str:
 
 def places(text: str, words: Words) -> list[tuple[int, int]]:
     """Where what was searched for stands in a text: beginnings and ends, in order, none within another."""
-    there = list(tokens(text))
-    wanted = [([token.folded for token in tokens(phrase)], False) for phrase in words.phrases]
-    wanted += [([token.folded for token in tokens(beginning)], True) for beginning in words.beginnings]
-    found: list[tuple[int, int]] = []
+    runs = list(_runs(text, words))
+    spans = [found.span() for found in _WORD.finditer(text)] if runs else []
+    return [(spans[first][0], spans[last][1]) for first, last in runs]
+
+
+def _runs(text: str, words: Words) -> Iterator[tuple[int, int]]:
+    """Which words of a text were searched for: the numbers of the first and the last of each run of them."""
+    wanted = [(each, False) for each in map(compared, words.phrases) if each]
+    wanted += [(each, True) for each in map(compared, words.beginnings) if each]
+    first_words = tuple(each[0] for each, _ in wanted)
+    there = compared(text)
     after = 0
-    for number, token in enumerate(there):
-        if number < after:
+    for number, word in enumerate(there):
+        if number < after or not word.startswith(first_words):
             continue
         longest = max((len(each) for each, open_ in wanted if _stands_at(there, number, each, open_)), default=0)
         if longest:
             after = number + longest
-            found.append((token.start, there[after - 1].end))
-    return found
+            yield number, after - 1
 
 
 def snippet(text: str, words: Words) -> Snippet:
     """The part of a text around what was searched for, on one line, with those places told from the rest."""
-    first, last = next(iter(places(text, words)), (0, 0))
+    run = next(_runs(text, words), None)
+    spans = [] if run is None else [found.span() for found in islice(_WORD.finditer(text), run[1] + 1)]
+    first, last = (0, 0) if run is None else (spans[run[0]][0], spans[run[1]][1])
     start = _boundary(text, max(0, first - _BEFORE), first)
     end = max(last, min(len(text), start + SNIPPET))
     if end < len(text) and end > last:
@@ -151,14 +162,11 @@ def _boundary(text: str, start: int, first: int) -> int:
     return first if space is None else space.end()
 
 
-def _stands_at(there: Sequence[Token], number: int, wanted: Sequence[str], open_: bool) -> bool:  # noqa: FBT001 - of one use
-    if not wanted or number + len(wanted) > len(there):
-        return False
-    *exact, last = wanted
-    if any(there[number + place].folded != each for place, each in enumerate(exact)):
-        return False
-    found = there[number + len(exact)].folded
-    return found.startswith(last) if open_ else found == last
+def _stands_at(there: Sequence[str], number: int, wanted: Sequence[str], open_: bool) -> bool:  # noqa: FBT001 - of one use
+    found = there[number : number + len(wanted)]
+    return found == wanted or (
+        open_ and len(found) == len(wanted) and found[:-1] == wanted[:-1] and found[-1].startswith(wanted[-1])
+    )
 
 
 @lru_cache(maxsize=4_096)

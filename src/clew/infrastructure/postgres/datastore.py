@@ -87,9 +87,9 @@ class PostgresDatastore:
         """Commit the transaction of a session."""
         session.connection.execute("COMMIT")
 
-    def run_alone(self, session: Session, sql: str, parameters: dict[str, Any]) -> Rows:
-        """The rows of a statement that is a transaction by itself."""
-        return session.ask(sql, parameters)
+    def run_alone(self, session: Session, sql: str, parameters: dict[str, Any]) -> int | None:
+        """The lowest number that a statement answers which is a transaction by itself, None when it has no row."""
+        return session.first(sql, parameters)
 
     def _changed(self) -> bool:
         """Whether a transaction has ended since this was last asked, of this database or another of the server."""

@@ -17,6 +17,8 @@ _ADVICE = {
     "42P01": "a table of Clew's is not there, though others are. Restore the database from a copy, or name another.",
     "shape": "it has tables of these names that are not as Clew's are. Name another database, or another schema "
     "(?options=-csearch_path%3Dclew).",
+    "40001": "it ended the statement for the sake of another transaction. Try again; where that is frequent, let "
+    "default_transaction_isolation be 'read committed' for Clew's user.",
     "53100": "the disk of the server is full. Free some space, then try again.",
     "53200": "the server has no memory left. Try again later.",
     "53300": "it takes no more connections. Let it take more (max_connections), or open fewer stores.",

@@ -39,7 +39,7 @@ from clew.infrastructure.projection_changes import WaitingChanges
 
 SQL = sql_statements("projections.sql")
 
-TEXTS_AT_ONCE = 250
+TEXTS_AT_ONCE = 100
 """Texts that are sent together: while the server takes them in, the next are made ready."""
 
 REFUSED = ("22", "23", "54")
@@ -48,7 +48,7 @@ REFUSED = ("22", "23", "54")
 
 def built(session: Session) -> list[Built]:
     """The generations that there are, oldest first."""
-    return [Built._make(row) for row in session.connection.execute(SQL["built"].encode(), binary=True)]
+    return [Built._make(row) for row in _ask(session, "built")]
 
 
 def live(session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]]:
@@ -119,11 +119,12 @@ class PostgresSession:
         self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
     ) -> list[ForgetText | Recount]:
         """Change rows; returns those that take a look at the log."""
-        rows = self.rows(built, projection)
+        rows = self._generations.get(built.generation) or self.rows(built, projection)
         left = rows.apply(position, tenant, changes)
-        if rows.texts >= TEXTS_AT_ONCE:
-            self._send()
-            rows.flush_texts()
+        for texts in rows.texts:
+            if len(texts) >= TEXTS_AT_ONCE:
+                self._send()
+                rows.flush_texts()
         return left
 
     @contextmanager
@@ -254,11 +255,8 @@ class _Generation:
         }
         self._changes = WaitingChanges(projection, self._tables)
         self.apply = self._changes.apply
-
-    @property
-    def texts(self) -> int:
-        """How many texts wait."""
-        return max(map(len, self._changes.texts.values()), default=0)
+        self.texts = [*self._changes.texts.values()]
+        """Those that wait, by index: as attributes, since they are looked at for every event."""
 
     def get(self, table: str, *key: Value) -> RowValues | None:
         """The row with this key."""

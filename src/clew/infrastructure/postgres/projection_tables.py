@@ -116,8 +116,8 @@ class Filling(WaitingRows):
         )
 
 
-def select(session: Session, tables: Tables, query: Query) -> list[RowValues]:
-    """The rows that a query names."""
+def select(session: Session, tables: Tables, query: Query, *, alone: bool = False) -> list[RowValues]:
+    """The rows that a query names; ``alone`` it is a transaction by itself."""
     try:
         sql, parameters = sql_of(tables, query)
     except UnicodeEncodeError:
@@ -126,7 +126,10 @@ def select(session: Session, tables: Tables, query: Query) -> list[RowValues]:
     columns = list(query.columns) or [column.name for column in table.columns]
     kinds = _kinds(table)
     reads = [_READS[kinds[column]] for column in columns]
-    found = session.connection.execute(sql.encode(), parameters, prepare=True, binary=True).fetchall()
+    if alone:
+        found = session.ask(sql, parameters)
+    else:
+        found = session.connection.execute(sql.encode(), parameters, prepare=True, binary=True).fetchall()
     return [
         {
             column: None if value is None else value if read is None else read(value)

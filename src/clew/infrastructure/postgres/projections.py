@@ -17,7 +17,7 @@ from typing import TypeVar
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.projection import Built, Parked, Query, RowValues, Words
+from clew.domain.projection import Built, Parked, Query, RowValues, Table, Words
 from clew.infrastructure import forking
 from clew.infrastructure.postgres import projection_workers, text_index
 from clew.infrastructure.postgres.errors import is_cut, unavailable
@@ -46,7 +46,6 @@ REST = 10
 _log = logging.getLogger(__name__)
 
 _SETTINGS = b"SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '60s'"
-_SNAPSHOT = b"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 class PostgresProjections:
@@ -66,6 +65,7 @@ class PostgresProjections:
         self._cleaning = threading.Lock()
         self._forgot: dict[str, float] = {}
         self._looked = False
+        self._seen: dict[str, tuple[int, dict[str, tuple[str, Table]]]] = {}
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
@@ -129,13 +129,13 @@ class PostgresProjections:
 
     def select(self, name: str, query: Query) -> list[RowValues]:
         """Rows of the live tables of a projection."""
-        return self._read(lambda session: select(session, live(session, name)[1], query))
+        return self._read(lambda session: select(session, self._live(session, name)[1], query, alone=True))
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
         """The positions of texts that have the words, newest first."""
 
         def do(session: Session) -> list[int]:
-            generation, _ = live(session, name)
+            generation, _ = self._live(session, name)
             table = table_name(generation, index)
             return text_index.find(session, generation, index, table, words, before=before, limit=limit)
 
@@ -145,39 +145,41 @@ class PostgresProjections:
         """How many events the live generation went on without, and the first of them."""
 
         def do(session: Session) -> tuple[int, list[Parked]]:
-            generation = Int8(live(session, name)[0])
-            ((count,),) = session.connection.execute(SQL["count parked"].encode(), {"generation": generation})
-            of = {"generation": generation, "limit": Int8(limit)}
-            found = session.connection.execute(SQL["parked"].encode(), of, binary=True)
-            return count, [
+            of = {"generation": Int8(live(session, name)[0]), "limit": Int8(limit)}
+            found = session.ask(SQL["parked"], of)
+            first = [
                 Parked(position, text(stream), version, text(type_), text(error))
-                for position, stream, version, type_, error in found
+                for _, position, stream, version, type_, error in found
             ]
+            return (found[0][0] if found else 0), first
 
         return self._read(do)
 
+    def _live(self, session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]]:
+        """The live generation as it was last seen: the tables of one that is so no more are gone."""
+        found = self._seen.get(name)
+        if found is None:
+            found = self._seen[name] = live(session, name)
+        return found
+
     def _read(self, do: Callable[[Session], T]) -> T:
-        """Read in one snapshot; again on another connection when one was cut, or when tables were dropped meanwhile."""
+        """Read; again when tables were dropped or a standby removed rows, and on another connection when it was cut.
+
+        Each statement is a transaction by itself: what it reads is of one generation, whose tables are there or gone.
+        """
         for left in reversed(range(TRIES)):
             try:
-                return self._read_once(do)
-            except psycopg.errors.UndefinedTable as error:
+                with self._sessions.use() as session:
+                    return do(session)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.SerializationFailure) as error:
                 if not left:
                     raise unavailable(self.address.shown, error) from error
+                self._seen.clear()
             except psycopg.Error as error:
                 if not left or not (isinstance(error, psycopg.OperationalError) and is_cut(error)):
                     raise unavailable(self.address.shown, error) from error
                 self._sessions.drop()
         raise AssertionError  # the last time it is answered or raised
-
-    def _read_once(self, do: Callable[[Session], T]) -> T:
-        with self._sessions.use() as session:
-            session.begin()
-            try:
-                session.connection.execute(_SNAPSHOT)
-                return do(session)
-            finally:
-                _roll_back(session)
 
     # Forgetting
 

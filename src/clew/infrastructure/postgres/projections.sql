@@ -47,11 +47,8 @@ VALUES (%(generation)b, %(position)b, %(tenant)b, %(stream)b, %(version)b, %(typ
 ON CONFLICT (generation, position) DO UPDATE SET error = excluded.error
 
 -- parked
-SELECT position, stream, version, type, error FROM clew_parked
+SELECT count(*) OVER (), position, stream, version, type, error FROM clew_parked
 WHERE generation = %(generation)b ORDER BY position LIMIT %(limit)b
-
--- count parked
-SELECT count(*) FROM clew_parked WHERE generation = %(generation)b
 
 -- text indexes
 SELECT id, texts FROM clew_generation WHERE texts <> '{}'

@@ -124,9 +124,15 @@ class PostgresReads:
         found = self._of(stream, "snapshot", upto=Int8(within(HIGHEST if upto is None else upto)))
         return Snapshot(text(found[0][0]), *found[0][1:]) if found else None
 
-    def blob(self, digest: bytes) -> Blob | None:
-        """The blob of that digest as it lies in the store."""
-        found = self.datastore.query(SQL["blob"], {"digest": digest})
+    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
+        """The blob of that digest as it lies in the store: the tenant's own, or the one with a key."""
+        tenant = self.datastore.tenant
+        if key is not None:
+            found = self.datastore.query(SQL["blob that came"], {"digest": digest, "came": Int8(within(key))})
+        elif tenant is not None:
+            found = self.datastore.query(SQL["blob of a tenant"], {"digest": digest, "tenant": Int8(_tenant(tenant))})
+        else:
+            found = self.datastore.query(SQL["blob"], {"digest": digest})
         if not found:
             return None
         stored, kind, data = found[0]

@@ -13,11 +13,12 @@ SELECT pg_is_in_recovery()
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8
 
 -- lineage
-WITH RECURSIVE line (id, name, parent, cut, upto) AS (
-    SELECT id, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+WITH RECURSIVE line (id, tenant, name, parent, cut, upto) AS (
+    SELECT id, tenant, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
     UNION ALL
-    SELECT p.id, p.name, p.parent, p.cut, least(line.upto, line.cut)
-    FROM line JOIN clew_stream AS p ON p.id = line.parent
+    -- Of the same tenant: a parent that somebody wrote there is not to show another's rows.
+    SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut)
+    FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
     -- The cut grows from a parent to its forks; asked for, it ends the walk even where somebody made a circle.
     WHERE line.cut > %(after)b AND (p.cut IS NULL OR p.cut < line.cut)
 )
@@ -165,11 +166,11 @@ WHERE e.version < 0 OR NOT EXISTS (SELECT FROM clew_stream AS s WHERE s.id = e.s
 ORDER BY e.stream, e.version LIMIT %(limit)b
 
 -- snapshot
-WITH RECURSIVE line (id, name, parent, cut, upto, depth) AS (
-    SELECT id, name, parent, cut, %(upto)b::int8, 0 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
+WITH RECURSIVE line (id, tenant, name, parent, cut, upto, depth) AS (
+    SELECT id, tenant, name, parent, cut, %(upto)b::int8, 0 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
     UNION ALL
-    SELECT p.id, p.name, p.parent, p.cut, least(line.upto, line.cut), line.depth + 1
-    FROM line JOIN clew_stream AS p ON p.id = line.parent
+    SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut), line.depth + 1
+    FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
     WHERE p.cut IS NULL OR p.cut < line.cut
 )
 SELECT line.name, newest.version, newest.state
@@ -181,6 +182,13 @@ ORDER BY line.depth LIMIT 1
 
 -- blob
 SELECT digest, kind, data FROM clew_blob WHERE digest = %(digest)b LIMIT 1
+
+-- blob of a tenant
+-- Another's is not shown to who knows what it is named by.
+SELECT digest, kind, data FROM clew_blob WHERE tenant = %(tenant)b AND digest = %(digest)b
+
+-- blob that came
+SELECT digest, kind, data FROM clew_blob WHERE came = %(came)b AND digest = %(digest)b LIMIT 1
 
 -- blobs
 SELECT came, digest FROM clew_blob WHERE came > %(after)b ORDER BY came LIMIT %(limit)b

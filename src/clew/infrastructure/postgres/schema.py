@@ -25,7 +25,7 @@ _MIGRATIONS = statements("schema.sql")
 
 _DIVISIBLE = re.compile(r"/\* (PARTITION BY HASH \(\w+\)) \*/")
 _DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH")
-_PARTITIONS = "SELECT count(*) FROM pg_catalog.pg_inherits WHERE inhparent = 'clew_event'::regclass"
+_PARTITIONS = "SELECT count(*) FROM pg_catalog.pg_inherits WHERE inhparent = 'clew_event'::regclass::oid"
 
 
 def prepare(address: Address, *, create: bool) -> None:
@@ -83,7 +83,7 @@ def migrate(address: Address, *, partitions: int | None = None) -> int:
 
 def lock(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     """Let nobody else make tables or roles until the transaction ends."""
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    connection.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (_LOCK,))
 
 
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:

@@ -17,9 +17,11 @@ CREATE TABLE clew_meta (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     schema integer NOT NULL,
     base bigint NOT NULL,
-    shredded bigint NOT NULL
+    shredded bigint NOT NULL,
+    store uuid NOT NULL DEFAULT gen_random_uuid()
 );
 COMMENT ON COLUMN clew_meta.base IS 'added to transaction ids, so that positions go on above those of a restored dump';
+COMMENT ON COLUMN clew_meta.store IS 'which store this is, also on a standby, and where a copy takes its place';
 INSERT INTO clew_meta (schema, base, shredded) VALUES (1, 0, 0);
 
 CREATE TABLE clew_stream (
@@ -110,7 +112,8 @@ $$;
 COMMENT ON FUNCTION clew_shred IS 'replace the bytes of this digest by it and a stub; the position, null if not there';
 
 CREATE FUNCTION clew_count_shreds(count bigint) RETURNS void LANGUAGE sql AS $$
-    UPDATE clew_meta SET shredded = shredded + $1 WHERE $1 > 0
+    -- Not more than a transaction has rows: the number is everybody's, and nobody is to bring it to its end.
+    UPDATE clew_meta SET shredded = shredded + least($1, 1048576) WHERE $1 > 0
 $$;
 
 CREATE TABLE clew_tracking (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import zip_longest
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import Literal
 
 from clew.domain.errors import ClosedError, StoreUrlError, TenantRequiredError
+from clew.infrastructure.postgres import round_trip
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.sql_files import statements
 
@@ -37,11 +39,17 @@ _BASE = (
 )
 _RAISE_BASE = "UPDATE clew_meta SET base = greatest(base, %s)"
 
+_UNSETTLED = (
+    "this is a standby of a server to which a dump was restored, and where its positions go on is not seen to yet. "
+    "Open the primary first."
+)
+
 _TENANCY = statements("tenancy.sql")
 _IS_BOUND, _BASE_OF_ALL, _SET_TENANT = (_TENANCY[name].encode() for name in ("is bound", "base", "set tenant"))
 
-# Readers stop below a transaction that is open: that of a process that stands still must not stay so.
-_BEGIN = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'"
+# What a transaction has waited for it must see, however the database would isolate it. Readers stop below a transaction
+# that is open: that of a process that stands still must not stay so.
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '30s'"
 
 _PREPARE = re.compile(r"(?<=[?&])prepare=([^&]*)&?")
 
@@ -69,12 +77,18 @@ class Address:
             )
         except (psycopg.Error, UnicodeError):
             # The driver's words repeat what they could not read, and a password with it.
-            msg = "That is no address of a PostgreSQL database. Use postgresql://user:password@host:5432/database."
+            msg = (
+                "That is no address of a PostgreSQL database, or has a setting that PostgreSQL does not know. "
+                "Use postgresql://user:password@host:5432/database."
+            )
             raise StoreUrlError(msg) from None
         given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         given.setdefault("application_name", "clew")
         self.conninfo = make_conninfo(**given)
-        hosts, ports = ((str(given.get(name) or "")).split(",") for name in ("host", "port"))
+        # Those of the environment are the client library's own affair, but for what is shown.
+        hosts, ports = (
+            str(given.get(name) or os.environ.get(f"PG{name.upper()}") or "").split(",") for name in ("host", "port")
+        )
         places = zip_longest(hosts, ports[: len(hosts)], fillvalue=ports[0])
         shown = ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in places)
         self.shown = f"postgresql://{shown}/{given.get('dbname') or given.get('user') or ''}"
@@ -83,6 +97,7 @@ class Address:
         """A connection without a transaction. Raises StoreUnavailableError."""
         try:
             connection = self._connect()
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # as below
             if not self._prepares:
                 connection.prepare_threshold = None
         except psycopg.Error as error:
@@ -117,17 +132,30 @@ class Session(NamedTuple):
     """Whether policies on rows are in force; COPY FROM is refused then."""
     tenant: str | None
     """Whose rows alone can be seen and written; None where the user may see all."""
+    prepared: dict[str, bytes]
+    """Statements that were prepared past the cursor, and their names."""
 
-    def ask(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Rows:
-        """The rows of a prepared statement, in binary."""
-        if self.tenant is None or self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+    def ask(
+        self, sql: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, *, setting: bytes | None = None
+    ) -> Rows:
+        """The rows of a prepared statement, in binary; ``setting`` is a statement that sets something for it alone."""
+        before: list[tuple[bytes, Mapping[str, Any] | None]] = []
+        if self.tenant is not None and self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            before.append((_SET_TENANT, {"tenant": self.tenant}))
+        if setting is not None:
+            before.append((setting, None))
+        # Sent together they are one transaction, and one round trip.
+        with self.connection.pipeline() if before else nullcontext():
+            for each, values in before:
+                self.connection.execute(each, values, prepare=True)
             self.cursor.execute(sql.encode(), parameters, prepare=True)
-        else:
-            # Sent together they are one transaction, and one round trip.
-            with self.connection.pipeline():
-                self.connection.execute(_SET_TENANT, {"tenant": self.tenant}, prepare=True)
-                self.cursor.execute(sql.encode(), parameters, prepare=True)
         return [] if self.cursor.rownumber is None else self.cursor.fetchall()
+
+    def first(self, sql: str, parameters: Mapping[str, Any]) -> int | None:
+        """The lowest number that a statement answers, None when it has no row. Only with arrays it takes a cursor."""
+        if self.tenant is not None or list in map(type, parameters.values()):
+            return min((row[0] for row in self.ask(sql, parameters)), default=None)
+        return round_trip.number(self.connection, self.prepared, sql, parameters)
 
     def begin(self) -> None:
         """Begin a transaction, on behalf of the tenant; one that stands still is ended by the server."""
@@ -196,7 +224,7 @@ class Sessions:
         connection = self.address.connect()
         try:
             return _begin(connection, self.address.shown, self._tenant)
-        except psycopg.Error:
+        except BaseException:
             connection.close()
             raise
 
@@ -209,7 +237,8 @@ class Sessions:
 
     def close(self) -> None:
         """Close those that wait, and each of the others when it is given back. Later calls raise ClosedError."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self.drop()
 
     def _take(self) -> Session:
@@ -229,12 +258,12 @@ class Sessions:
             self._close(session)
 
     def _give_back(self, session: Session) -> None:
-        status = session.connection.pgconn.transaction_status
-        if status != psycopg.pq.TransactionStatus.IDLE or self._closed:
-            self._close(session)
-        else:
+        if session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
-                self._idle.append((session, time.monotonic()))
+                if not self._closed:
+                    self._idle.append((session, time.monotonic()))
+                    return
+        self._close(session)
 
     def _close(self, session: Session) -> None:
         with self._lock, suppress(ValueError):
@@ -262,10 +291,13 @@ def _begin(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: 
         base, standby = connection.execute(_BASE_OF_ALL).fetchall()[0]
     else:
         base, last, transaction, standby = connection.execute(_BASE).fetchall()[0]
-        if last is not None and last >= base + transaction and not standby:
+        if last is not None and last >= base + transaction:
+            if standby:
+                connection.close()
+                raise PostgresUnavailableError(f"{shown}: {_UNSETTLED}")
             connection.execute(_RAISE_BASE, (last + 1,))
             (base,) = connection.execute("SELECT base FROM clew_meta").fetchall()[0]
-    return Session(connection, connection.cursor(binary=True), base, standby, secured, tenant if bound else None)
+    return Session(connection, connection.cursor(binary=True), base, standby, secured, tenant if bound else None, {})
 
 
 def _is_cut(session: Session) -> bool:

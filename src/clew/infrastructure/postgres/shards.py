@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
@@ -83,24 +84,45 @@ class Directory:
         )
         raise ShardError(msg)
 
-    def add(self, name: str, address: str) -> None:
-        """Note a shard, which is given tenants from now on.
+    def add(self, name: str, address: str, there: Address) -> None:
+        """Note a shard, which is given tenants from now on; ``there`` Clew's tables are.
 
-        Raises InvalidNameError, StoreUrlError for an address that is none, or ShardError for one that is taken.
+        Raises InvalidNameError, StoreUrlError for an address that is none, or ShardError for a
+        name, an address or a store that is taken.
         """
         check_shard_name(name)
-        _check(address)
+        new = {"name": name, "address": address, "store": _store(there)}
         with self._connected(make=True) as connection:
-            if connection.execute(_SQL["add"].encode(), {"name": name, "address": address}).fetchone() is None:
-                msg = f"{self.shown}: there is a shard {name!r} or one at {address} already. See `clew shards list`."
-                raise ShardError(msg)
+            if connection.execute(_SQL["add"].encode(), new).fetchone() is not None:
+                return
+            same = connection.execute(_SQL["same store"].encode(), new).fetchone()
+        if same is None:
+            msg = f"{self.shown}: there is a shard {name!r} or one at {address} already. See `clew shards list`."
+        else:
+            msg = f"{self.shown}: that store is the shard {same[0]!r}, at {same[1]}, already. See `clew shards list`."
+        raise ShardError(msg)
+
+    def move(self, name: str, address: str, there: Address) -> None:
+        """Note that the store of a shard is at another address from now on, which is ``there``.
+
+        Raises StoreUrlError for an address that is none, or ShardError for a shard that is not there, or another store.
+        """
+        found = _store(there)
+        with self._connected() as connection, connection.transaction():
+            store = connection.execute(_SQL["store"].encode(), {"name": name}).fetchone()
+            if store is not None and store[0] == found:
+                connection.execute(_SQL["move"].encode(), {"name": name, "address": address})
+                return
+        if store is None:
+            raise self._unknown(name)
+        msg = f"{self.shown}: at {address} is another store than that of the shard {name!r}. Bring its own there."
+        raise ShardError(msg)
 
     def take_no_more(self, name: str) -> None:
         """Give a shard no more tenants. Those that it has stay. Raises ShardError for one that is not there."""
         with self._connected() as connection:
             if connection.execute(_SQL["close"].encode(), {"name": name}).fetchone() is None:
-                msg = f"{self.shown}: there is no shard {name!r}. See `clew shards list`."
-                raise ShardError(msg)
+                raise self._unknown(name)
 
     def url_at(self, address: str) -> str:
         """The URL of the store at a shard's address: everything but the place is the directory's.
@@ -117,13 +139,16 @@ class Directory:
             address = ""
         return f"{scheme}://{user}{at}{address}" + ("?" + "&".join(settings) if settings else "")
 
+    def _unknown(self, name: str) -> ShardError:
+        return ShardError(f"{self.shown}: there is no shard {name!r}. See `clew shards list`.")
+
     @contextmanager
     def _connected(self, *, make: bool = False) -> Iterator[Connection]:
         with closing(self._address.connect()) as connection:
             try:
                 if not _is_there(connection):
                     if not make:
-                        msg = f"{self.shown}: this is no directory of shards yet. Add one with `clew shards add`."
+                        msg = f"{self.shown}: this is no directory of shards yet. Add a server with `clew shards add`."
                         raise StoreSchemaError(msg)
                     _make(connection)
                 yield connection
@@ -141,6 +166,16 @@ def _check(address: str) -> None:
 
 def _is_there(connection: Connection) -> bool:
     return bool(connection.execute(_IS_THERE).fetchall())
+
+
+def _store(there: Address) -> UUID:
+    """Which store is at an address."""
+    with closing(there.connect()) as connection:
+        try:
+            ((found,),) = connection.execute(_SQL["this store"].encode()).fetchall()
+        except psycopg.Error as error:
+            raise unavailable(there.shown, error) from None
+    return UUID(str(found))
 
 
 def _make(connection: Connection) -> None:

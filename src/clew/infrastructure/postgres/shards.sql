@@ -5,10 +5,12 @@
 CREATE TABLE clew_shard (
     name text COLLATE "C" PRIMARY KEY,
     address text NOT NULL UNIQUE,
-    takes boolean NOT NULL DEFAULT true
+    takes boolean NOT NULL DEFAULT true,
+    store uuid UNIQUE
 );
 COMMENT ON COLUMN clew_shard.address IS 'host:port/database or service=name, without a user and without a password';
 COMMENT ON COLUMN clew_shard.takes IS 'whether it is given new tenants';
+COMMENT ON COLUMN clew_shard.store IS 'what clew_meta.store is there: one store has many addresses, and is one shard';
 CREATE TABLE clew_tenant (
     name text COLLATE "C" PRIMARY KEY,
     shard text COLLATE "C" NOT NULL REFERENCES clew_shard (name)
@@ -33,7 +35,20 @@ ORDER BY (SELECT count(*) FROM clew_tenant WHERE shard = clew_shard.name), name 
 ON CONFLICT (name) DO NOTHING
 
 -- add
-INSERT INTO clew_shard (name, address) VALUES (%(name)s, %(address)s) ON CONFLICT DO NOTHING RETURNING name
+INSERT INTO clew_shard (name, address, store) VALUES (%(name)s, %(address)s, %(store)s)
+ON CONFLICT DO NOTHING RETURNING name
+
+-- same store
+SELECT name, address FROM clew_shard WHERE store = %(store)s AND name <> %(name)s AND address <> %(address)s
+
+-- store
+SELECT store FROM clew_shard WHERE name = %(name)s
+
+-- move
+UPDATE clew_shard SET address = %(address)s WHERE name = %(name)s
+
+-- this store
+SELECT store FROM clew_meta
 
 -- close
 UPDATE clew_shard SET takes = false WHERE name = %(name)s RETURNING name

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import psycopg
 
-from clew.infrastructure.postgres import schema, vectors
+from clew.infrastructure.postgres import schema, text_index, vectors
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavailable
 from clew.infrastructure.postgres.sessions import Address, Session
 from clew.infrastructure.postgres.sql_files import statements
@@ -18,7 +18,7 @@ OPERATOR = "clew_operator"
 """The role of those who work for all tenants: fill projections, verify, follow the whole store."""
 
 _SQL = statements("tenancy.sql")
-_STEPS = ("schema", "roles", "functions", "indexes", "protection", "grants", "definers", "leave")
+_STEPS = ("schema", "roles", "functions", "finding", "indexes", "protection", "grants", "definers", "leave")
 
 
 def secure(address: Address) -> None:
@@ -30,9 +30,10 @@ def secure(address: Address) -> None:
         try:
             with connection.transaction():
                 schema.lock(connection)
+                connection.execute(_SQL["strangers"].encode())
                 vectors.make(connection)  # an application may not make tables any more
                 for step in _STEPS:
-                    connection.execute(_SQL[step].encode())
+                    connection.execute(_SQL[step].replace("{find}", text_index.FIND_OF_A_TENANT).encode())
         except psycopg.errors.InsufficientPrivilege as error:
             msg = (
                 f"{address.shown}: row-level security is set up by a superuser, or by the owner of the tables and of "

@@ -24,6 +24,28 @@ BEGIN
     END IF;
 END $$
 
+-- strangers
+-- Operators make tables beside Clew's. A function of theirs, of a name that is called below, would run as who says this.
+-- Said first, and with types that leave nothing to choose.
+DO $$
+DECLARE
+    found text := (
+        SELECT min(made.name) FROM (
+            SELECT pronamespace, proowner, proname::text FROM pg_catalog.pg_proc
+            UNION ALL SELECT oprnamespace, oprowner, oprname::text FROM pg_catalog.pg_operator
+        ) AS made (home, owner, name)
+        JOIN pg_catalog.pg_class AS meta ON meta.oid = 'clew_meta'::regclass::oid
+        JOIN pg_catalog.pg_roles AS maker ON maker.oid = made.owner
+        JOIN pg_catalog.pg_roles AS operator ON operator.rolname = 'clew_operator'::name
+        WHERE made.home = meta.relnamespace AND made.owner <> meta.relowner AND made.name NOT IN ('clew_base', 'clew_find')
+            AND NOT maker.rolsuper AND pg_catalog.pg_has_role(made.owner, operator.oid, 'MEMBER'::text)
+    );
+BEGIN
+    IF found IS NOT NULL THEN
+        RAISE EXCEPTION 'in the schema of the tables a member of clew_operator has made %: drop it first', found;
+    END IF;
+END $$
+
 -- schema
 -- What is made goes where the tables are, and functions look nowhere else.
 SELECT set_config('search_path', format('%I, pg_temp', nspname), true)
@@ -66,8 +88,8 @@ RETURN (('x' || encode(substr(sha256(convert_to(name, 'UTF8')), 1, 8), 'hex'))::
 COMMENT ON FUNCTION clew_number IS 'the number of a tenant or a stream: the first 63 bits of SHA-256 of its name';
 
 CREATE OR REPLACE FUNCTION clew_tenant() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
-RETURN clew_number(nullif(current_setting('clew.tenant', true), ''));
-COMMENT ON FUNCTION clew_tenant IS 'the number of the tenant of this transaction, null if none was set';
+RETURN clew_number(substring(current_setting('clew.tenant', true), '^[^/]+$'));
+COMMENT ON FUNCTION clew_tenant IS 'the number of the tenant of this transaction, null if none was set, or what is none';
 
 CREATE OR REPLACE FUNCTION clew_tenant_name() RETURNS bytea LANGUAGE sql STABLE PARALLEL SAFE
 RETURN (
@@ -79,6 +101,7 @@ RETURN (
         'hex'
     )
     FROM regexp_matches(current_setting('clew.tenant', true), '%[0-9A-F]{2}|.', 'g') WITH ORDINALITY AS part (piece, n)
+    WHERE clew_tenant() IS NOT NULL
 );
 COMMENT ON FUNCTION clew_tenant_name IS 'the name of the tenant of this transaction, as it is without escapes';
 
@@ -88,7 +111,10 @@ DECLARE
     last bigint := (SELECT max(position) >> 20 FROM clew_event);
     found bigint := (SELECT base FROM clew_meta);
 BEGIN
-    IF NOT pg_is_in_recovery() AND last >= found + pg_snapshot_xmax(pg_current_snapshot())::text::int8 THEN
+    IF last >= found + pg_snapshot_xmax(pg_current_snapshot())::text::int8 THEN
+        IF pg_is_in_recovery() THEN
+            RAISE EXCEPTION 'a dump was restored, and the primary was not opened since: open it first';
+        END IF;
         UPDATE clew_meta SET base = greatest(base, last + 1) RETURNING base INTO found;
     END IF;
     RETURN found;
@@ -120,11 +146,10 @@ BEGIN
         new := mine || ' AND EXISTS (SELECT FROM clew_stream AS own WHERE own.id = stream)';
     END IF;
     IF place IS NOT NULL THEN
-        -- Below what readers have passed nothing is put, nor far above, where positions would go on.
+        -- Below what readers have passed nothing is put, nor above, where positions would go on.
         EXECUTE format(
             'CREATE POLICY clew_place ON %s AS RESTRICTIVE FOR INSERT TO clew_app WITH CHECK (%I >> 20 '
-            'BETWEEN (SELECT pg_current_xact_id()::text::int8) '
-            'AND (SELECT base + pg_current_xact_id()::text::int8 FROM clew_meta))', given, place
+            '= (SELECT base + pg_current_xact_id()::text::int8 FROM clew_meta))', given, place
         );
     END IF;
     IF given = 'clew_stream'::regclass THEN
@@ -156,26 +181,36 @@ COMMENT ON FUNCTION clew_protect IS 'let each see its tenant''s rows of a table,
 CREATE OR REPLACE FUNCTION clew_publish(given regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     EXECUTE format('ALTER TABLE %s OWNER TO clew_operator', given);
+    EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, clew_app', given); -- whatever new tables are granted to by default
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped) THEN
         PERFORM clew_protect(given);
         EXECUTE format('GRANT SELECT ON %s TO clew_app', given);
-        -- An index of words is not looked into before the policy: what it asks might tell of others' rows.
-        IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'position')
-            AND NOT EXISTS (
-                SELECT FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = indkey[0]
-                WHERE indrelid = given AND attname = 'tenant'
-            )
-        THEN
-            EXECUTE format('CREATE INDEX ON %s (tenant, position)', given);
-        END IF;
     END IF;
 END $$;
 COMMENT ON FUNCTION clew_publish IS 'give a table of a projection to the operators, and each tenant its rows to read'
 
+-- finding
+-- An index of words is not looked into before the policy: what it is asked might tell of others' rows. So operators look
+-- into it on behalf of a tenant, for that one's rows alone. Nothing that is asked can fail for some rows and not others.
+CREATE OR REPLACE FUNCTION clew_find(
+    generation bigint, text_index text, among text, certain boolean, rows text[], wanted boolean[], before bigint,
+    below bigint, stretches bigint, "limit" bigint
+) RETURNS TABLE (number bigint, "position" bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM clew_generation WHERE id = $1 AND $2 = ANY (texts)) THEN
+        RAISE undefined_table USING MESSAGE = 'there is no such index of words';
+    END IF;
+    RETURN QUERY EXECUTE replace($find${find}$find$, '{table}', format('%I', format('clew_g%s_%s', $1, $2)))
+    USING $1, $2, $3, $4, $5, $6, $7, $8, $9, $10;
+END $$;
+COMMENT ON FUNCTION clew_find IS 'where texts of the tenant of this transaction are that have some words'
+
 -- protection
 -- Of each table that has a tenant; those of projections are the operators' in any case.
-SELECT CASE WHEN relname ~ '^clew_g[0-9]+_' THEN clew_publish(pg_class.oid) ELSE clew_protect(pg_class.oid) END
-FROM pg_class LEFT JOIN pg_attribute ON attrelid = pg_class.oid AND attname = 'tenant' AND NOT attisdropped
+SELECT CASE WHEN relname ~ '^clew_g[0-9]+_' THEN clew_publish(given) ELSE clew_protect(given) END
+FROM (SELECT *, oid::regclass AS given FROM pg_class) AS pg_class
+LEFT JOIN pg_attribute ON attrelid = given AND attname = 'tenant' AND NOT attisdropped
 WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass)
     AND relname LIKE 'clew\_%' AND relkind IN ('r', 'p') AND (attnum IS NOT NULL OR relname ~ '^clew_g[0-9]+_')
 ORDER BY relname
@@ -186,16 +221,18 @@ DO $$
 DECLARE
     home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass);
     given regclass;
+    is_reached boolean;
 BEGIN
     EXECUTE format('REVOKE CREATE ON SCHEMA %s FROM PUBLIC', home);
     EXECUTE format('GRANT USAGE ON SCHEMA %s TO clew_app, clew_operator, clew_shredder', home);
     EXECUTE format('GRANT CREATE ON SCHEMA %s TO clew_operator, clew_shredder', home);
-    FOR given IN
-        SELECT oid FROM pg_class
-        WHERE relnamespace = home AND relname LIKE 'clew\_%' AND relname !~ '^clew_g[0-9]+_' AND relkind IN ('r', 'p')
-            AND NOT relispartition
+    FOR given, is_reached IN
+        SELECT oid, relkind <> 'S' AND NOT relispartition FROM pg_class
+        WHERE relnamespace = home AND relname LIKE 'clew\_%' AND relname !~ '^clew_g[0-9]+_'
+            AND relkind IN ('r', 'p', 'S')
     LOOP
         EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, clew_app, clew_operator, clew_shredder', given);
+        CONTINUE WHEN NOT is_reached;
         EXECUTE format('GRANT SELECT, INSERT ON %s TO clew_operator', given);
         IF given NOT IN ('clew_event'::regclass, 'clew_stream'::regclass) THEN
             EXECUTE format('GRANT UPDATE, DELETE ON %s TO clew_operator', given);
@@ -221,8 +258,9 @@ ALTER FUNCTION clew_count_shreds SECURITY DEFINER SET search_path FROM CURRENT;
 ALTER FUNCTION clew_shred OWNER TO clew_shredder;
 ALTER FUNCTION clew_count_shreds OWNER TO clew_shredder;
 ALTER FUNCTION clew_base OWNER TO clew_operator;
-REVOKE ALL ON FUNCTION clew_shred, clew_count_shreds, clew_base FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base TO clew_app, clew_operator
+ALTER FUNCTION clew_find OWNER TO clew_operator;
+REVOKE ALL ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find TO clew_app, clew_operator
 
 -- leave
 -- Nobody is left with the rights of the functions.

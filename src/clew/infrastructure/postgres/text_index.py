@@ -8,6 +8,7 @@ are looked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -18,6 +19,7 @@ from psycopg.types.numeric import Int8
 from clew.domain.names import tenant_part
 from clew.domain.projection import Indexed, Words
 from clew.domain.views.searching import compared
+from clew.infrastructure.postgres.lexemes import Lexemes, lexemes
 from clew.infrastructure.postgres.reads import HIGHEST, tenant_id, within
 from clew.infrastructure.postgres.sessions import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
@@ -25,7 +27,7 @@ from clew.infrastructure.postgres.sql_files import statements as sql_statements
 STRETCH = 8_192
 """Texts of one stretch, and those of the batch that fills it up."""
 
-AT_ONCE = 16
+AT_ONCE = 64
 """Stretches that are searched together, at the most."""
 
 LONGEST = 500
@@ -41,6 +43,15 @@ PENDING = {True: 8_192, False: 512}
 """Kilobytes of texts that the inverted index has not taken in yet, when they are many at once, and otherwise."""
 
 _SQL = sql_statements("text_index.sql")
+_ONLY_BY_THE_INDEX = _SQL["only by the index"].encode()
+_PARAMETERS = re.findall(r"%\((\w+)\)b", _SQL["find of a tenant"])
+FIND_OF_A_TENANT = re.sub(
+    r"%\((\w+)\)b",
+    lambda found: f"${_PARAMETERS.index(found[1]) + 1}",
+    _SQL["find"].replace("{more}", " AND there.tenant = (SELECT clew_tenant())"),
+)
+"""The statement that finds, of the tenant of the transaction, for the function: with numbers for parameters."""
+
 _ANY = "+"
 """Stands in the index for all the words of a text that has too many."""
 
@@ -56,7 +67,8 @@ class _Row(NamedTuple):
     position: int
     tenant: int
     words: str
-    listed: str | None
+    listed: bytes
+    all_listed: bool
 
 
 class Filling:
@@ -66,6 +78,7 @@ class Filling:
         self._session = session
         self._key = {"generation": Int8(generation), "index": index}
         self._table = table
+        self._encoding = session.connection.info.encoding
         self._stretch: tuple[int, int] | None = None
         """The number of the newest stretch, and how many texts it has; none before the first is -1."""
 
@@ -73,12 +86,13 @@ class Filling:
         """Let events be found by the words of their texts, which follow those that are there in position."""
         merged = _merged(texts)
         prefix = f"{self._number(merged[0].position, len(merged)):x}."
-        rows = [_row(prefix, each) for each in merged]
+        rows = [_row(prefix, each, self._encoding) for each in merged]
         columns = [
             _array(str(row.position) for row in rows),
             _array(str(row.tenant) for row in rows),
             "\n".join([row.words for row in rows]),
-            _array("NULL" if row.listed is None else f'"{row.listed}"' for row in rows),
+            Lexemes.of([row.listed for row in rows]),
+            _array("t" if row.all_listed else "f" for row in rows),
         ]
         pending = _SQL["pending"].replace("%(kilobytes)s", str(PENDING[len(rows) >= MANY]))
         self._session.connection.execute(pending.encode())
@@ -117,24 +131,31 @@ def find(
     found: list[int] = []
     if not wanted.terms or not all(term.words for term in wanted.terms):
         return found
-    below = HIGHEST if before is None else within(before)
-    parameters = {"generation": Int8(generation), "index": index, "before": Int8(below)}
-    numbers = [number for (number,) in _ask(session, _SQL["stretches"], parameters)]
-    at_once = 1
-    session.connection.execute(_SQL["only by the index"].encode())
-    sql = _SQL["find"].replace("{table}", table).replace("{more}", wanted.more())
-    while numbers and len(found) < limit:
-        some, numbers = numbers[:at_once], numbers[at_once:]
-        at_once = min(AT_ONCE, at_once * 4)
-        parameters = {
-            "among": _array(f'"{wanted.among(number)}"' for number in some),
-            "prefixes": _array(f'"{number:x}."' for number in some),
-            "before": Int8(below),
-            "limit": Int8(min(limit - len(found), HIGHEST)),
-            **wanted.rows,
-        }
-        found += [position for (position,) in _ask(session, sql, parameters)]
-    return found
+    if session.tenant is None:
+        sql, setting = _SQL["find"].replace("{table}", table).replace("{more}", ""), _ONLY_BY_THE_INDEX
+    else:
+        sql, setting = _SQL["find of a tenant"], None
+    parameters = {
+        "generation": Int8(generation),
+        "index": index,
+        "before": Int8(HIGHEST if before is None else within(before)),
+        "among": wanted.among,
+        "certain": wanted.is_listed,
+        "rows": wanted.rows,
+        "wanted": [number < len(wanted.terms) for number in range(len(wanted.rows))],
+    }
+    below, stretches, looked = HIGHEST, 1, 0
+    while len(found) < limit:
+        more = {"below": Int8(below), "stretches": Int8(stretches), "limit": Int8(min(limit - len(found), HIGHEST))}
+        rows = session.ask(sql, parameters | more, setting=setting)
+        found += [position for _, position in rows if position is not None]
+        numbers = {number for number, _ in rows}
+        if len(numbers) < stretches:
+            break
+        looked += stretches
+        enough = (limit - len(found)) * looked // len(found) + 2 if found else AT_ONCE
+        below, stretches = min(numbers), min(AT_ONCE, stretches * 8, enough)
+    return found[:limit]
 
 
 # What is stored
@@ -152,17 +173,34 @@ def _merged(texts: Iterable[Indexed]) -> list[Indexed]:
     return merged
 
 
-def _row(prefix: str, text: Indexed) -> _Row:
-    tenant = tenant_id(f"{tenant_part(text.tenant)}/")
+def _row(prefix: str, text: Indexed, encoding: str) -> _Row:
     words = compared(text.text)
-    row = f" {prefix}{f' {prefix}'.join(words)} " if words else " "
-    scopes = "".join([f"{prefix}{_scope(each)} " for each in (*text.scopes, f"tenant {tenant}")])
-    if len(text.text) < LONGEST or (len(text.text) < MOST_BYTES / 8 and max(map(len, words), default=0) < LONGEST):
-        return _Row(text.position, tenant, row + scopes, None)
-    there = {word[:LONGEST] for word in words}
-    if sum(len(word.encode()) + len(prefix) for word in there) > MOST_BYTES:
-        there = {_ANY}
-    return _Row(text.position, tenant, row + scopes, " ".join([*map(prefix.__add__, there), scopes]))
+    there = set(words)
+    all_listed = _is_short(text.text) or (len(text.text) < MOST_BYTES / 8 and max(map(len, there), default=0) < LONGEST)
+    if not all_listed:
+        there = {word[:LONGEST] for word in there}
+        if sum(len(word.encode()) + len(prefix) for word in there) > MOST_BYTES:
+            there = {_ANY}
+    tenant, scope_of_tenant = _tenant(text.tenant)
+    there.update(map(_scope, text.scopes), (scope_of_tenant,))
+    row = f" {' '.join(words)} " if words else " "
+    return _Row(text.position, tenant, row, lexemes(prefix, there, encoding), all_listed)
+
+
+def _is_short(text: str) -> bool:
+    """Whether it is seen at a glance that no word is long: each would fill one of these parts, which have spaces."""
+    if len(text) < LONGEST:
+        return True
+    half = LONGEST // 2
+    short = len(text) < MOST_BYTES / 8 and text.isascii()
+    return short and all(text.find(" ", at, at + half) >= 0 for at in range(0, len(text), half))
+
+
+@lru_cache(maxsize=4_096)
+def _tenant(tenant: str) -> tuple[int, str]:
+    """The integer that stands for a tenant, and the scope of its texts."""
+    number = tenant_id(f"{tenant_part(tenant)}/")
+    return number, _scope(f"tenant {number}")
 
 
 @lru_cache(maxsize=4_096)
@@ -187,11 +225,12 @@ class _Term(NamedTuple):
 
     @property
     def row(self) -> str:
-        """How it stands in the row of a text's words; ``#`` stands for the stretch."""
-        return f" #{' #'.join(self.words)}" + ("" if self.begins else " ")
+        """How it stands in the row of a text's words."""
+        return f" {' '.join(self.words)}" + ("" if self.begins else " ")
 
-    def lexemes(self, prefix: str) -> list[str]:
-        *before, last = [f"'{prefix}{word[:LONGEST]}'" for word in self.words]
+    @property
+    def lexemes(self) -> list[str]:
+        *before, last = [f"'#{word[:LONGEST]}'" for word in self.words]
         return [*before, f"{last}:*" if self.begins else last]
 
 
@@ -205,23 +244,20 @@ class _Wanted:
         self.terms = [*phrases, *beginnings]
         self._without = [term for term in without if term.words]
         self._scopes = words.scopes
-        self.rows = {f"row{number}": term.row for number, term in enumerate((*self.terms, *self._without))}
+        self.rows = [term.row for term in (*self.terms, *self._without)]
+        """How they stand in rows: those that are to be there, then those that are not."""
 
-    def among(self, number: int) -> str:
-        """The texts of a stretch that may have the words."""
-        prefix = f"{number:x}."
-        lexemes = dict.fromkeys(lexeme for term in self.terms for lexeme in term.lexemes(prefix))
-        scopes = [f"'{prefix}{_scope(each)}'" for each in self._scopes]
-        return " & ".join([f"({' & '.join(lexemes)} | '{prefix}{_ANY}')", *scopes])
+    @property
+    def among(self) -> str:
+        """The texts of a stretch that may have the words; ``#`` stands for the stretch."""
+        lexemes = dict.fromkeys(lexeme for term in self.terms for lexeme in term.lexemes)
+        scopes = [f"'#{_scope(each)}'" for each in self._scopes]
+        return " & ".join([f"({' & '.join(lexemes)} | '#{_ANY}')", *scopes])
 
-    def more(self) -> str:
-        """The condition that is to be looked at besides."""
-        is_there = "strpos(found.words, replace(%(row{number})s, '#', wanted.prefix)) {wanted} 0"
-        wanted = [is_there.format(number=number, wanted=">") for number in range(len(self.terms))]
-        wanted += [is_there.format(number=number, wanted="=") for number in range(len(self.terms), len(self.rows))]
-        if not self._without and all(term.is_listed for term in self.terms):
-            return f" AND (found.listed IS NULL OR ({' AND '.join(wanted)}))"
-        return f" AND {' AND '.join(wanted)}"
+    @property
+    def is_listed(self) -> bool:
+        """Whether the index tells by itself which texts have them, if it lists their words."""
+        return not self._without and all(term.is_listed for term in self.terms)
 
 
 def _array(values: Iterable[str]) -> str:

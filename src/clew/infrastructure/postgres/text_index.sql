@@ -6,23 +6,24 @@ CREATE TABLE {table} (
     position bigint PRIMARY KEY,
     tenant bigint NOT NULL,
     words text COLLATE "C" NOT NULL,
-    listed text COLLATE "C"
+    listed tsvector NOT NULL,
+    all_listed boolean NOT NULL
 )
 
 -- words are kept as they are
 -- To make them smaller takes longer than to write them.
-ALTER TABLE {table} ALTER COLUMN words SET STORAGE EXTERNAL
+ALTER TABLE {table} ALTER COLUMN words SET STORAGE EXTERNAL, ALTER COLUMN listed SET STORAGE EXTERNAL
 
 -- index
-CREATE INDEX {index} ON {table} USING gin ((coalesce(listed, words)::tsvector))
+CREATE INDEX {index} ON {table} USING gin (listed)
 
 -- pending
 -- What is added waits in a list for the index to take in much of it together; a search goes through the list.
 SET LOCAL gin_pending_list_limit = %(kilobytes)s
 
 -- add
-INSERT INTO {table} (position, tenant, words, listed)
-SELECT * FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, E'\n'), %s::text[])
+INSERT INTO {table} (position, tenant, words, listed, all_listed)
+SELECT * FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, E'\n'), %b, %s::boolean[])
 
 -- forget
 DELETE FROM {table} WHERE position = %(position)b RETURNING position
@@ -39,20 +40,37 @@ VALUES (%(generation)b, %(index)b, %(number)b, %(first)b, %(texts)b)
 UPDATE clew_stretch SET texts = %(texts)b
 WHERE generation = %(generation)b AND text_index = %(index)b AND number = %(number)b
 
--- stretches
-SELECT number FROM clew_stretch
-WHERE generation = %(generation)b AND text_index = %(index)b AND first < %(before)b ORDER BY number DESC
-
 -- only by the index
--- To make all words of all texts ready takes a hundred times longer than the planner thinks.
-SET LOCAL enable_seqscan = off
+-- To make all words of all texts ready takes a hundred times longer than the planner thinks, and what it thinks that the
+-- index finds, far less: to compile the statement would take longer than to answer it.
+SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
 
 -- find
-SELECT found.position
-FROM unnest(%(among)s::tsquery[], %(prefixes)s::text[]) AS wanted (among, prefix)
-CROSS JOIN LATERAL (
-    -- A fence: the inverted index is asked for each stretch, and the order is that of what it finds.
-    SELECT * FROM {table} AS there WHERE coalesce(there.listed, there.words)::tsvector @@ wanted.among OFFSET 0
-) AS found
-WHERE found.position < %(before)b{more}
-ORDER BY found.position DESC LIMIT %(limit)b
+-- The newest stretches are looked at first. Each that was looked at is in the answer, also when nothing was found.
+SELECT stretch.number, found.position
+FROM (
+    SELECT number, to_hex(number) || '.' AS prefix FROM clew_stretch
+    WHERE generation = %(generation)b AND text_index = %(index)b AND first < %(before)b AND number < %(below)b
+    ORDER BY number DESC LIMIT %(stretches)b
+) AS stretch
+LEFT JOIN LATERAL (
+    SELECT there.position
+    FROM (
+        -- A fence: the inverted index is asked for each stretch, and the order is that of what it finds.
+        SELECT * FROM {table}
+        WHERE listed @@ replace(%(among)b, '#', stretch.prefix)::tsquery OFFSET 0
+    ) AS there
+    WHERE there.position < %(before)b{more}
+        AND ((%(certain)b AND there.all_listed) OR NOT EXISTS (
+            SELECT FROM unnest(%(rows)b::text[], %(wanted)b::boolean[]) AS part (words, wanted)
+            WHERE (strpos(there.words, part.words) > 0) <> part.wanted
+        ))
+    ORDER BY there.position DESC LIMIT %(limit)b
+) AS found ON true
+ORDER BY stretch.number DESC, found.position DESC
+
+-- find of a tenant
+SELECT * FROM clew_find(
+    %(generation)b, %(index)b, %(among)b, %(certain)b, %(rows)b, %(wanted)b, %(before)b, %(below)b, %(stretches)b,
+    %(limit)b
+)

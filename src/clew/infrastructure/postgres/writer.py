@@ -44,7 +44,6 @@ TRIES = 40
 """So often another writer may be faster than an append that claims, or has a key, and then nobody is: give up."""
 
 _SQL = statements("appends.sql")
-_TAKEN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected)
 _AGAIN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
@@ -97,8 +96,8 @@ class PostgresWriter:
         """The position of the first row, None when the rows do not follow."""
         try:
             with self._store.writing.use() as session:
-                return _first(self._store.run_alone(session, *_insertion(made, before, session.base)))
-        except _TAKEN:
+                return self._store.run_alone(session, *_insertion(made, before, session.base))
+        except _AGAIN:
             return None
         except psycopg.OperationalError as error:
             if not is_cut(error):
@@ -113,9 +112,9 @@ class PostgresWriter:
         """
         try:
             found = self._store.run_alone(session, *_insertion(made, before, session.base))
-        except _TAKEN:
-            found = []
-        return _first(found or _row_of(session, made))
+        except _AGAIN:
+            found = None
+        return found or _first(_row_of(session, made))
 
     def _finish(self, made: Plan, first: int) -> Appended:
         heads = self._heads

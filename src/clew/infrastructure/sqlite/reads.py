@@ -198,8 +198,9 @@ class SQLiteReads:
         )
         return Snapshot(*found[0]) if found else None
 
-    def blob(self, digest: bytes) -> Blob | None:
-        """The blob of that digest as it lies in the store."""
+    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
+        """The blob of that digest as it lies in the store, of which there is one."""
+        del key
         found = self.datastore.query(BLOB, (digest,))
         return Blob._make(found[0]) if found else None
 

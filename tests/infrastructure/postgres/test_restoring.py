@@ -1,0 +1,85 @@
+"""A dump that is restored into another server, whose transactions are numbered from the beginning again."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from threading import Barrier
+from urllib.parse import urlsplit, urlunsplit
+
+from tests.infrastructure.recording import PATIENCE, append, event
+from tests.servers.installation import postgres as programs
+from tests.servers.postgres_server import AS_NOBODY, PASSWORD, PostgresServer, ask, reachable
+from tests.servers.tenanted import keep_apart
+
+from clew import Conversations, Message
+from clew.infrastructure.postgres.datastore import PostgresDatastore
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+
+TURNED = 5_000
+"""Transactions that the first server has had and the second has not: it begins far below."""
+
+
+def run(program: str, *options: str, text: str = "") -> str:
+    """What one of PostgreSQL's own programs prints."""
+    command = [*AS_NOBODY, str(reachable(programs(18)) / program), *options]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd="/")
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def at(url: str, place: str) -> str:
+    """The same user at a database of another server."""
+    parts, other = urlsplit(url), urlsplit(place)
+    netloc = f"{parts.netloc.rpartition('@')[0]}@{other.netloc.rpartition('@')[2]}"
+    return urlunsplit(other._replace(netloc=netloc))
+
+
+def test_a_dump_goes_on_in_a_new_server_above_all_that_readers_have_passed(postgres: str) -> None:
+    logins = keep_apart(postgres)
+    turn = f"FOR i IN 1..{TURNED} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP"
+    ask(postgres, f"DO $$ BEGIN {turn}; END $$")
+    with Conversations.open(logins.app, tenant="a") as conversations:
+        thread = conversations.start_thread(thread_id="t", messages=[Message.user("before")])
+        thread.append([Message.user("gone"), Message.user("stays")], idempotency_key="key")
+        thread.redact(thread.history().messages[1])
+        with Conversations.open(logins.operator) as operator:
+            operator.wait()
+        usage, passed = conversations.usage(), conversations.position()
+        dump = run("pg_dump", postgres)
+    with PostgresServer(18) as second, second.database() as place, ExitStack() as stack:
+        for role in ("clew_app", "clew_operator", "clew_shredder"):
+            ask(place, f"CREATE ROLE {role} NOLOGIN")
+        for role in ("clew_app", "clew_operator"):
+            ask(place, f"CREATE ROLE {role}_of_tests LOGIN PASSWORD '{PASSWORD}' IN ROLE {role}")
+        run("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", place, text=dump.replace("CREATE SCHEMA public;", ""))
+        started = Barrier(6)
+
+        def write(number: int) -> int:
+            """Be the first to open the store, as all the others are, and append."""
+            name = f"a/thread/new-{number}"
+            url = at((logins.app, logins.operator, logins.owner)[number % 3], place)
+            started.wait(PATIENCE)
+            with closing(PostgresDatastore(url, tenant="a", originator_id_type="text")) as store:
+                recorder = PostgresRecorder(store)
+                return max(append(recorder, event(name, version)).positions[0] for version in (1, 2))
+
+        with ThreadPoolExecutor(6) as pool:
+            written = list(pool.map(write, range(6)))
+        store = stack.enter_context(closing(PostgresDatastore(at(logins.operator, place), originator_id_type="text")))
+        rows = PostgresRecorder(store).rows(after=passed, limit=100)
+        assert len(rows) == 12, "all of them lie above what a reader of the first server had passed"
+        assert rows[-1].position == max(written)
+        with Conversations.open(at(logins.app, place), tenant="a") as conversations:
+            restored = conversations.thread("t")
+            assert [message.redacted for message in restored.history().messages] == [False, True, False]
+            restored.append([Message.user("gone"), Message.user("stays")], idempotency_key="key")
+            assert len(restored.history()) == 3, "the key is known"
+            restored.append(Message.user("after"))
+            assert conversations.position() > max(written)
+            assert conversations.verify().first_bad is None
+            with Conversations.open(at(logins.operator, place)) as operator:
+                operator.wait()
+            assert usage[0].messages + 1 == conversations.usage()[0].messages
+        assert ask(place, "SELECT count(*) FROM pg_policies") == ask(postgres, "SELECT count(*) FROM pg_policies")
