@@ -142,6 +142,20 @@ def test_says_that_a_server_is_too_old(refused: Refused) -> None:
         )
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_says_that_a_database_does_not_hold_every_text(
+    postgres_server: PostgresServer, refused: Refused, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    postgres_server.ask(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+    try:
+        url = postgres_server.url(name)
+        refused(url, StoreUnavailableError, f"this database is in {encoding}")
+        assert ask(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
+    finally:
+        postgres_server.ask(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 def test_says_that_there_are_no_connections_left(url: str, refused: Refused) -> None:
     ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT 1")
     try:

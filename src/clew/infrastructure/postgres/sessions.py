@@ -107,6 +107,14 @@ class Address:
             connection.close()
             msg = f"{self.shown}: this is PostgreSQL {found}, and Clew needs {OLDEST_SERVER // 10_000} or newer."
             raise PostgresUnavailableError(msg)
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            connection.close()
+            msg = (
+                f"{self.shown}: this database is in {encoding}, which does not hold every text. Make one with "
+                "createdb --encoding=UTF8 --template=template0."
+            )
+            raise PostgresUnavailableError(msg)
         return connection
 
     def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
