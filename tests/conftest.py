@@ -22,18 +22,25 @@ os.environ.pop("CLEW_DB", None)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the suites that every store runs, run those on PostgreSQL at the scale: a tenth, unless more is asked for.
 
-    Which they are hangs on their names alone, so that all processes of a run choose the same.
+    Of the contracts of stores it is three times as many: they are what the others stand on. Which they are hangs on
+    their names alone, so that all processes of a run choose the same.
     """
-    left = [item for item in items if _on_postgres(item) and crc32(item.nodeid.encode()) % 1000 >= SCALE * 1000]
+    left = [item for item in items if crc32(item.nodeid.encode()) % 1000 >= _share(item) * 1000]
     if left:
         config.hook.pytest_deselected(items=left)
         dropped = set(left)
         items[:] = [item for item in items if item not in dropped]
 
 
-def _on_postgres(item: pytest.Item) -> bool:
+def _share(item: pytest.Item) -> float:
+    """How many of the tests like this one are run."""
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and "postgres" in callspec.params.values()
+    if callspec is not None and "postgres" in callspec.params.values():
+        return SCALE
+    if isinstance(item, pytest.Function) and item.path.parent.name == "postgres":
+        is_of_contract = item.function.__module__ != item.module.__name__
+        return SCALE * 3 if is_of_contract else 1
+    return 1
 
 
 settings.register_profile(

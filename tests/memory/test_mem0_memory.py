@@ -271,10 +271,11 @@ class TestFailures:
         await asked(memory)
 
     async def test_a_server_that_says_nothing(self, asked: Any, mem0: Mem0Server) -> None:
-        await remembered(memory := memory_of(mem0, timeout=0.2))
+        # Long enough for the answers that do come, also on a busy machine.
+        await remembered(memory := memory_of(mem0, timeout=2))
         mem0.replies.append(None)
         error = await self.failure(asked, memory)
-        assert "0.2 s" in str(error)
+        assert "2 s" in str(error)
         assert mem0.stalled.is_set()
 
     @pytest.mark.parametrize("answer", [b"", b"<h1>Hello</h1>", "memories", {"results": "none"}, {"results": ["one"]}])
