@@ -35,9 +35,11 @@ class Transaction:
     What another transaction changes meanwhile meets a unique index or a lock, so that one of the two begins again.
     """
 
-    def __init__(self, session: Session, append: Append) -> None:
+    def __init__(self, session: Session, append: Append, tenant: str | None) -> None:
         self._session = session
         self._append = append
+        # Definitions come without events, so it is no stream that says whose they are.
+        self._of = next(iter(streams_of(append)), "") if tenant is None else f"{tenant}/"
         try:
             ids = {stream_id(name): name for name in streams_of(append)}
         except UnicodeEncodeError:
@@ -184,7 +186,7 @@ class Transaction:
             self._ask(
                 "put blobs",
                 base=Int8(self._session.base),
-                tenant=Int8(tenant_id(next(iter(streams_of(made.append)), ""))),
+                tenant=Int8(tenant_id(self._of)),
                 digests=[blob.digest for blob in blobs],
                 kinds=[blob.kind.encode() for blob in blobs],
                 datas=[blob.data for blob in blobs],

@@ -146,7 +146,7 @@ class PostgresWriter:
 
     def _transaction(self, session: Session, append: Append) -> Appended:
         session.begin()
-        transaction = Transaction(session, append)
+        transaction = Transaction(session, append, self._store.tenant)
         made = plan(append, transaction)
         if isinstance(made, Appended):
             return made
