@@ -161,4 +161,4 @@ def test_the_control_never_changes_what_it_was_made_from(happened: list[Event]) 
         assert control.version == each.version
         assert control.updated_at >= each.recorded_at
     assert [repr(was) for was, _ in seen] == [shown for _, shown in seen]
-    assert Control() == Control(0, b"", "active", None, {}, {}, False, None, {}, 0, None, None, 0, 0)  # noqa: FBT003 - all fields
+    assert Control() == Control(0, b"", 0, 0, "active", None, {}, {}, False, None, {}, None, None, 0)  # noqa: FBT003 - all fields

@@ -1,4 +1,4 @@
-"""Appends that several threads write: beside each other, and in order where they share a stream."""
+"""Appends that several threads write: together and beside each other, and in order where they share a stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import wait as wait_for
 from types import FrameType
@@ -23,9 +23,21 @@ from clew.infrastructure.recorder import Append, Appended, Claim, Draft, Fork, K
 
 DONE = Appended((), (), ())
 
+Write = Callable[[Append], Appended | Exception]
+
 
 def nothing() -> None:
     pass
+
+
+def pool_of(write: Write, *, workers: int, together: int = 4) -> AppendPool:
+    """A pool that has each append of a batch written by this."""
+    return AppendPool(lambda appends: [write(each) for each in appends], nothing, workers=workers, together=together)
+
+
+def by_itself(stream: str, version: int = 1) -> Append:
+    """An append that cannot be written together with others."""
+    return Append([event(stream, version)], drafts=[Draft(stream, "run", b"")])
 
 
 def test_writes_appends_of_different_streams_beside_each_other() -> None:
@@ -35,10 +47,95 @@ def test_writes_appends_of_different_streams_beside_each_other() -> None:
         barrier.wait(PATIENCE)
         return DONE
 
-    pool = AppendPool(write, nothing, workers=3)
-    futures = [pool.submit(Append([event(name, 1)])) for name in "abc"]
+    pool = pool_of(write, workers=3)
+    futures = [pool.submit(by_itself(name)) for name in "abc"]
+    for future in futures:
+        future.add_done_callback(lambda _: None)
     assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
     pool.close()
+
+
+class Gate:
+    """Writes batches, each when it may."""
+
+    def __init__(self, *, workers: int = 4, together: int = 4) -> None:
+        self.go = threading.Semaphore(0)
+        self.batches: list[list[str]] = []
+        self.pool = AppendPool(self.write, nothing, workers=workers, together=together)
+
+    def write(self, appends: Sequence[Append]) -> list[Appended]:
+        self.batches.append(["".join(str(event.originator_id) for event in append.events) for append in appends])
+        assert self.go.acquire(timeout=PATIENCE)
+        return [DONE] * len(appends)
+
+    def submit(self, *appends: Append | str) -> list[Future[Appended]]:
+        return [
+            self.pool.submit(Append([event(s, 1) for s in each]) if isinstance(each, str) else each) for each in appends
+        ]
+
+    def begin(self, *appends: Append | str) -> list[Future[Appended]]:
+        """Those that are written now, each as a batch of its own, while the gate is shut."""
+        futures = []
+        for number, each in enumerate(appends, len(self.batches) + 1):
+            futures += self.submit(each)
+            futures[-1].add_done_callback(lambda _: None)
+            wait_until(lambda: len(self.batches) == number)  # noqa: B023 - called at once
+        return futures
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    monkeypatch.setattr(append_pool, "CROWD", 2)
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)
+    gate = Gate()
+    yield gate
+    gate.go.release(100)
+    gate.pool.close()
+
+
+def test_writes_together_what_comes_while_others_are_written(gate: Gate) -> None:
+    futures = gate.begin("a", "b")
+    futures += gate.submit("c", "d", "dd", "e", "f")
+    gate.go.release()
+    wait_until(lambda: len(gate.batches) == 3)
+    gate.go.release(10)
+    assert [future.result(PATIENCE) for future in futures] == [DONE] * 7
+    assert gate.batches == [["a"], ["b"], ["c", "d", "dd"], ["e", "f"]]
+
+
+def test_writes_beside_a_batch_what_cannot_be_written_together(gate: Gate) -> None:
+    gate.begin("a", "b")
+    together = gate.submit("c")
+    (alone,) = gate.submit(by_itself("d"))
+    many = gate.submit("eeeee")  # more than a batch holds
+    threads = [threading.Thread(target=future.result) for future in (alone, *many, *together)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(gate.batches) == 4)
+    assert sorted(gate.batches[2:]) == [["d"], ["eeeee"]]
+    gate.go.release(10)
+    _end(threads)
+
+
+def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be held up: each by an append that waits for a lock."""
+    monkeypatch.setattr(append_pool, "LINGER", 0.001)
+    gate.begin("a", "b", "c", "d")
+    gate.submit("e")
+    wait_until(lambda: gate.pool._lingers(next(iter(gate.pool._waiting))))
+    assert gate.batches == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_leaves_the_appends_of_others_alone_in_the_main_thread(gate: Gate) -> None:
+    """Ctrl-C comes to the main thread."""
+    others = gate.submit("a", "b")
+    (mine,) = gate.submit("c")
+    gate.go.release(10)
+    assert mine.result() == DONE
+    assert gate.batches[0] == ["c"]
+    assert [future.result(PATIENCE) for future in others] == [DONE] * 2
 
 
 @pytest.mark.parametrize(
@@ -62,11 +159,14 @@ def test_keeps_an_append_waiting_for_one_before_it_that_shares_a_stream(second: 
         assert go.wait(PATIENCE)
         return DONE
 
-    pool = AppendPool(write, nothing, workers=4)
+    pool = pool_of(write, workers=4)
     first = Append([event("a", 1)])
-    other = Append([event("other", 1)])
-    futures = [pool.submit(first), pool.submit(second)]
-    futures.append(pool.submit(other))
+    other = by_itself("other")
+    futures = [pool.submit(first), pool.submit(second), pool.submit(other)]
+    for future in futures:
+        future.add_done_callback(lambda _: None)
+    wait_until(lambda: other in begun)
+    assert second not in begun
     go.set()
     assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
     assert begun.index(first) < begun.index(second)
@@ -81,7 +181,7 @@ def test_keeps_the_order_of_every_stream_whatever_the_appends_share() -> None:
         written.append(append)
         return DONE
 
-    pool = AppendPool(write, nothing, workers=4)
+    pool = pool_of(write, workers=4)
     appends = [
         Append([event(name, number) for name in chance.sample("abcdef", chance.randint(1, 3))]) for number in range(400)
     ]
@@ -106,7 +206,7 @@ def test_goes_on_after_one_was_cancelled_or_failed() -> None:
             raise RuntimeError(message)
         return ValueError("refused") if version == 4 else DONE
 
-    pool = AppendPool(write, nothing, workers=2)
+    pool = pool_of(write, workers=2, together=1)
     futures = [pool.submit(Append([event("a", version)])) for version in range(1, 6)]
     assert futures[1].cancel()
     go.set()
@@ -127,7 +227,7 @@ class Writers:
         self.by: dict[int, threading.Thread] = {}
         self.inside = threading.Event()
         self.go = threading.Event()
-        self.pool = AppendPool(self.write, nothing, workers=2)
+        self.pool = pool_of(self.write, workers=2)
 
     def write(self, append: Append) -> Appended:
         version = append.events[0].originator_version
@@ -178,7 +278,7 @@ def test_writes_what_nobody_waits_for_also_after_a_long_silence(
         writers.submit(9)
         assert writers.inside.wait(PATIENCE)
         writers.go.set()
-        wait_until(lambda: not writers.pool._watching)
+        wait_until(lambda: writers.pool._asleep)
 
 
 def test_keeps_who_waits_behind_an_append_of_the_same_stream(writers: Writers) -> None:
@@ -246,12 +346,12 @@ def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> N
             assert gates[str(append.events[0].originator_id)].wait(PATIENCE)
         return DONE
 
-    pool = AppendPool(write, nothing, workers=2)
-    waiting = [threading.Thread(target=pool.submit(Append([event(name, 1)])).result) for name in gates]
+    pool = pool_of(write, workers=2)
+    waiting = [threading.Thread(target=pool.submit(by_itself(name)).result) for name in gates]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: len(pool._running) == 2)
-    behind = {name: pool.submit(Append([event(name, 2)])) for name in gates}
+    wait_until(lambda: len(pool._begun) == 2)
+    behind = {name: pool.submit(by_itself(name, 2)) for name in gates}
     closing = threading.Thread(target=pool.close)
     closing.start()
     wait_until(lambda: bool(pool._ended._waiters))  # type: ignore[attr-defined]  # whether it waits is what matters
@@ -273,11 +373,11 @@ def test_has_no_more_written_at_a_time_than_there_are_writers_however_many_threa
         at_a_time.release()
         return DONE
 
-    pool = AppendPool(write, nothing, workers=2)
-    waiting = [threading.Thread(target=pool.submit(Append([event(f"s{n}", 1)])).result) for n in range(12)]
+    pool = pool_of(write, workers=2)
+    waiting = [threading.Thread(target=pool.submit(by_itself(f"s{n}")).result) for n in range(12)]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: len(pool._ready) == 10)
+    wait_until(lambda: len(most) == 2)
     go.set()
     for thread in waiting:
         thread.join(PATIENCE)
@@ -293,9 +393,8 @@ def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
         lines.next_in(lambda: writers.submit(version).result())  # noqa: B023 - called at once
         assert writers.submit(version + 1).result(PATIENCE) == DONE
         assert writers.submit(version + 2, "another").result() == DONE
-        wait_until(lambda: not writers.pool._pending)
-        assert not writers.pool._lines
-    assert lines.made > 40
+        wait_until(lambda: not writers.pool._waiting and not writers.pool._begun)
+    assert lines.made > 30
 
 
 class _Interruptions:
@@ -332,7 +431,7 @@ class _Interruptions:
 
 
 def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(_: Append) -> Appended:
+    def end(_: Sequence[Append]) -> list[Appended]:
         raise SystemExit
 
     ended: list[object] = []
@@ -394,7 +493,7 @@ def _campaign(chance: random.Random) -> None:
             written[str(each.originator_id)].append(each.originator_version)
         return DONE
 
-    pool = AppendPool(write, nothing, workers=chance.choice([1, 2, 4]))
+    pool = pool_of(write, workers=chance.choice([1, 2, 4]))
     kept: list[Future[Appended]] = []
     numbers, order = iter(range(10_000)), threading.Lock()
 

@@ -47,8 +47,11 @@ class Control(NamedTuple):
     version, as of which it reads memory scopes, None when it reads them as they are. Nothing in it is changed in place.
     """
 
+    # The first four change with every event.
     version: int = 0
     head: bytes = b""
+    messages: int = 0
+    updated_at: int = 0
     status: Status = "active"
     title: str | None = None
     labels: JsonObject = {}  # noqa: RUF012  # nothing in a control is changed in place
@@ -56,11 +59,9 @@ class Control(NamedTuple):
     imported: bool = False
     source_id: Json = None
     checkpoints: dict[str, int] = {}  # noqa: RUF012  # the same
-    messages: int = 0
     parent_id: str | None = None
     forked_at: int | None = None
     created_at: int = 0
-    updated_at: int = 0
     kind: ThreadKind = "local"
     run: OpenRun | None = None
     agents: dict[str, int] = {}  # noqa: RUF012  # the same
@@ -81,12 +82,9 @@ def detached(control: Control) -> Control:
 def advance(control: Control, event: Event) -> Control:
     """The control after one more event of the lineage."""
     data = event.data
-    then = control._replace(
-        version=event.version,
-        head=event.hash or b"",
-        messages=control.messages if event.messages < 0 else event.messages,
-        updated_at=max(control.updated_at, event.recorded_at),
-    )
+    messages = control.messages if event.messages < 0 else event.messages
+    updated_at = max(control.updated_at, event.recorded_at)
+    then = Control(event.version, event.hash or b"", messages, updated_at, *control[4:])
     if event.type == MESSAGE_APPENDED:  # by far the most
         return then
     match data:

@@ -365,7 +365,7 @@ def _said(messages: tuple[Message, ...], count: int) -> list[Decided]:
     decided: list[Decided] = []
     for number, message in enumerate(messages, start=1):
         check_message(message)
-        decided.append(Decided(MessageAppended.model_construct(message=message), count + number))
+        decided.append(Decided(MessageAppended(message=message), count + number))
     return decided
 
 

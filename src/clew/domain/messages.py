@@ -156,6 +156,9 @@ def only_text(message: Message) -> str | None:
     return None
 
 
+_CONTENTS = "contents: it must be a tuple of contents such as Text."
+
+
 def check_message(message: Message) -> None:
     """Raise InvalidContentError unless everything in ``message`` will come back equal.
 
@@ -163,8 +166,8 @@ def check_message(message: Message) -> None:
     """
     if message.role not in ROLES:
         raise InvalidContentError(f"role: it must be one of {', '.join(ROLES)}.")
-    if not isinstance(message.contents, tuple) or not all(isinstance(each, Content) for each in message.contents):
-        raise InvalidContentError("contents: it must be a tuple of contents such as Text.")
+    if not isinstance(message.contents, tuple):
+        raise InvalidContentError(_CONTENTS)
     if not isinstance(message.metadata, dict) or not isinstance(message.source, dict):
         raise InvalidContentError("metadata: it must be a dict.")
     if message.metadata:
@@ -176,6 +179,8 @@ def check_message(message: Message) -> None:
     for index, content in enumerate(message.contents):
         if type(content) is Text:  # by far the most
             check_text(content.text, f"contents[{index}].text")
+        elif not isinstance(content, Content):
+            raise InvalidContentError(_CONTENTS)
         else:
             _check_fields(content, f"contents[{index}]")
 

@@ -310,7 +310,7 @@ def first_after(prefix: str) -> str | None:
     return None
 
 
-def outcome(rows: list[PlannedRow], first: int) -> Appended:
+def outcome(rows: Sequence[PlannedRow], first: int) -> Appended:
     """The answer to an append whose rows lie from position ``first`` on."""
     if len(rows) == 1:
         return Appended((first,), (rows[0][4],), (rows[0][1],))

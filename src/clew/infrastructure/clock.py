@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
+
+from clew.infrastructure.randomness import sixteen_bytes
 
 
 def now() -> int:
@@ -15,7 +16,7 @@ def now() -> int:
 def event_id() -> str:
     """A UUIDv7 (RFC 9562, section 5.7) as 32 hex digits: ids made later sort later, by the millisecond."""
     milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
+    random = int.from_bytes(sixteen_bytes(), "big")
     high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (random >> 68) & 0x0FFF
     low = 0x8000_0000_0000_0000 | random & 0x3FFF_FFFF_FFFF_FFFF
     return f"{high:016x}{low:016x}"

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from clew.domain.control import Control
 
-FORMAT = b"2"
+FORMAT = b"3"
 """The first byte of a snapshot. Another one is another shape of the control: such a snapshot is not used."""
 
 _SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # every field, none left out

@@ -10,7 +10,6 @@ The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messa
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
 from typing import Any
 
@@ -22,10 +21,12 @@ from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES
 from clew.domain.upcasting import schema_version, upcast
 from clew.domain.values import explain
+from clew.infrastructure.randomness import SIZE, sixteen_bytes
 
 JSON = 0
 STUB = 2
-SALT = 16
+_JSON = bytes((JSON,))
+SALT = SIZE
 
 _STR = core_schema.typed_dict_field(core_schema.str_schema(), required=False)
 _HEADER: dict[str, core_schema.TypedDictField] = {
@@ -74,7 +75,7 @@ def encode(event: Event) -> bytes:
         raise InvalidContentError(message)
     if b"NaN" in body or b"Infinity" in body:
         json.loads(body, parse_constant=_refuse_constant)
-    return bytes((JSON,)) + os.urandom(SALT) + body
+    return _JSON + sixteen_bytes() + body
 
 
 def _refuse_constant(name: str) -> None:

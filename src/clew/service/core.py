@@ -110,8 +110,7 @@ def open_core(
     return Core(log, tenant, now, *ids, models, open_vectors(url, tenant=tenant), authorize=authorize)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """On what terms something is written.
 
     ``actor`` instead of the core's; ``expected_version`` of the thread; ``key`` is an idempotency key with what it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -154,7 +153,7 @@ class ThreadRuns:
         begin = self._beginning
         if begin is not None:
             intents = (begin.intent, *intents)
-            terms = replace(terms, base=begin.control, fork=begin.fork, expected_version=None)
+            terms = terms._replace(base=begin.control, fork=begin.fork, expected_version=None)
         done = await drive(commit(self._core, self.thread_id, tuple(intents), terms))
         self._beginning = None
         self._core.known.blobs.update(blob.digest for blob in new)

@@ -9,7 +9,7 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed
 
 from clew.domain.chain import digest
-from clew.infrastructure.postgres import copying, transaction, writer
+from clew.infrastructure.postgres import copying, transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Fork, RecordedConflictError
 
@@ -78,9 +78,8 @@ def test_copies_rows_that_were_shredded_elsewhere(recorder: PostgresRecorder, co
 
 
 def test_lets_one_of_two_have_the_versions_and_leaves_nothing_of_the_other(
-    postgres: str, recorder: PostgresRecorder, copied: list[int], monkeypatch: pytest.MonkeyPatch
+    postgres: str, recorder: PostgresRecorder, copied: list[int]
 ) -> None:
-    monkeypatch.setattr(writer, "MOST_AT_ONCE", MANY)
     other = PostgresRecorder.open(postgres)
     fill(recorder, "a", 1)
     for start in range(2, 2 + 4 * MANY, MANY):

@@ -9,7 +9,9 @@ import pytest
 from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
 
+from clew.infrastructure.postgres import writer
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Fork, Key, Snapshot
 from clew.infrastructure.urls import migrate
@@ -43,10 +45,20 @@ def plan(url: str, sql: str) -> list[str]:
     return [line for (line,) in ask(url, f"EXPLAIN {asked}")]
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_looks_by_an_index_for_what_an_append_follows(filled: str, rows: int) -> None:
+    insertion = writer._insertion(rows)
+    values = {INT8_TYPE: "1::int8", BYTEA_TYPE: "'x'::bytea"}
+    sql = re.sub(r"\$(\d+)", lambda found: values[insertion.types[int(found[1]) - 1]], insertion.command.decode())
+    lines = [line for (line,) in ask(filled, f"EXPLAIN {sql}")]
+    assert any(re.search("Index Scan using .* on clew_event", line) for line in lines)
+    assert not [line for line in lines if "Seq Scan on clew_event" in line], lines
+
+
 def test_reads_no_table_of_events_from_end_to_end(filled: str) -> None:
     assert any("Seq Scan on clew_event" in line for line in plan(filled, "SELECT * FROM clew_event"))
     appends = statements("appends.sql")
-    named = ("heads", "row", "position of a row", "key", "rows of a key", "insert one if it follows", "lock streams")
+    named = ("heads", "row", "position of a row", "key", "rows of a key", "lock streams")
     for name, sql in (statements("reads.sql") | {name: appends[name] for name in named}).items():
         lines = plan(filled, sql)
         assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)

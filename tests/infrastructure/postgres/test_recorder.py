@@ -41,9 +41,9 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
                 message = "the connection is lost, says the test"
                 raise psycopg.OperationalError(message)
 
-            commit, run_alone = store.commit, store.run_alone
+            commit, at_once = store.commit, store.write_at_once
             monkeypatch.setattr(store, "commit", lambda *parts: lost(commit, *parts))
-            monkeypatch.setattr(store, "run_alone", lambda *parts: lost(run_alone, *parts))
+            monkeypatch.setattr(store, "write_at_once", lambda *parts: lost(at_once, *parts))
 
         return break_next
 
@@ -54,7 +54,7 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         break_commit: Callable[[bool], None],
         happens: bool,  # noqa: FBT001 - pytest's
     ) -> None:
-        """There are no batches, and none fails: the one whose reply is lost is found there or written again."""
+        """None of it fails: that whose reply is lost is found there or written again."""
         with held(recorder, event("other", 1)) as writer:
             writer.future.result(PATIENCE)  # its commit is not the one to break
             break_commit(happens)

@@ -11,12 +11,19 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, event, wait_until
 from tests.servers.postgres_server import ask
 
+from clew.infrastructure.postgres.errors import is_cut
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.round_trip import number
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8, numbers
 from clew.infrastructure.postgres.sessions import Address, Session, Sessions
 from clew.infrastructure.recorder import Append
 
-DOUBLED = "SELECT %(number)b + n FROM generate_series(%(number)b, %(number)b + 2) AS n WHERE length(%(text)b) > 0"
+DOUBLED = Statement(
+    b"SELECT $1 + n FROM generate_series($1, $1 + 2) AS n WHERE length($2) > 0", [INT8_TYPE, BYTEA_TYPE]
+)
+
+
+def said(number: int, text: bytes = b"x") -> tuple[bytes, bytes]:
+    return int8(number), text
 
 
 @pytest.fixture
@@ -28,42 +35,71 @@ def session(postgres: str) -> Iterator[Session]:
     sessions.close()
 
 
-def test_answers_the_lowest_number_or_none(session: Session) -> None:
-    assert session.first(DOUBLED, {"text": b"x", "number": -4}) == -8
-    assert session.first(DOUBLED, {"text": b"", "number": 1}) is None
-    assert session.first("SELECT max(n) FROM unnest(%(all)b::int8[]) AS n", {"all": [3, 4]}) == 4
+def test_answers_the_numbers_that_are_there(session: Session) -> None:
+    assert session.numbers(DOUBLED, said(-4)) == [-8, -7, -6]
+    assert session.numbers(DOUBLED, said(1, b"")) == []
+    nothing = Statement(b"SELECT nullif(n, 2) FROM generate_series(1, $1) AS n", [INT8_TYPE])
+    assert session.numbers(nothing, [int8(3)]) == [1, 3]
+    assert session.numbers(nothing, [None]) == []
 
 
-def test_prepares_again_what_the_driver_had_the_server_forget(session: Session) -> None:
-    asked = {"text": b"x", "number": 1}
-    assert [session.first(DOUBLED, asked) for _ in range(2)] == [2, 2]
+def test_says_several_statements_in_one_transaction(session: Session) -> None:
+    put = Statement(b"SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)", [BYTEA_TYPE])
+    length = Statement(b"SELECT length(current_setting('clew.tenant'))::int8 + $1", [INT8_TYPE])
+    for _ in range(2):
+        assert numbers(session.connection, session.prepared, (put, [b"abc"]), (length, [int8(10)])) == [13]
+    assert session.numbers(length, [int8(0)]) == [0]
+    divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        numbers(session.connection, session.prepared, (put, [b"abc"]), (divided, [int8(0)]), (length, [int8(0)]))
+    assert session.numbers(length, [int8(0)]) == [0]
+
+
+@pytest.mark.parametrize("beside", [(), ((DOUBLED, said(1)),)])
+def test_prepares_again_what_the_driver_had_the_server_forget(
+    session: Session, beside: tuple[tuple[Statement, tuple[bytes, bytes]], ...]
+) -> None:
+    asked = (*beside, (DOUBLED, said(1)))
+    assert [numbers(session.connection, session.prepared, *asked) for _ in range(2)] == [[2, 3, 4]] * 2
     first = dict(session.prepared)
     session.connection.execute("DEALLOCATE ALL")
-    assert session.first(DOUBLED, asked) == 2
+    assert numbers(session.connection, session.prepared, *asked) == [2, 3, 4]
     assert list(session.prepared) == list(first)
     assert session.prepared != first
 
 
 def test_raises_what_the_cursor_would_and_goes_on(session: Session) -> None:
-    divided = "SELECT 1 / %(number)b"
+    divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        session.first(divided, {"number": 0})
+        session.numbers(divided, [int8(0)])
     with pytest.raises(psycopg.errors.SyntaxError):
-        session.first("SELEC %(number)b", {"number": 0})
-    assert session.first(divided, {"number": 1}) == 1
+        session.numbers(Statement(b"SELEC $1", [INT8_TYPE]), [int8(0)])
+    assert session.numbers(divided, [int8(1)]) == [1]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_raises_what_the_cursor_would_where_the_server_ends_the_connection(session: Session, several: bool) -> None:  # noqa: FBT001 - pytest's
+    ended = Statement(b"SELECT pg_terminate_backend(pg_backend_pid())::int::int8 + $1", [INT8_TYPE])
+    asked = (ended, [int8(0)])
+    with pytest.raises(psycopg.OperationalError) as found:
+        numbers(session.connection, session.prepared, *[asked] * (1 + several))
+    assert is_cut(found.value)
 
 
 def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
     with Address(f"{postgres}?prepare=no").connect() as connection:
-        known: dict[str, bytes] = {}
-        assert number(connection, known, DOUBLED, {"text": b"x", "number": 1}) == 2
+        known: dict[Statement, bytes] = {}
+        assert numbers(connection, known, (DOUBLED, said(1))) == [2, 3, 4]
+        assert numbers(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2))) == [4, 5, 6]
         assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
         assert not known
 
 
 def test_sends_more_than_the_network_takes_at_once(session: Session) -> None:
     text = bytes(range(256)) * 100_000
-    assert session.first("SELECT length(%(text)b)::int8", {"text": text}) == len(text)
+    length = Statement(b"SELECT length($1)::int8", [BYTEA_TYPE])
+    assert session.numbers(length, [text]) == [len(text)]
+    assert numbers(session.connection, session.prepared, (length, [text]), (length, [text])) == [len(text)]
 
 
 def test_sees_ctrl_c_while_the_server_is_silent(session: Session, postgres: str) -> None:
@@ -78,7 +114,7 @@ def test_sees_ctrl_c_while_the_server_is_silent(session: Session, postgres: str)
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            session.first("SELECT length(pg_sleep(%(number)b)::text)::int8", {"number": 60})
+            session.numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
     finally:
         thread.join()
         signal.signal(signal.SIGINT, before)

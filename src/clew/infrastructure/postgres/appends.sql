@@ -1,41 +1,12 @@
 -- What the writers of a PostgreSQL store say. Each heading names a statement.
 
--- insert one if it follows
--- One statement and one round trip: it writes nothing when the event before is not there.
+-- insert what follows
+-- One statement and one round trip: of each append the rows are there, or none where the event before is not. {rows}
+-- are n, tenant, stream, version, type, state, hash, and version and hash of the event before; $1 is the base.
 INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
-SELECT
-    (%(base)b + pg_current_xact_id()::text::int8) << 20,
-    %(tenant)b, %(stream)b, %(version)b, %(type)b, %(state)b, %(hash)b
-WHERE EXISTS (
-    SELECT FROM clew_event WHERE stream = %(stream)b AND version = %(before)b AND hash = %(previous)b
-)
-RETURNING position
-
--- insert some if they follow
--- Of one stream: {rows} are so many times (n, type, state, hash), counted from 0.
-INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
-SELECT
-    ((%(base)b + pg_current_xact_id()::text::int8) << 20) | n, %(tenant)b, %(stream)b, %(before)b + 1 + n,
-    type, state, hash
-FROM (VALUES {rows}) AS row (n, type, state, hash)
-WHERE EXISTS (
-    SELECT FROM clew_event WHERE stream = %(stream)b AND version = %(before)b AND hash = %(previous)b
-)
-RETURNING position
-
--- insert many if they follow
-INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
-SELECT ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1), tenant, stream, version, type, state, hash
-FROM unnest(
-    %(tenants)b::int8[], %(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[],
-    %(hashes)b::bytea[]
-) WITH ORDINALITY AS row (tenant, stream, version, type, state, hash, n)
-WHERE (
-    SELECT count(*) FROM unnest(%(heads)b::int8[], %(befores)b::int8[], %(previous)b::bytea[])
-        AS head (stream, version, hash)
-    JOIN clew_event USING (stream, version, hash)
-) = %(count)b
-ORDER BY stream, version
+SELECT (($1 + pg_current_xact_id()::text::int8) << 20) | n, tenant, stream, version, type, state, hash
+FROM (VALUES {rows}) AS row (n, tenant, stream, version, type, state, hash, before, previous)
+WHERE (SELECT hash FROM clew_event AS last WHERE last.stream = row.stream AND last.version = row.before) = row.previous
 RETURNING position
 
 -- insert

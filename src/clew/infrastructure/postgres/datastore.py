@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import psycopg
@@ -11,9 +12,10 @@ from clew.infrastructure import forking
 from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.round_trip import Statement
 from clew.infrastructure.postgres.sessions import Address, Rows, Session, Sessions
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.writer import PostgresWriter
+from clew.infrastructure.postgres.writer import MOST_AT_ONCE, PostgresWriter
 from clew.infrastructure.wakeups import Wakeups
 
 WORKERS = 16
@@ -52,7 +54,7 @@ class PostgresDatastore:
         self.reading = Sessions(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
         self.wakeups = Wakeups(self._changed)
-        self.pool = AppendPool(self.writer.write, self.wakeups.wake, workers=workers)
+        self.pool = AppendPool(self.writer.write, self.wakeups.wake, workers=workers, together=MOST_AT_ONCE)
         self._seen = 0
         self._closed = False
         forking.watch(self)
@@ -87,9 +89,9 @@ class PostgresDatastore:
         """Commit the transaction of a session."""
         session.connection.execute("COMMIT")
 
-    def run_alone(self, session: Session, sql: str, parameters: dict[str, Any]) -> int | None:
-        """The lowest number that a statement answers which is a transaction by itself, None when it has no row."""
-        return session.first(sql, parameters)
+    def write_at_once(self, session: Session, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
+        """The numbers that a statement answers which is a transaction by itself."""
+        return session.numbers(statement, values)
 
     def _changed(self) -> bool:
         """Whether a transaction has ended since this was last asked, of this database or another of the server."""

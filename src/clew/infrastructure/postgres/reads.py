@@ -130,7 +130,7 @@ class PostgresReads:
         if key is not None:
             found = self.datastore.query(SQL["blob that came"], {"digest": digest, "came": Int8(within(key))})
         elif tenant is not None:
-            found = self.datastore.query(SQL["blob of a tenant"], {"digest": digest, "tenant": Int8(_tenant(tenant))})
+            found = self.datastore.query(SQL["blob of a tenant"], {"digest": digest, "tenant": Int8(stream_id(tenant))})
         else:
             found = self.datastore.query(SQL["blob"], {"digest": digest})
         if not found:
@@ -206,6 +206,7 @@ class PostgresReads:
             pause = min(pause * 2, 0.01)
 
 
+@lru_cache(maxsize=4_096)
 def stream_id(name: str) -> int:
     """The integer that stands for a stream: the first 63 bits of SHA-256 of its name."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 1
@@ -219,12 +220,7 @@ def tenant_of(stream: str) -> str:
 
 def tenant_id(stream: str) -> int:
     """The integer that stands for the tenant of a stream."""
-    return _tenant(tenant_of(stream))
-
-
-@lru_cache(maxsize=4_096)
-def _tenant(name: str) -> int:
-    return stream_id(name)
+    return stream_id(tenant_of(stream))
 
 
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:

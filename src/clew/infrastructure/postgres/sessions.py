@@ -10,16 +10,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import zip_longest
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import Literal
 
-from clew.domain.errors import ClosedError, StoreUrlError, TenantRequiredError
-from clew.infrastructure.postgres import round_trip
+from clew.domain.errors import ClosedError, StoreSchemaError, StoreUrlError, TenantRequiredError
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, Statement, numbers
 from clew.infrastructure.postgres.sql_files import statements
 
 CONNECT_TIMEOUT = 10
@@ -46,6 +45,8 @@ _UNSETTLED = (
 
 _TENANCY = statements("tenancy.sql")
 _IS_BOUND, _BASE_OF_ALL, _SET_TENANT = (_TENANCY[name].encode() for name in ("is bound", "base", "set tenant"))
+
+_ON_BEHALF = Statement(_TENANCY["on behalf"].encode(), [BYTEA_TYPE])
 
 # What a transaction has waited for it must see, however the database would isolate it. Readers stop below a transaction
 # that is open: that of a process that stands still must not stay so.
@@ -82,8 +83,9 @@ class Address:
                 "Use postgresql://user:password@host:5432/database."
             )
             raise StoreUrlError(msg) from None
-        given.setdefault("connect_timeout", CONNECT_TIMEOUT)
-        given.setdefault("application_name", "clew")
+        if "PGCONNECT_TIMEOUT" not in os.environ:
+            given.setdefault("connect_timeout", CONNECT_TIMEOUT)
+        given.setdefault("fallback_application_name", "clew")
         self.conninfo = make_conninfo(**given)
         # Those of the environment are the client library's own affair, but for what is shown.
         hosts, ports = (
@@ -140,7 +142,7 @@ class Session(NamedTuple):
     """Whether policies on rows are in force; COPY FROM is refused then."""
     tenant: str | None
     """Whose rows alone can be seen and written; None where the user may see all."""
-    prepared: dict[str, bytes]
+    prepared: dict[Statement, bytes]
     """Statements that were prepared past the cursor, and their names."""
 
     def ask(
@@ -159,11 +161,11 @@ class Session(NamedTuple):
             self.cursor.execute(sql.encode(), parameters, prepare=True)
         return [] if self.cursor.rownumber is None else self.cursor.fetchall()
 
-    def first(self, sql: str, parameters: Mapping[str, Any]) -> int | None:
-        """The lowest number that a statement answers, None when it has no row. Only with arrays it takes a cursor."""
-        if self.tenant is not None or list in map(type, parameters.values()):
-            return min((row[0] for row in self.ask(sql, parameters)), default=None)
-        return round_trip.number(self.connection, self.prepared, sql, parameters)
+    def numbers(self, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
+        """What a statement answers that is a transaction by itself."""
+        if self.tenant is None:
+            return numbers(self.connection, self.prepared, (statement, values))
+        return numbers(self.connection, self.prepared, (_ON_BEHALF, (self.tenant.encode(),)), (statement, values))
 
     def begin(self) -> None:
         """Begin a transaction, on behalf of the tenant; one that stands still is ended by the server."""
@@ -185,30 +187,20 @@ class Sessions:
     def restart(self) -> None:
         """Begin without connections: those that the parent of a forked process had are the parent's."""
         _inherited.extend(self._made)
-        self._lock = threading.Lock()
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self._most):
-            self._free.put(None)
+        self._freed = threading.Condition(threading.Lock())
         self._idle: list[tuple[Session, float]] = []
         self._made = []
+        self._used = 0
         self._closed = False
 
     @contextmanager
     def use(self) -> Iterator[Session]:
         """A connection for the block. Raises ClosedError or StoreUnavailableError."""
+        session = self._take()
         try:
-            self._free.get(timeout=CONNECT_TIMEOUT * 3)
-        except Empty:
-            msg = f"{self.address.shown}: all {self._most} connections of this process are busy. Try again later."
-            raise PostgresUnavailableError(msg) from None
-        try:
-            session = self._take()
-            try:
-                yield session
-            finally:
-                self._give_back(session)
+            yield session
         finally:
-            self._free.put(None)
+            self._give_back(session)
 
     def fresh(self) -> Session:
         """A new connection, that the caller closes."""
@@ -238,43 +230,64 @@ class Sessions:
 
     def drop(self) -> None:
         """Close those that wait: the server has cut another."""
-        with self._lock:
+        with self._freed:
             idle, self._idle = self._idle, []
         for session, _ in idle:
             self._close(session)
 
     def close(self) -> None:
         """Close those that wait, and each of the others when it is given back. Later calls raise ClosedError."""
-        with self._lock:
+        with self._freed:
             self._closed = True
         self.drop()
 
     def _take(self) -> Session:
+        with self._freed:
+            if self._used >= self._most and not self._freed.wait_for(self._is_free, CONNECT_TIMEOUT * 3):
+                msg = f"{self.address.shown}: all {self._most} connections of this process are busy. Try again later."
+                raise PostgresUnavailableError(msg)
+            self._used += 1
+        try:
+            return self._one()
+        except BaseException:
+            with self._freed:
+                self._free()
+            raise
+
+    def _give_back(self, session: Session) -> None:
+        fit = session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        with self._freed:
+            self._free()
+            if fit and not self._closed:
+                self._idle.append((session, time.monotonic()))
+                return
+        self._close(session)
+
+    def _is_free(self) -> bool:
+        return self._used < self._most
+
+    def _free(self) -> None:
+        self._used -= 1
+        self._freed.notify()
+
+    def _one(self) -> Session:
         while True:
-            with self._lock:
+            with self._freed:
                 if self._closed:
                     msg = "The store is closed: nothing can be read. Open it again."
                     raise ClosedError(msg)
                 session, since = self._idle.pop() if self._idle else (None, 0.0)
             if session is None:
                 session = self.fresh()
-                with self._lock:
+                with self._freed:
                     self._made.append(session)
                 return session
             if time.monotonic() - since < RESTED or not _is_cut(session):
                 return session
             self._close(session)
 
-    def _give_back(self, session: Session) -> None:
-        if session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            with self._lock:
-                if not self._closed:
-                    self._idle.append((session, time.monotonic()))
-                    return
-        self._close(session)
-
     def _close(self, session: Session) -> None:
-        with self._lock, suppress(ValueError):
+        with self._freed, suppress(ValueError):
             self._made.remove(session)
         with suppress(psycopg.Error):
             session.connection.close()
@@ -298,7 +311,11 @@ def _begin(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: 
         # Without the others' rows it cannot be seen from here.
         base, standby = connection.execute(_BASE_OF_ALL).fetchall()[0]
     else:
-        base, last, transaction, standby = connection.execute(_BASE).fetchall()[0]
+        found = connection.execute(_BASE).fetchone()
+        if found is None:
+            msg = f"{shown}: clew_meta is empty, as in a copy that was broken off. Restore or copy the database again."
+            raise StoreSchemaError(msg)
+        base, last, transaction, standby = found
         if last is not None and last >= base + transaction:
             if standby:
                 connection.close()

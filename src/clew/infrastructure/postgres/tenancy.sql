@@ -13,6 +13,10 @@ SELECT
 -- set tenant
 SELECT set_config('clew.tenant', %(tenant)s, true)
 
+-- on behalf
+-- The same before a statement that goes past the driver's cursor; it answers numbers.
+SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)
+
 -- base
 SELECT clew_base(), pg_is_in_recovery()
 

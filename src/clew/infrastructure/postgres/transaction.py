@@ -19,7 +19,7 @@ from clew.infrastructure.append_plan import (
     content_digest,
     new_salt,
 )
-from clew.infrastructure.append_pool import streams_of
+from clew.infrastructure.append_streams import streams_of
 from clew.infrastructure.postgres.copying import LEAST_ROWS, copy_rows
 from clew.infrastructure.postgres.reads import HIGHEST, find_outcome, stream_id, tenant_id, tenant_of, text
 from clew.infrastructure.postgres.sessions import ORDINAL_BITS, Rows, Session

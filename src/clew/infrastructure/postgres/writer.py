@@ -6,23 +6,26 @@ transaction on what is there, and again when another writer was faster.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.chain import ROOT
 from clew.domain.errors import ClewError, StoreError
-from clew.infrastructure.append_plan import KnownHead, Plan, outcome, plan, stream_name
+from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome, plan
+from clew.infrastructure.append_streams import Following, following, only_stream
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.reads import HIGHEST, stream_id, tenant_id
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sessions import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.transaction import Transaction, columns
-from clew.infrastructure.recorder import Append, Appended, Key
+from clew.infrastructure.postgres.transaction import Transaction
+from clew.infrastructure.recorder import Append, Appended
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.datastore import PostgresDatastore
@@ -30,12 +33,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_EVENTS = 1 << ORDINAL_BITS
-MOST_HEADS = 100_000
-MOST_SPELT_OUT = 32
-"""Rows of one stream that are parameters of their own, each number of them with its statement; more are arrays."""
+ORDINAL = MOST_EVENTS - 1
+"""The bits of a position that say which event it is of its transaction."""
 
-MOST_AT_ONCE = 1_000
-"""Events of an append that are written in one statement; more are copied, in a transaction."""
+MOST_HEADS = 100_000
+MOST_AT_ONCE = 32
+"""Events of an append that are written in the one statement; more are arrays, or copied, in a transaction."""
 
 LONGEST_TRANSACTION = 60.0
 """Seconds to wait for the end of one whose client is gone: the server ends what stands still after half of that."""
@@ -44,6 +47,7 @@ TRIES = 40
 """So often another writer may be faster than an append that claims, or has a key, and then nobody is: give up."""
 
 _SQL = statements("appends.sql")
+_TYPES = [INT8_TYPE, INT8_TYPE, INT8_TYPE, BYTEA_TYPE, BYTEA_TYPE, BYTEA_TYPE, INT8_TYPE, BYTEA_TYPE]
 _AGAIN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
@@ -56,72 +60,103 @@ class PostgresWriter:
 
     def forget(self) -> None:
         """Know nothing: in the child of a fork."""
+        self._lock = threading.Lock()
         self._heads: dict[str, KnownHead] = {}
 
-    def write(self, append: Append) -> Appended | Exception:
-        """Write one append, or say why not."""
+    def write(self, appends: Sequence[Append]) -> Sequence[Appended | Exception]:
+        """Write appends, each or say why not: more than one only of those that follow what was last seen."""
+        written = self._at_once(self._following(appends))
+        return [done or self._alone(append) for done, append in zip(written, appends, strict=True)]
+
+    def _alone(self, append: Append) -> Appended | Exception:
         if len(append.events) >= MOST_EVENTS:
             return ValueError(f"An append of {len(append.events)} events is too long: {MOST_EVENTS - 1} are the most.")
         try:
-            appended = self._at_once(append) or self._with_care(append)
+            return self._with_care(append)
         except (ClewError, ValueError, TypeError) as error:
             return error
         except psycopg.Error as error:
             return unavailable(self._store.address.shown, error)
-        if appended.positions and not appended.repeated:
-            self._store.newest = max(self._store.newest, appended.positions[-1])
-        return appended
 
     # At once: on what was last seen
 
-    def _at_once(self, append: Append) -> Appended | None:
-        """Write it in one statement if its streams stand where they were last seen; None if that is not so."""
-        if not 0 < len(append.events) < MOST_AT_ONCE or any(append[1:6]) or any(append[8:]):
-            return None
-        guess = Guess(self._heads, append)
-        try:
-            made = plan(append, guess)
-        except ClewError:
-            return None
-        if isinstance(made, Appended) or made.began or any(row[1] > HIGHEST for row in made.rows):
-            return None
-        first = self._insert(made, guess.asked)
-        if first is not None:
-            return self._finish(made, first)
-        for name in made.heads:
-            self._heads.pop(name, None)
-        return None
+    def _following(self, appends: Sequence[Append]) -> list[Following | None]:
+        """The appends as they follow what was last seen, or one the other; None for what is to be planned."""
+        found: list[Following | None] = []
+        ends: dict[str, KnownHead] = {}
+        for append in appends:
+            name = None if len(append.events) > MOST_AT_ONCE else only_stream(append)
+            each = None if name is None else following(append, ends.get(name) or self._heads.get(name))
+            if each is not None:
+                ends[each.stream] = each.end
+            found.append(each if each is None or each.end[0] <= HIGHEST else None)
+        return found
 
-    def _insert(self, made: Plan, before: dict[str, KnownHead]) -> int | None:
-        """The position of the first row, None when the rows do not follow."""
+    def _at_once(self, appends: Sequence[Following | None]) -> list[Appended | Exception | None]:
+        """Write them in one statement, of each all or nothing: None where it did not follow."""
+        # In the same order by all writers, so that no two wait for each other; those of one stream stay in theirs.
+        asked = sorted((each for each in appends if each is not None), key=lambda each: stream_id(each.stream))
+        if not asked:
+            return [None] * len(appends)
+        try:
+            found = dict(zip(map(id, asked), self._insert(asked), strict=True))
+        except ClewError as error:
+            return [each and error for each in appends]
+        except psycopg.Error as error:
+            if len(asked) > 1:  # whose fault it is shows when each is alone
+                return [each and self._at_once([each])[0] for each in appends]
+            if not isinstance(error, _AGAIN):
+                return [each and unavailable(self._store.address.shown, error) for each in appends]
+            found = {}
+        written: list[Appended | Exception | None] = []
+        for each in appends:
+            first = found.get(id(each))
+            if each is None or first is None:
+                written.append(None)
+                if each is not None:
+                    self._heads.pop(each.stream, None)
+            else:
+                written.append(self._done({each.stream: each.end}, each.rows, first))
+        return written
+
+    def _done(self, heads: Mapping[str, KnownHead], rows: Sequence[PlannedRow], first: int) -> Appended:
+        """What was written, and remembered: where streams are, for those who do not say what their appends follow."""
+        if len(self._heads) > MOST_HEADS:
+            self._heads = {}
+        self._heads.update(heads)
+        with self._lock:
+            self._store.newest = max(self._store.newest, first + len(rows) - 1)
+        return outcome(rows, first)
+
+    def _insert(self, appends: Sequence[Following]) -> list[int | None]:
+        """The position of the first row of each that is there now."""
         try:
             with self._store.writing.use() as session:
-                return self._store.run_alone(session, *_insertion(made, before, session.base))
-        except _AGAIN:
-            return None
+                return self._inserted(session, appends)
         except psycopg.OperationalError as error:
-            if not is_cut(error):
+            if isinstance(error, _AGAIN) or not is_cut(error):
                 raise
             lost = error
-        return self._look(lost, lambda session: self._insert_again(session, made, before))
+        return self._look(lost, lambda session: [self._inserted_again(session, each) for each in appends])
 
-    def _insert_again(self, session: Session, made: Plan, before: dict[str, KnownHead]) -> int | None:
+    def _inserted(self, session: Session, appends: Sequence[Following]) -> list[int | None]:
+        values: list[bytes | None] = [int8(session.base), *_values(appends)]
+        statement = _insertion(sum(len(each.rows) for each in appends))
+        values += [None] * (len(statement.types) - len(values))
+        found = {at & ORDINAL: at for at in self._store.write_at_once(session, statement, values)}
+        begins = accumulate((len(each.rows) for each in appends[:-1]), initial=0)
+        return [found.get(number) for number in begins]
+
+    def _inserted_again(self, session: Session, append: Following) -> int | None:
         """The same, where an attempt may be under way, or may still come: of the same rows one can be stored only.
 
         So this waits for the other by the unique index, or stores the rows instead, or finds them there.
         """
         try:
-            found = self._store.run_alone(session, *_insertion(made, before, session.base))
+            (first,) = self._inserted(session, [append])
         except _AGAIN:
-            found = None
-        return found or _first(_row_of(session, made))
-
-    def _finish(self, made: Plan, first: int) -> Appended:
-        heads = self._heads
-        if len(heads) > MOST_HEADS:
-            heads = self._heads = {}
-        heads.update(made.heads)
-        return outcome(made.rows, first)
+            first = None
+        return first or _first(_row_of(session, append.rows[0]))
 
     # With care: in a transaction, on what is there
 
@@ -160,7 +195,7 @@ class PostgresWriter:
             session.connection.close()
             if not self._look(error, lambda other: _is_committed(other, made, first, id_)):
                 raise
-        return self._finish(made, first)
+        return self._done(made.heads, made.rows, first)
 
     def _roll_back(self, session: Session) -> None:
         if session.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
@@ -186,79 +221,44 @@ class PostgresWriter:
             raise PostgresUnavailableError(msg) from second
 
 
-class Guess:
-    """What a plan is told without asking the database: heads as they were last seen, or as the append has them."""
-
-    def __init__(self, heads: dict[str, KnownHead], append: Append) -> None:
-        self._heads = heads
-        self._said: dict[str, KnownHead] = {}
-        self.asked: dict[str, KnownHead] = {}
-        for event in append.events:
-            name = stream_name(event.originator_id)
-            previous = append.previous.get(name, ROOT)
-            if name not in self._said and previous != ROOT:
-                self._said[name] = event.originator_version - 1, previous
-
-    def head(self, stream: str) -> KnownHead | None:
-        """Where the stream was last, as far as that is known."""
-        found = self._said.get(stream) or self._heads.get(stream)
-        if found is not None:
-            self.asked[stream] = found
-        return found
-
-    def hash_at(self, stream: str, version: int) -> None:
-        """Nothing: forks are not guessed at."""
-
-    def state_at(self, stream: str, version: int) -> None:
-        """Nothing: nor are shreds."""
-
-    def outcome(self, key: Key) -> None:
-        """Nothing: nor are keys."""
-
-    def lease(self, stream: str) -> None:
-        """Nothing: nor are claims."""
+def _values(appends: Sequence[Following]) -> list[bytes | None]:
+    """The parameters of their rows. What follows another of them is there if that is: it looks for the same head."""
+    values: list[bytes | None] = []
+    ends: dict[str, tuple[KnownHead, KnownHead]] = {}
+    for each in appends:
+        name, head, rows = each
+        before = ends.get(name)
+        if before is not None and before[0] == head:
+            head = before[1]
+        ends[name] = each.end, head
+        tenant, stream, version, previous = int8(tenant_id(name)), int8(stream_id(name)), int8(head[0]), head[1]
+        for row in rows:
+            values += (tenant, stream, int8(row[1]), row[2].encode(), row[3], row[4], version, previous)
+    return values
 
 
-def _insertion(made: Plan, before: dict[str, KnownHead], base: int) -> tuple[str, dict[str, Any]]:
-    """The statement that writes a plan's rows if they follow, and its parameters."""
-    rows = made.rows
-    if len(before) > 1 or len(rows) > MOST_SPELT_OUT:
-        return _SQL["insert many if they follow"], {
-            **columns(rows, base),
-            "heads": [Int8(stream_id(name)) for name in before],
-            "befores": [Int8(head[0]) for head in before.values()],
-            "previous": [head[1] for head in before.values()],
-            "count": Int8(len(before)),
-        }
-    ((name, (version, previous)),) = before.items()
-    parameters: dict[str, Any] = {
-        "base": Int8(base),
-        "tenant": Int8(tenant_id(name)),
-        "stream": Int8(stream_id(name)),
-        "before": Int8(version),
-        "previous": previous,
-    }
-    for number, (_, _, type_, state, hashed) in enumerate(rows):
-        parameters[f"type{number}"] = type_.encode()
-        parameters[f"state{number}"] = state
-        parameters[f"hash{number}"] = hashed
-    return _some_if_they_follow(len(rows)), parameters
+def _insertion(count: int) -> Statement:
+    """The statement for so many rows; some of it stay empty, so that there are few of these statements."""
+    return _insertion_of(1 << (count - 1).bit_length())
 
 
 @cache
-def _some_if_they_follow(count: int) -> str:
-    """The statement for so many rows of one stream."""
-    rows = (f"({number}::int8, %(type{number})b, %(state{number})b, %(hash{number})b)" for number in range(count))
-    return _SQL["insert some if they follow"].format(rows=", ".join(rows))
+def _insertion_of(count: int) -> Statement:
+    rows = ", ".join(
+        f"({number}, " + ", ".join(f"${2 + number * len(_TYPES) + n}" for n in range(len(_TYPES))) + ")"
+        for number in range(count)
+    )
+    text = _SQL["insert what follows"].format(rows=rows)
+    return Statement(text.encode(), [INT8_TYPE, *_TYPES * count])
 
 
 def _first(found: Rows) -> int | None:
     return min(found)[0] if found else None
 
 
-def _row_of(session: Session, made: Plan) -> Rows:
-    """The position of a plan's first row if it is there: all of them are or none."""
-    stream, version, _, _, hashed = made.rows[0]
+def _row_of(session: Session, row: PlannedRow) -> Rows:
+    """The position of the first row of an append if it is there: all of them are or none."""
+    stream, version, _, _, hashed = row
     address = {"stream": Int8(stream_id(stream)), "version": Int8(version)}
     return session.ask(_SQL["position of a row"], {**address, "hash": hashed})
 
@@ -276,7 +276,7 @@ def _is_committed(session: Session, made: Plan, first: int, transaction: int) ->
             raise psycopg.OperationalError(msg)
         time.sleep(pause)
         pause = min(pause * 2, 0.5)
-    return _first(_row_of(session, made)) == first if made.rows else status == "committed"
+    return _first(_row_of(session, made.rows[0])) == first if made.rows else status == "committed"
 
 
 def _status(session: Session, transaction: int) -> str | None:

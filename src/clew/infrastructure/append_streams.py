@@ -1,0 +1,77 @@
+"""What streams an append touches, and how one that only goes on with a stream follows the event before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from clew.domain.chain import ROOT, digest, link
+from clew.infrastructure.append_plan import KnownHead, PlannedRow, stream_name
+from clew.infrastructure.recorder import Append
+
+
+def streams_of(append: Append) -> Iterable[str]:
+    """The names of all streams that an append writes to, reads or stands beside."""
+    for event in append.events:
+        yield stream_name(event.originator_id)
+    for fork in append.forks.values():
+        yield fork.parent
+    yield from (shred.stream for shred in append.shreds)
+    yield from (snapshot.stream for snapshot in append.snapshots)
+    yield from (claim.stream for claim in append.claims)
+    yield from (draft.stream for draft in append.drafts)
+    if append.key is not None:
+        yield append.key.stream
+
+
+def only_stream(append: Append) -> str | None:
+    """The stream of an append that has events of one only, and nothing beside them; None for any other."""
+    events = append.events
+    if not events or any(append[1:6]) or any(append[8:]):
+        return None
+    first = events[0].originator_id
+    if len(events) > 1 and any(event.originator_id != first for event in events):
+        return None
+    return stream_name(first)
+
+
+class Following(NamedTuple):
+    """An append of events of one stream, and the head that it follows: all that a store has to look for."""
+
+    stream: str
+    head: KnownHead
+    rows: Sequence[PlannedRow]
+
+    @property
+    def end(self) -> KnownHead:
+        """Where the stream is after it."""
+        last = self.rows[-1]
+        return last[1], last[4]
+
+
+def following(append: Append, seen: KnownHead | None) -> Following | None:
+    """An append of :func:`only_stream` as it follows what it says, or else the head that was last seen.
+
+    None if that is not known, or for something that a plan refuses.
+    """
+    events, links = append.events, append.links
+    name, first = stream_name(events[0].originator_id), events[0].originator_version
+    previous = append.previous.get(name, ROOT)
+    if previous == ROOT:
+        if seen is None or seen[0] != first - 1 or links:
+            return None
+        previous = seen[1]
+    if links and len(links) != len(events):
+        return None
+    rows: list[PlannedRow] = []
+    hashed = previous
+    try:
+        for number, event in enumerate(events):
+            version = first + number
+            if event.originator_version != version:
+                return None
+            hashed = links[number] if links else link(hashed, name, version, event.topic, digest(event.state))
+            rows.append((name, version, event.topic, event.state, hashed))
+    except UnicodeEncodeError:
+        return None
+    return Following(name, (first - 1, previous), rows)

@@ -1,0 +1,186 @@
+"""Appends that are written in one statement come to what they would one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.infrastructure.recording import append, event
+from tests.servers.postgres_server import PostgresServer
+from tests.servers.tenanted import keep_apart
+
+from clew.domain.chain import ROOT
+from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.postgres.datastore import PostgresDatastore
+from clew.infrastructure.postgres.reads import stream_id
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.round_trip import Statement, int8
+from clew.infrastructure.postgres.sessions import Session
+from clew.infrastructure.recorder import Append, Appended, RecordedConflictError, Recorder
+from clew.infrastructure.verification import verify_store
+
+BITS = 20
+
+
+@pytest.fixture
+def recorder(postgres: str) -> Iterator[PostgresRecorder]:
+    with closing(PostgresRecorder.open(postgres)) as recorder:
+        for name in "abc":
+            append(recorder, event(name, 1))
+        yield recorder
+
+
+def write(recorder: PostgresRecorder, *appends: Append) -> list[Appended | Exception]:
+    return list(recorder.datastore.writer.write(appends))
+
+
+def head(recorder: Recorder, stream: str) -> bytes:
+    return recorder.own_rows(stream, limit=99)[-1].hash
+
+
+def test_writes_together_what_follows_and_refuses_what_does_not(recorder: PostgresRecorder) -> None:
+    a = Append([event("a", 2), event("a", 3)], previous={"a": head(recorder, "a")})
+    b = Append([event("b", 2)], previous={"b": bytes(31) + b"x"})
+    c = Append([event("c", 2)])
+    first, refused, last = write(recorder, a, b, c)
+    assert isinstance(first, Appended)
+    assert isinstance(refused, RecordedConflictError)
+    assert isinstance(last, Appended)
+    assert {each >> BITS for each in first.positions} == {last.positions[0] >> BITS}, "they are of one transaction"
+    assert [recorder.rows_at(each.positions)[-1].version for each in (first, last)] == [3, 2]
+    assert verify_store(recorder).first_bad is None
+
+
+def test_writes_together_what_goes_on_with_what_is_before_it_in_the_batch(recorder: PostgresRecorder) -> None:
+    outcomes = write(recorder, *[Append([event("a", version)]) for version in range(2, 7)])
+    positions = [each.positions[0] for each in outcomes if isinstance(each, Appended)]
+    assert len(positions) == 5
+    assert len({each >> BITS for each in positions}) == 1
+    assert [row.version for row in recorder.own_rows("a", limit=99)] == [1, 2, 3, 4, 5, 6]
+    assert verify_store(recorder).first_bad is None
+
+
+def test_writes_nothing_that_follows_what_another_has_written_otherwise(
+    recorder: PostgresRecorder, postgres: str
+) -> None:
+    said = head(recorder, "a")
+    second = Append([event("a", 2)], previous={"a": said})
+    with closing(PostgresRecorder.open(postgres)) as other:
+        append(other, event("a", 2, b"faster"))
+    outcomes = write(recorder, second, Append([event("a", 3)]), Append([event("b", 2)]))
+    assert [type(each) for each in outcomes] == [RecordedConflictError, Appended, Appended], (
+        "the third version was to follow the second, whoever wrote it"
+    )
+    assert [row.state for row in recorder.own_rows("a", limit=99)][1] == b"faster"
+    assert verify_store(recorder).first_bad is None
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_a_batch_whose_reply_is_lost_is_there_once(
+    recorder: PostgresRecorder,
+    monkeypatch: pytest.MonkeyPatch,
+    happens: bool,  # noqa: FBT001 - pytest's
+) -> None:
+    store, at_once = recorder.datastore, recorder.datastore.write_at_once
+
+    def lose(*parts: object) -> list[int]:
+        monkeypatch.undo()
+        if happens:
+            at_once(*parts)  # type: ignore[arg-type]  # they are passed on
+        message = "the connection is lost, says the test"
+        raise psycopg.OperationalError(message)
+
+    monkeypatch.setattr(store, "write_at_once", lose)
+    refused = Append([event("c", 2)], previous={"c": bytes(31) + b"x"})
+    batch = [Append([event("a", 2)]), Append([event("a", 3), event("a", 4)]), refused, Append([event("b", 2)])]
+    kinds = [type(each) for each in write(recorder, *batch)]
+    assert kinds == [Appended, Appended, RecordedConflictError, Appended]
+    assert [len(recorder.own_rows(name, limit=99)) for name in "abc"] == [4, 2, 1]
+    assert verify_store(recorder).first_bad is None
+
+
+# Of each append: its stream, how many events, how far its version is off, whether it says what it follows.
+APPENDS = st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.sampled_from([0, 0, 0, 0, -1, 1]), st.booleans())
+BATCHES = st.lists(st.tuples(st.integers(0, 1), st.lists(APPENDS, min_size=1, max_size=6)), min_size=1, max_size=5)
+
+
+def test_a_batch_comes_to_what_its_appends_would_one_after_the_other(
+    postgres_server: PostgresServer, scale: float
+) -> None:
+    @settings(max_examples=max(int(150 * scale), 15), deadline=None)
+    @given(batches=BATCHES)
+    def comes_to_the_same(batches: list[tuple[int, list[tuple[str, int, int, bool]]]]) -> None:
+        with ExitStack() as stack:
+            url = stack.enter_context(postgres_server.database())
+            both = [stack.enter_context(closing(PostgresRecorder.open(url))) for _ in range(2)]
+            expected = stack.enter_context(closing(MemoryRecorder()))
+            for number, (who, wanted) in enumerate(batches):
+                made, said = _made(expected, wanted, number)
+                found = [_known(each) for each in write(both[who], *made)]
+                assert found == said
+            for name in "abc":
+                rows = [recorder.own_rows(name, limit=99) for recorder in (expected, both[0])]
+                assert [row._replace(position=0) for row in rows[0]] == [row._replace(position=0) for row in rows[1]]
+            assert verify_store(both[0]).first_bad is None
+
+    comes_to_the_same()
+
+
+def _made(
+    expected: MemoryRecorder, wanted: list[tuple[str, int, int, bool]], batch: int
+) -> tuple[list[Append], list[object]]:
+    """Appends, and what they come to one after the other."""
+    made: list[Append] = []
+    said: list[object] = []
+    for number, (name, events, off, says) in enumerate(wanted):
+        rows = expected.own_rows(name, limit=99)
+        version, previous = (rows[-1].version, rows[-1].hash) if rows else (0, ROOT)
+        first = max(version + 1 + off, 1)
+        one = Append(
+            [event(name, first + each, b"%d-%d-%d" % (batch, number, each)) for each in range(events)],
+            previous={name: previous} if says and rows else {},
+        )
+        made.append(one)
+        future = expected.submit(one)
+        said.append(_known(future.exception() or future.result()))
+    return made, said
+
+
+def _known(outcome: object) -> object:
+    return (outcome.hashes, outcome.versions) if isinstance(outcome, Appended) else type(outcome)
+
+
+def test_tells_nobody_else_of_what_the_database_has_against_one(postgres: str) -> None:
+    app = keep_apart(postgres).app
+    with closing(PostgresRecorder(PostgresDatastore(app, originator_id_type="text", tenant="a"))) as recorder:
+        append(recorder, event("a/thread/t", 1))
+        foreign = Append([event("b/thread/t", 2)], previous={"b/thread/t": bytes(31) + b"x"})
+        mine, refused = write(recorder, Append([event("a/thread/t", 2)]), foreign)
+        assert isinstance(mine, Appended)
+        assert isinstance(refused, Exception)
+        assert [row.version for row in recorder.own_rows("a/thread/t", limit=9)] == [1, 2]
+
+
+def test_orders_the_appends_of_a_statement_by_stream(
+    recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that write to the same streams at once wait for each other in no circle."""
+    said: list[list[bytes | None]] = []
+    at_once = recorder.datastore.write_at_once
+
+    def note(session: Session, statement: Statement, values: list[bytes | None]) -> list[int]:
+        said.append([each for number, each in enumerate(values[1:]) if number % 8 == 1 and each is not None])
+        return at_once(session, statement, values)
+
+    monkeypatch.setattr(recorder.datastore, "write_at_once", note)
+    for order in ("abc", "cba"):
+        version = 2 if order == "abc" else 3
+        outcomes = write(recorder, *[Append([event(name, version)]) for name in order])
+        assert [recorder.rows_at(each.positions)[0].stream for each in outcomes if isinstance(each, Appended)] == list(
+            order
+        )
+    assert said == [sorted(int8(stream_id(name)) for name in "abc")] * 2
