@@ -431,10 +431,12 @@ async def test_a_run_goes_on_with_the_model_and_the_format_that_it_began_with(an
         return f"refunded {order}"
 
     client = ScriptedChatClient([call("refund", order=1), '{"done": true}'])
-    agent = Agent(client, engine=Engine.open(any_url))
-    first = await agent.run("Go", tools=[refund], model="bigger", options={"temperature": 0}, response_format=Refund)
-    await first.approvals[0].approve()
-    response = await agent.continue_run(first.thread, tools=[refund], response_format=Refund)
+    options = {"temperature": 0}
+    async with Engine.open(any_url) as engine:
+        agent = Agent(client, engine=engine)
+        first = await agent.run("Go", tools=[refund], model="bigger", options=options, response_format=Refund)
+        await first.approvals[0].approve()
+        response = await agent.continue_run(first.thread, tools=[refund], response_format=Refund)
     assert response.value == Refund(done=True)
     one, two = client.requests
     assert [two[key] for key in ("model", "temperature", "response_format", "tools")] == [

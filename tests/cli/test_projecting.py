@@ -169,7 +169,7 @@ def test_makes_no_database(clew: CalledClew, tmp_path: Path, arguments: list[str
 
 
 @pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_runs_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "clew", "project", "run", "--json"]
     with (
@@ -216,12 +216,18 @@ def test_a_server_that_was_away_for_a_while_is_gone_on_with(postgres: str, postg
             ended(alone),
             begun("--name", "audit", "--workers", "1") as sharing,
             ended(sharing),
+            begun("--name", "memory") as leaving,
+            ended(leaving),
         ):
-            for name in ("usage", "audit"):
+            for name in ("usage", "audit", "memory"):
                 conversations.wait(projection=name, timeout=30)
             postgres_server.kill()
             try:
-                said = [each.stderr.readline() for each in (alone, sharing) if each.stderr is not None]
+                said = [each.stderr.readline() for each in (alone, sharing, leaving) if each.stderr is not None]
+                leaving.terminate()
+                _, errors = leaving.communicate(timeout=30)
+                assert leaving.returncode == 0, "it was told to end while the server was away"
+                assert "cannot be reached" in errors.splitlines()[-1]
             finally:
                 postgres_server.start()
             for line in said:

@@ -119,7 +119,8 @@ def test_a_shard_that_is_down_does_not_keep_a_command_from_the_others(clew: Clew
     assert done.returncode == 1
     assert [json.loads(line)["shard"] for line in done.stdout.splitlines()] == ["east", "west"]
     (failed,) = done.stderr.splitlines()
-    assert json.loads(failed)["error"]["type"] == "StoreUnavailableError"
+    said = json.loads(failed)
+    assert (said["shard"], said["error"]["type"]) == ("a-gone", "StoreUnavailableError")
 
 
 def test_workers_fill_all_shards_also_one_that_comes_until_they_are_ended(

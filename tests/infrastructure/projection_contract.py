@@ -69,7 +69,7 @@ class Opened:
         self.rows = session.rows(self.built, Declared())
 
     def apply(self, *changes: Change, position: int = 1) -> None:
-        assert self.session.apply(self.built, Declared(), position, "default", changes) == []
+        assert self.session.rows(self.built, Declared()).apply(position, "default", changes) == []
 
     def select(self, *arguments: Any, **more: Any) -> list[dict[str, Any]]:
         return self.rows.select(Query("thing", *arguments, **more))
@@ -185,7 +185,7 @@ class ProjectionContract:
         opened.apply(thing("b", 1))
         with pytest.raises(Exception) as caught, opened.session.attempt():  # noqa: PT011, PT012 - of many kinds
             opened.apply(thing("a", 9), thing("b", 1, note="changed"), IndexText("words", "gone"))
-            opened.session.apply(opened.built, Declared(), 1, "default", changes)
+            opened.session.rows(opened.built, Declared()).apply(1, "default", changes)
         assert caught.value is not None
         rows = opened.session.rows(opened.built, Declared())
         assert rows.select(Query("thing")) == [row("b", 1)]
@@ -255,7 +255,7 @@ class ProjectionContract:
             opened = Opened(session)
             for position in (1, 2, 3):
                 opened.apply(IndexText("words", "secret"), IndexText("more_words", "secret"), position=position)
-            left = session.apply(opened.built, Declared(), 4, "t", [ForgetText("words", "t", "thread", "x", 1)])
+            left = opened.rows.apply(4, "t", [ForgetText("words", "t", "thread", "x", 1)])
             assert [type(each) for each in left] == [ForgetText]
         with store.session(9) as session:
             for index, position in (("words", 1), (None, 3)):

@@ -103,6 +103,9 @@ def test_refuses_what_names_no_store_and_says_what_does(
     [
         "mysql://ann:secret@host/db",
         "mysql://ann:se@secret@host/db?token=secret",
+        "mysql://ann:secret?x@host/db",
+        "mysql://ann:s@secret?x@host/db",
+        "mysql:ann:secret@host/db",
         "sqlite://ann:secret@host/clew.db",
         "sqlite:///clew.db?password=secret",
         "nonsense://ann:secret@[/db",

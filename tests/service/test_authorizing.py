@@ -21,6 +21,9 @@ from clew.errors import (
     NotAuthorizedError,
     UnknownThreadError,
 )
+from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.recorder import StreamInfo
+from clew.service import reading
 from clew.service.accounting import Usage
 
 
@@ -126,6 +129,24 @@ def test_a_prefix_is_unique_among_what_may_be_read(opened: Opened) -> None:
     assert opened.ada.find("a") == "ab11"
     say(opened.operator, "ab")
     assert opened.ada.find("ab") == "ab11"  # the thread that is named so is not theirs
+
+
+def test_many_threads_of_others_are_passed_by_in_few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Conversations.open("memory:", authorize=lambda actor, _, __: actor == "operator") as conversations:
+        operator = conversations.acting_as("operator")
+        for number in range(200):
+            operator.start_thread(thread_id=f"a{number}")
+        pages: list[int] = []
+        streams = MemoryRecorder.streams
+
+        def counted(store: MemoryRecorder, **asked: Any) -> list[StreamInfo]:
+            pages.append(asked["limit"])
+            return streams(store, **asked)
+
+        monkeypatch.setattr(MemoryRecorder, "streams", counted)
+        with pytest.raises(UnknownThreadError):
+            conversations.acting_as("ada").find("a")
+    assert 1 < len(pages) < 10
 
 
 def test_a_fork_is_read_by_who_may_read_it_with_all_that_it_inherited(opened: Opened) -> None:
@@ -299,6 +320,22 @@ def test_a_subscription_ends_when_its_thread_may_be_read_no_more(opened: Opened)
         thread.append(Message.user("not for ada"))
         with pytest.raises(NotAuthorizedError):
             subscription.wait(0)
+
+
+def test_events_that_somebody_reads_end_when_the_thread_may_be_read_no_more(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAGE", 2)
+    say(opened.operator, "thread", *("word" for _ in range(5)))
+    opened.share("thread")
+    events, replayed = opened.ada.thread("thread").events(), opened.ada.thread("thread").replay()
+    assert [next(events).version, next(events).version, next(replayed)[0].version] == [1, 2, 1]
+    opened.share()
+    with pytest.raises(NotAuthorizedError):
+        next(events)
+    assert next(replayed)[0].version == 2  # of the page that was read
+    with pytest.raises(NotAuthorizedError):
+        next(replayed)
 
 
 def test_a_message_is_redacted_by_who_may_read_the_thread_that_it_is_in(opened: Opened) -> None:

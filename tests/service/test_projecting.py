@@ -146,6 +146,16 @@ def test_projections_at_different_positions_come_together(ten: Ten, store: SQLit
 # Events that cannot be taken in
 
 
+def test_what_is_appended_when_the_end_was_read_ahead_is_read(ten: Ten, store: SQLiteProjections) -> None:
+    filling = projector(ten.log, store, [Lengths()])
+    with batches_of(5):
+        filling.settle()
+        assert len(store.select("lengths", Query("event"))) == 10
+        ten.conversations.thread("t").append(Message.user("one more"))
+        filling.catch_up("lengths")
+    assert len(store.select("lengths", Query("event"))) == 11
+
+
 def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: SQLiteProjections) -> None:
     ten.conversations.thread("t").label(topic="secret")
     ten.conversations.thread("t").append(Message.user("more"))

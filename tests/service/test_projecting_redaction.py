@@ -127,7 +127,10 @@ class Mine:
             yield IndexText("words", event.message.text)
 
 
-def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(file_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [False, True], ids=["meets it later", "met it before"])
+def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(
+    file_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, first: bool
+) -> None:
     def count(program: Conversations, word: str) -> int:
         program._core.models.projector.catch_up("mine")
         return len(program._core.models._store.find("mine", "words", Words((word,)), before=None, limit=9))
@@ -136,7 +139,18 @@ def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(file_u
         thread = program.start_thread(thread_id="t")
         thread.append([Message.user(f"the {CANARY} sings"), Message.user("something else")])
         assert (count(program, CANARY), count(program, "something")) == (1, 1)
+        program._core.models.stop()  # whoever reads in the background may hold on to the text for a moment
         with Conversations.open(file_url) as other:
+            models = other._core.models
+            models.stop()
+            forget = models.projector.forget
+
+            def late(stream: str, version: int, by: int) -> None:
+                if first:
+                    program._core.models.projector.settle()
+                forget(stream, version, by)
+
+            monkeypatch.setattr(models.projector, "forget", late)
             other.thread("t").redact(2)
             assert not is_left(tmp_path)
         assert (count(program, CANARY), count(program, "something")) == (0, 1)

@@ -14,7 +14,13 @@ from tests.infrastructure.recording import wait_until
 from tests.service.projected import batches_of
 
 from clew.conversations import Conversations
-from clew.domain.errors import ClosedError, InvalidProjectionError, ProjectionBehindError, UnknownProjectionError
+from clew.domain.errors import (
+    ClosedError,
+    InvalidProjectionError,
+    ProjectionBehindError,
+    StoreUnavailableError,
+    UnknownProjectionError,
+)
 from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
@@ -73,6 +79,7 @@ def test_refuses_projections_tables_and_columns_that_there_are_not(conversations
 
 @counting
 def test_says_how_far_projections_are_and_what_they_went_on_without(conversations: Conversations) -> None:
+    conversations._core.models.stop()  # what is written is not taken in before it is looked at
     assert [each.state for each in conversations.projections()] == ["waiting"]
     thread = conversations.start_thread(thread_id="t")
     (status,) = conversations.projections()
@@ -91,6 +98,7 @@ def test_says_how_far_projections_are_and_what_they_went_on_without(conversation
 def test_says_that_a_rebuild_is_under_way(conversations: Conversations) -> None:
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait()
+    conversations._core.models.stop()  # it would build along, and be told of elsewhere
     seen: list[tuple[str, int, int | None]] = []
 
     def progress(*_: int) -> None:
@@ -202,10 +210,10 @@ def test_the_engine_offers_the_same(url: str) -> None:
 def test_waiting_tells_how_far_one_projection_has_come_and_leaves_the_others(file_url: str) -> None:
     told: list[tuple[int, int]] = []
     with Conversations.open(file_url, embedded=False) as conversations:
-        conversations.start_thread(messages=[Message.user("Hello")] * 2_500)
+        conversations.start_thread(messages=[Message.user("Hello")] * 4_500)
     with Conversations.open(file_url) as conversations:
         conversations.wait(projection="usage", progress=lambda *reached: told.append(reached))
-        assert told == [(0, 2_501), (1_000, 2_501), (2_000, 2_501)]
+        assert told == [(0, 4_501), (2_000, 4_501), (4_000, 4_501)]
         assert {status.name for status in conversations.projections() if not status.lag} == {"usage"}
         with pytest.raises(UnknownProjectionError):
             conversations.wait(projection="nothing")
@@ -287,6 +295,25 @@ def test_rows_are_those_of_the_tenant_where_a_table_says_whose_they_are(file_url
         assert one.rows("directory", everybody) == [{"title": "of a"}]
         within = Where("thread_id", "in", Query("thread", columns=["thread_id"]))
         assert other.rows("directory", everybody._replace(where=[within])) == [{"title": "of b"}]
+
+
+def test_a_store_that_is_away_is_a_line_in_the_log_and_is_gone_on_with(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object) -> dict[str, str]:
+        message = "the server is away, says the test"
+        raise StoreUnavailableError(message)
+
+    with Conversations.open("memory:") as conversations:
+        with monkeypatch.context() as patched:
+            patched.setattr(type(conversations._core.models._store), "holders", away)
+            conversations.start_thread()
+            wait_until(lambda: bool(caplog.records))
+        (record,) = caplog.records
+        assert (record.levelname, record.exc_info) == ("WARNING", None)
+        assert record.getMessage().endswith("the server is away, says the test")
+        conversations.start_thread()
+        conversations.wait(timeout=10)
 
 
 def test_reads_on_when_the_tables_are_deleted_under_it(file_url: str, tmp_path: Path) -> None:

@@ -85,8 +85,9 @@ def test_sixteen_threads_share_commits(file_url: str, monkeypatch: pytest.Monkey
         before, submitted, submit = datastore._writer.commits, list[int](), log.submit
 
         def counting(write: Write) -> Submitted:
-            submitted.append(1)
-            return submit(write)
+            found = submit(write)
+            submitted.append(1)  # only then is it the writer's
+            return found
 
         monkeypatch.setattr(log, "submit", counting)
         with datastore.exclusive():

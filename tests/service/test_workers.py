@@ -27,7 +27,7 @@ from clew.projections import Query
 from clew.service import running
 from clew.service.core import Core
 from clew.service.running import Runner
-from clew.service.workers import Workers
+from clew.service.workers import Workers, ended_by_signals
 
 NAMES = ["directory", "search", "audit", "usage", "memory"]
 
@@ -314,3 +314,23 @@ def test_workers_end_when_the_process_that_started_them_is_killed(tmp_path: Path
     os.kill(starting, signal.SIGKILL)
     assert ended(starting) == -signal.SIGKILL
     wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_nobody_is_told_to_end_who_is_to_outlive_the_terminal() -> None:
+    ends: list[str] = []
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals(lambda: ends.append("told")):
+            signal.raise_signal(signal.SIGHUP)
+            assert ends == []
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ends == ["told"]
+
+
+def test_to_be_told_once_more_to_end_is_nothing_to_those_that_have_ended() -> None:
+    workers = Workers(note, (), print, again=True)
+    workers.stop()
+    assert workers.run()
+    workers.stop()

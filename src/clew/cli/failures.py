@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import Context, TyperException
 
 from clew.cli import INTERRUPTED
-from clew.cli.text import json_text, one_line, without_middle
+from clew.cli.text import json_text, one_line, with_names, without_middle
 
 FAILED = 1
 USAGE = 2
@@ -57,7 +57,8 @@ def report(error: BaseException, *, as_json: bool) -> int:
 def _say(kind: str, message: str, code: int, *, as_json: bool) -> int:
     line = without_middle(one_line(message), LONGEST)
     if as_json:
-        print(json_text({"error": {"type": kind, "message": line}}), file=sys.stderr)  # noqa: T201  # where errors go
+        error = with_names({"error": {"type": kind, "message": line}})
+        print(json_text(error), file=sys.stderr)  # noqa: T201  # where errors go
     else:
         print(f"clew: {line}", file=sys.stderr)  # noqa: T201  # where errors go
     return code

@@ -43,7 +43,7 @@ def migrate(
     chosen: Chosen = context.obj
     path, found = urls.shown(chosen.url), urls.schemas(chosen.url)
     if found.found != found.known:
-        if must_ask(context, yes=yes):
+        if found.found and must_ask(context, yes=yes):  # where there are no tables yet, none can be lost
             name = one_line(path)
             first = "" if backup else f" Copy {name} and {name}-wal first, or say no and give --backup PATH."
             if urls.is_postgres(chosen.url):
@@ -58,6 +58,8 @@ def migrate(
         write_json(shapes.migration(path, found, backup))
     elif found.found == found.known:
         typer.echo(f"{one_line(path)} has schema {found.known}, which is this Clew's. There is nothing to migrate.")
+    elif not found.found:
+        typer.echo(f"Made Clew's tables in {one_line(path)}, with schema {found.known}.")
     else:
         copied = "" if backup is None else f" A copy of what it was is {one_line(backup)}."
         typer.echo(f"Migrated {one_line(path)} from schema {found.found} to {found.known}.{copied}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -57,20 +57,17 @@ def project(
     if action != "run" and (once or workers):
         option = "--once is for run: fill what there is, then end" if once else "--workers is for run"
         raise WrongUsage(context, option)
-    chosen: Chosen = context.obj
-    if action == "run" and workers is None and not once:
+    fine, follows = True, action == "run" and not once
+    if action == "run" and workers is not None:
+        fine = _share(context, names or (), workers, load or (), once=once, as_json=as_json)
+    elif follows:
         with position_bar("Filling") as progress:
             _follow(lambda: _opened(context, load), names or (), progress)
-    with closing(_opened(context, load)) as core:
-        fine = True
-        if once and workers is None:
-            with position_bar("Filling") as progress:
-                _fill_once(core, names or (), progress)
-        elif workers is not None:
-            shares = _shares(core, names or (), workers or 1, once=once)
-            fine = _share(core, [(chosen, load or (), *share, as_json) for share in shares], again=not once)
-        found = _statuses(core, names)
-    _write(found, as_json=as_json)
+    elif once:
+        with closing(_opened(context, load)) as core, position_bar("Filling") as progress:
+            _fill_once(core, names or (), progress)
+    with ending() if follows else nullcontext(), closing(_opened(context, load)) as core:
+        _write(_statuses(core, names), as_json=as_json)
     if not fine:
         raise typer.Exit(FAILED)
 
@@ -157,7 +154,7 @@ def _projections(load: Sequence[str]) -> list[Projection]:
 
 
 def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
-    """Fill until there is nothing more to do, or until SIGINT or SIGTERM come."""
+    """Fill until there is nothing more to do, or until a signal ends it."""
     from clew.service.running import Runner
     from clew.service.workers import ended_by_signals
 
@@ -173,7 +170,7 @@ def _follow(
     *,
     worker: str | None = None,
 ) -> None:
-    """Fill as events come until SIGINT or SIGTERM come, also after the store was away for a while.
+    """Fill as events come until a signal ends it, also after the store was away for a while.
 
     A ``worker`` is told nothing that somebody looks at, and so waits for a store that was never there, too.
     """
@@ -188,41 +185,54 @@ def _follow(
         lasting.follow()
 
 
+@contextmanager
+def ending() -> Iterator[None]:
+    """What is told at the end of a process that was told to end: a store that is away just then is no failure of it."""
+    from clew.domain.errors import StoreUnavailableError
+
+    try:
+        yield
+    except StoreUnavailableError as error:
+        say(str(error))
+
+
 def say(said: str) -> None:
     """Tell who looks after a process what it does about something that went wrong."""
     typer.echo(f"clew: {one_line(said)}", err=True)
 
 
-def _shares(core: Core, names: Sequence[str], workers: int, *, once: bool) -> list[tuple[Sequence[str], str | None]]:
-    """What each worker is to fill, and the name under which it takes leases; once, they need none.
-
-    One that takes the place of another has its name, and so its leases.
-    """
-    from clew.service.running import Runner, worker_name
-
-    Runner(core, names, lambda *_: None)  # the names are those of projections
-    known = list(dict.fromkeys(names or core.models.projector.projections))
-    if once:
-        return [(share, None) for number in range(workers) if (share := known[number::workers])]
-    own = worker_name()
-    return [(known, f"{own}:{number + 1}") for number in range(workers)]
-
-
-def _share(core: Core, arguments: Sequence[tuple[Any, ...]], *, again: bool) -> bool:
+def _share(
+    context: typer.Context, names: Sequence[str], number: int, load: Sequence[str], *, once: bool, as_json: bool
+) -> bool:
     """Fill in several processes; whether all did."""
     from clew.domain.errors import ClewError
     from clew.service.running import Runner
     from clew.service.workers import Workers, ended_by_signals
 
-    workers = Workers(work, arguments, say, again=again)
-    with position_bar("Filling") as progress, ended_by_signals(workers.stop):
-        runner = Runner(core, arguments[0][2], progress)
+    with closing(_opened(context, load)) as core, position_bar("Filling") as progress:
+        runner = Runner(core, names, progress)
+        shares = _shares(list(dict.fromkeys(names or core.models.projector.projections)), number, once=once)
+        workers = Workers(work, [(context.obj, load, *share, as_json) for share in shares], say, again=not once)
 
         def tell() -> None:
             with suppress(ClewError):  # a server that is gone may be back soon: the workers wait for it
                 runner.tell()
 
-        return workers.run(tell if sys.stderr.isatty() else lambda: None)
+        with ended_by_signals(workers.stop):
+            return workers.run(tell if sys.stderr.isatty() else lambda: None)
+
+
+def _shares(names: Sequence[str], number: int, *, once: bool) -> list[tuple[Sequence[str], str | None]]:
+    """What each worker is to fill, and the name under which it takes leases; once, they need none.
+
+    One that takes the place of another has its name, and so its leases.
+    """
+    from clew.service.running import worker_name
+
+    if once:
+        return [(share, None) for first in range(number) if (share := names[first::number])]
+    own = worker_name()
+    return [(names, f"{own}:{each + 1}") for each in range(number)]
 
 
 def work(

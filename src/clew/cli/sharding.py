@@ -138,11 +138,14 @@ def project(context: typer.Context, **options: Any) -> None:
     if found is not None and options["action"] == "run" and not options["once"]:
         _fill(context, found, options)
         options |= {"action": "status", "workers": None}
+        with projecting.ending(), suppress(typer.Exit):  # what is down was told of
+            over_shards(projecting.project)(context, **options)
+        return
     over_shards(projecting.project)(context, **options)
 
 
 def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> None:
-    """Fill in a process for each shard, or in so many, until SIGINT or SIGTERM come; one that cannot is tried again.
+    """Fill in a process for each shard, or in so many, until a signal ends it; one that cannot is tried again.
 
     A shard that comes to the directory meanwhile is filled as well.
     """
@@ -191,15 +194,15 @@ def _for_each(context: typer.Context, found: Shards, command: Callable[[], None]
         context.obj = Chosen(found.url(shard), chosen.tenant)
         if not as_json:
             typer.echo(f"shard {shard.name}:")
-        try:
-            with named(shard=shard.name):
+        with named(shard=shard.name):
+            try:
                 command()
-        except typer.Exit as ended:
-            worst = max(worst, ended.exit_code)
-        except ClewError as error:
-            worst = max(worst, report(error, as_json=as_json))
-        finally:
-            context.obj = chosen
+            except typer.Exit as ended:
+                worst = max(worst, ended.exit_code)
+            except ClewError as error:
+                worst = max(worst, report(error, as_json=as_json))
+            finally:
+                context.obj = chosen
     if worst:
         raise typer.Exit(worst)
 

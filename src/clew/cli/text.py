@@ -63,8 +63,13 @@ def pretty_json(value: Any) -> str:
 def write_json(value: Any) -> None:
     """One value on a line of stdout, in UTF-8 wherever that goes."""
     utf_8_output()
+    sys.stdout.write(json_text(with_names(value)) + "\n")
+
+
+def with_names(value: Any) -> Any:
+    """The object with the fields before it that ``named`` says."""
     names = _names.get()
-    sys.stdout.write(json_text(value if names is None else {**names, **value}) + "\n")
+    return value if names is None else {**names, **value}
 
 
 @contextmanager

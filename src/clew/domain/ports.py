@@ -221,7 +221,7 @@ class EventLog(Protocol):
         """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
         ...
 
-    def recorded_after(self, position: int, limit: int) -> list[Recorded | Unreadable]:
+    def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
         """Events of all tenants as projections see them, in position order, ``after`` < position."""
         ...
 

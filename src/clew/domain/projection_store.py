@@ -22,6 +22,14 @@ from clew.domain.projection import (
 )
 
 
+class Filling(Rows, Protocol):
+    """The rows of a generation as they are now, and the changes of them."""
+
+    def apply(self, position: int, tenant: str, changes: Iterable[Change]) -> list[ForgetText | Recount]:
+        """Make the changes of a tenant's event at a position; returns those that it has left: they look at the log."""
+        ...
+
+
 class ProjectionSession(Protocol):
     """One transaction: everything that is done in it is there afterwards, or nothing of it."""
 
@@ -33,14 +41,8 @@ class ProjectionSession(Protocol):
         """Make the tables of a new generation, empty, at position 0."""
         ...
 
-    def rows(self, built: Built, projection: Projection) -> Rows:
-        """The rows of a generation as they are now."""
-        ...
-
-    def apply(
-        self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
-    ) -> list[ForgetText | Recount]:
-        """Make the changes of a tenant's event at a position; returns those that it has left: they look at the log."""
+    def rows(self, built: Built, projection: Projection) -> Filling:
+        """The rows of a generation, until something is undone."""
         ...
 
     def attempt(self) -> AbstractContextManager[None]:

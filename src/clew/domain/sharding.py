@@ -15,6 +15,7 @@ from clew.domain.errors import InvalidContentError, InvalidNameError, StoreError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HIGHEST = 2**63 - 1
+_DIGITS = re.compile(r"[0-9]{1,19}")
 
 
 class ShardError(StoreError):
@@ -58,7 +59,7 @@ class Positions(Mapping[str, int]):
         for name, position in found.items():
             check_shard_name(name)
             if type(position) is not int or not 0 <= position <= _HIGHEST:
-                raise InvalidContentError(f"positions: {position!r} is no position of shard {name}. Give 0 or more.")
+                raise InvalidContentError(f"positions: what is given of shard {name} is no position. Give 0 or more.")
         self._by_name = {name: position for name, position in found.items() if position}
 
     @classmethod
@@ -67,7 +68,7 @@ class Positions(Mapping[str, int]):
         found: dict[str, int] = {}
         for part in text.split(",") if text else ():
             name, equals, digits = part.partition("=")
-            if not equals or not (digits.isascii() and digits.isdecimal()) or name in found:
+            if not equals or not _DIGITS.fullmatch(digits) or name in found:
                 raise InvalidContentError("positions: that is no text of theirs. It is as in east=1048576,west=42.")
             found[name] = int(digits)
         return cls(found)

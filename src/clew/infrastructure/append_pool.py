@@ -123,7 +123,8 @@ class AppendPool:
 
     def see_to(self, job: _Job, *, here: bool) -> None:
         """Have an append written that nobody has begun with: in this thread, or by one of the pool."""
-        while here and job in self._waiting and self._lead(job):
+        # In a crowd it is left to who ends a batch next: he sees that there is more.
+        while here and job in self._waiting and not (job.together and self._is_crowded()) and self._lead(job):
             pass
         if not here:
             with self._lock:
@@ -161,12 +162,11 @@ class AppendPool:
         else:
             # Ctrl-C comes to the main thread: it writes what is its own, so that no other append is broken off by it.
             by_itself = mine is not None and (not mine.together or _is_main())
-            crowded = len(self._begun) >= BATCHES and sum(map(len, self._begun)) >= CROWD
             batch += _chosen(
                 self._waiting,
                 {name for other in self._begun for job in other for name in job.streams},
                 only=mine if by_itself else None,
-                together=not crowded or self._lingers(next(iter(self._waiting))),
+                together=not self._is_crowded() or self._lingers(next(iter(self._waiting))),
                 alone=mine is None,
                 room=self.together,
             )
@@ -175,6 +175,9 @@ class AppendPool:
             for job in batch:
                 del self._waiting[job]
         return bool(batch)
+
+    def _is_crowded(self) -> bool:
+        return len(self._begun) >= BATCHES and sum(map(len, self._begun)) >= CROWD
 
     def _lingers(self, job: _Job) -> bool:
         return self._looks - job.look > 1

@@ -32,7 +32,7 @@ from clew.domain.projection import Recorded, Unreadable
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
-from clew.infrastructure.recorded import recorded
+from clew.infrastructure.recorded import RecordedRows, recorded
 from clew.infrastructure.recorder import Append, Recorder, Snapshot
 from clew.infrastructure.verification import is_whole, verify_lineage, verify_store
 
@@ -129,9 +129,9 @@ class ConversationLog(Application[str]):
         """Events of many streams in position order."""
         return [_event(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
 
-    def recorded_after(self, position: int, limit: int) -> list[Recorded | Unreadable]:
+    def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
         """Events of all tenants as projections see them."""
-        return list(map(recorded, self._recorder.rows(after=position, limit=limit)))
+        return RecordedRows(self._recorder.rows(after=position, limit=limit))
 
     def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
         """Events of one stream's own as projections see them."""

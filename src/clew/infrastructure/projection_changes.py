@@ -15,10 +15,12 @@ from clew.domain.projection import (
     Indexed,
     IndexText,
     Projection,
+    Query,
     Recount,
     RowValues,
     Table,
     Upsert,
+    Where,
 )
 
 
@@ -49,6 +51,12 @@ class WaitingRows(ABC):
     def waits(self, key: Sequence[Any]) -> bool:
         """Whether the row with this key is to be written."""
         return (tuple(key) if len(key) > 1 else key[0]) in self.rows
+
+    def row_with(self, key: Sequence[Any]) -> Query:
+        """The query of the row with this key."""
+        return Query(
+            self.table.name, [Where(each, "=", value) for each, value in zip(self.table.key, key, strict=True)]
+        )
 
     def take(self) -> dict[tuple[str, ...], list[RowValues]]:
         """The rows by the columns that they name; they wait no more."""

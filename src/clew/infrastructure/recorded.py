@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from pydantic_core import from_json
 
@@ -17,6 +18,32 @@ if TYPE_CHECKING:
     from clew.infrastructure.recorder import Row
 
 
+_VERSIONS = {type_: schema_version(type_) for type_ in EVENT_TYPES}
+"""By event type, the schema version that is written today."""
+
+
+class RecordedRows(Sequence[Recorded | Unreadable]):
+    """Rows as projections see them, each when it is looked at: who goes through thousands holds few of them."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Recorded | Unreadable]:
+        return map(recorded, self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Recorded | Unreadable: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> RecordedRows: ...
+
+    def __getitem__(self, index: int | slice) -> Recorded | Unreadable | RecordedRows:
+        return RecordedRows(self._rows[index]) if isinstance(index, slice) else recorded(self._rows[index])
+
+
 def recorded(row: Row) -> Recorded | Unreadable:
     """What projections see of a row."""
     position, stream, version, type_, state, hash_, _ = row
@@ -26,18 +53,21 @@ def recorded(row: Row) -> Recorded | Unreadable:
         redacted = codec == STUB
         if codec == JSON:
             fields = from_json(state[SALT + 1 :])
-            data = fields.get("d") if type_ in EVENT_TYPES else None
-            written = fields.get("v", 1)
-            if data is not None and written != schema_version(type_):
-                data = None if written > schema_version(type_) else upcast(type_, written, data)
+            present, written = _VERSIONS.get(type_), fields.get("v", 1)
+            data = None if present is None else fields.get("d")
+            if data is not None and written != present:
+                data = None if written > present else upcast(type_, written, data)
         elif redacted:
             fields, data = from_json(state[1:]), None
         else:
             fields, data = {"i": "", "t": 0, "n": -1}, None
         get = fields.get
+        tenant, kind, thread_id = _name(stream)
         return Recorded(
             position,
-            *_name(stream),
+            tenant,
+            kind,
+            thread_id,
             version,
             type_,
             fields["t"],

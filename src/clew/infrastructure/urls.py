@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -24,6 +25,7 @@ FORMS = (
 )
 
 MOST_CONNECTIONS = 1_000
+_NUMBER = re.compile(r"[0-9]{1,4}")
 POSTGRES = ("postgresql", "postgres")
 SHARDS = "postgresql+shards"
 
@@ -74,11 +76,10 @@ def directory(url: str) -> Directory:
         message = f"{_without_secrets(url)!r} names no directory of shards. Use {SHARDS}://user@host:5432/directory."
         raise StoreUrlError(message)
     plain = url.replace(SHARDS, POSTGRES[0], 1)
-    address = _postgres(plain)["POSTGRES_URL"]
-    from clew.infrastructure.postgres.sessions import Address
+    there = address(plain)
     from clew.infrastructure.postgres.shards import Directory
 
-    return Directory(plain, Address(address))
+    return Directory(plain, there)
 
 
 def placed(url: str, *, tenant: str, create: bool) -> str:
@@ -132,12 +133,7 @@ def shown(url: str) -> str:
 
     Raises StoreUrlError, or MissingExtraError.
     """
-    if not is_postgres(url):
-        return sqlite_path(url)
-    settings = _postgres(url)
-    from clew.infrastructure.postgres.sessions import Address
-
-    return Address(settings["POSTGRES_URL"]).shown
+    return address(url).shown if is_postgres(url) else sqlite_path(url)
 
 
 def schemas(url: str) -> Schemas:
@@ -145,11 +141,10 @@ def schemas(url: str) -> Schemas:
     from clew.infrastructure.sqlite import migrations as sqlite_migrations
 
     if is_postgres(url):
-        address = _postgres(url)["POSTGRES_URL"]
+        there = address(url)
         from clew.infrastructure.postgres import schema as postgres_schema
-        from clew.infrastructure.postgres.sessions import Address
 
-        return sqlite_migrations.Schemas(postgres_schema.version(Address(address)), postgres_schema.SCHEMA_VERSION)
+        return sqlite_migrations.Schemas(postgres_schema.version(there), postgres_schema.SCHEMA_VERSION)
 
     return sqlite_migrations.schemas(sqlite_path(url))
 
@@ -167,18 +162,17 @@ def migrate(
     from clew.infrastructure.sqlite import migrations as sqlite_migrations
 
     if is_postgres(url):
-        address = _postgres(url)["POSTGRES_URL"]
+        there = address(url)
         if backup is not None:
             message = "A PostgreSQL database is copied by PostgreSQL's own pg_dump, and not to a file of Clew's."
             raise StoreUrlError(message)
         from clew.infrastructure.postgres import schema as postgres_schema
-        from clew.infrastructure.postgres.sessions import Address
 
-        found = postgres_schema.migrate(Address(address), partitions=partitions)
+        found = postgres_schema.migrate(there, partitions=partitions)
         if row_level_security:
             from clew.infrastructure.postgres.tenancy import secure
 
-            secure(Address(address))
+            secure(there)
         return sqlite_migrations.Schemas(found, postgres_schema.SCHEMA_VERSION)
 
     if partitions is not None:
@@ -197,10 +191,10 @@ def open_projections(url: str, *, tenant: str | None = None) -> ProjectionStore:
     made until something is written. Raises StoreUrlError or MissingExtraError.
     """
     if is_postgres(url):
-        address = _postgres(url)["POSTGRES_URL"]
+        conninfo = _postgres(url)["POSTGRES_URL"]
         from clew.infrastructure.postgres.projections import PostgresProjections
 
-        return PostgresProjections(address, tenant=None if tenant is None else tenant_part(tenant))
+        return PostgresProjections(conninfo, tenant=None if tenant is None else tenant_part(tenant))
     from clew.infrastructure.sqlite.projections import SQLiteProjections
 
     return SQLiteProjections(None if url == "memory:" else _sqlite(url, create=True)["SQLITE_DBNAME"] + ".projections")
@@ -265,21 +259,26 @@ def _postgres(url: str) -> dict[str, str]:
         from clew.domain.runs.errors import MissingExtraError
 
         raise MissingExtraError("A PostgreSQL store", "psycopg", "postgres")
-    address, _, query = url.partition("?")
+    if "\0" in url:  # the client library would read no further
+        message = f"{_without_secrets(url)!r} holds U+0000, which no address has."
+        raise StoreUrlError(message)
+    place, _, query = url.partition("?")
     own = {name: value for name, value in parse_qsl(query, keep_blank_values=True) if name in ("workers", "readers")}
     for name, value in own.items():
-        if not (value.isascii() and value.isdecimal() and 0 < int(value) <= MOST_CONNECTIONS):
+        if not (_NUMBER.fullmatch(value) and 0 < int(value) <= MOST_CONNECTIONS):
             message = f"{_without_secrets(url)!r}: {name} is a number from 1 to {MOST_CONNECTIONS}."
             raise StoreUrlError(message)
     rest = "&".join(part for part in query.split("&") if part.split("=")[0] not in own)
     return {
-        "POSTGRES_URL": f"{address}?{rest}" if rest else address,
+        "POSTGRES_URL": f"{place}?{rest}" if rest else place,
         **{f"POSTGRES_{name.upper()}": value for name, value in own.items()},
     }
 
 
 def _without_secrets(url: str) -> str:
     """The URL as far as it can be shown: a password may stand before the host, or in a query."""
-    shown = url.split("?", 1)[0]
-    head, at, host = shown.rpartition("@")
-    return f"{head.split('//', 1)[0]}//…@{host}" if at else shown
+    shown, _, query = url.partition("?")
+    if "@" in query:  # then the mark may be one of a password's characters
+        return f"{_scheme(url)}://…"
+    _, at, host = shown.rpartition("@")
+    return f"{_scheme(url)}://…@{host}" if at else shown

@@ -198,7 +198,7 @@ def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms:
 
 def _drop_older(core: Core, stream: str, found: Control) -> None:
     """Forget a tip that somebody else has written after: what reads would be decided on has gone on without it."""
-    with core.known.lock:
+    with core.known.lock(stream):
         tip = core.known.tips.get(stream)
         if tip is not None and tip.version < found.version:
             core.known.tips.drop(stream)
@@ -240,7 +240,7 @@ def _take_in(core: Core, stream: str, events: tuple[Event, ...]) -> None:
     if known is None or not events:
         return
     own = [each for each in map(unshared, events) if each is not None]
-    with core.known.lock:
+    with core.known.lock(stream):
         if len(own) < len(events) or known.builder.version != own[0].version - 1:
             return
         known.builder.add(own)
@@ -263,7 +263,7 @@ def _submit(
     So appends of many threads of control to one conversation are decided one on the other and can share a commit. Where
     one is not written after all, those after it conflict and are decided again.
     """
-    with core.known.lock:
+    with core.known.lock(stream):
         tip = core.known.tips.get(stream)
         control = loaded or tip or Control()
         if terms.expected_version is not None and control.version != terms.expected_version:

@@ -9,6 +9,7 @@ from clew.domain.names import parse_stream_name
 from clew.service.authorizing import permitted
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
+from clew.service.reading import PAGE
 
 CANDIDATES = 5
 """Threads that an ambiguous prefix is answered with."""
@@ -24,13 +25,13 @@ def find(core: Core, prefix: str) -> Operation[str]:
         return prefix
     begun = core.prefix(prefix)
     names: list[str] = []
-    after, more = 0, True
+    after, limit, more = 0, CANDIDATES + 1, True
     while more and len(names) <= CANDIDATES:
-        streams = yield from read(partial(core.log.streams, prefix=begun, after=after, limit=CANDIDATES + 1))
+        streams = yield from read(partial(core.log.streams, prefix=begun, after=after, limit=limit))
         found = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
         names += yield from permitted(core, "list", found, lambda id_: id_)
-        more = len(streams) > CANDIDATES
-        after = streams[-1].key if streams else after
+        more = len(streams) == limit
+        after, limit = streams[-1].key if streams else after, min(2 * limit, PAGE)  # most may be others'
     if not names:
         raise UnknownThreadError(prefix)
     if len(names) > 1:

@@ -5,30 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 
 from clew.domain.errors import ProjectionBehindError, StoreError, UnknownProjectionError
-from clew.domain.names import stream_name
 from clew.domain.ports import EventLog
-from clew.domain.projection import (
-    Built,
-    Delete,
-    ForgetText,
-    Parked,
-    Projection,
-    Recorded,
-    Recount,
-    Unreadable,
-    Upsert,
-    check_projections,
-)
+from clew.domain.projection import Built, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
-from clew.service.parking import kind_and_place
 from clew.service.reading_ahead import ReadingAhead
 from clew.service.rebuilding import rebuilding
-from clew.service.reindexing import Filled, is_wanted, reindex
+from clew.service.reindexing import Filled, reindex
+from clew.service.taking_in import take_in
 
-BATCH = 1_000
+BATCH = 2_000
 """Events of one transaction."""
 
 PATIENCE_SECONDS = 2.0
@@ -151,16 +138,19 @@ class Projector:
         if not events:
             return group
         end = events[-1]
+        lowest = [each for each in group if each.built.position == low]
+        take_in(self.log, session, lowest, events, careful=careful)
         moved: list[Filled] = []
         for each in group:
             if each.built.position != low:
                 moved.append(each)
                 continue
-            self._take(session, each, events, careful=careful)
             session.move(each.built, end.position, end.hash)
             if each.built.live:
                 self._counts.append((each.built.name, len(events)))
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
+        if len(events) == BATCH:
+            self._ahead.read(end.position, BATCH)
         return moved
 
     def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:
@@ -192,8 +182,7 @@ class Projector:
             # Once only: if another process puts other code in the place of this one, it is left there.
             self._taken.add(name)
             filled += [Filled(built, projection) for built in own if self.fills(built)]
-        # A server takes in texts while the rows of the others are made ready.
-        return sorted(filled, key=lambda each: not each.projection.texts)
+        return filled
 
     def _is_of_this_log(self, built: Built) -> bool:
         """Whether a generation was filled from this log; not so when an older copy of the log was put back."""
@@ -201,89 +190,6 @@ class Projector:
             return True
         found = self.log.recorded_after(built.position - 1, 1)
         return bool(found) and found[0].position == built.position and found[0].hash == built.hash
-
-    def _take(
-        self, session: ProjectionSession, filled: Filled, events: Sequence[Recorded | Unreadable], *, careful: bool
-    ) -> None:
-        built, projection = filled
-        types = projection.types
-        rows = session.rows(built, projection)
-        project, apply = projection.project, session.apply  # looked up once for all events
-        recounts: dict[Recount, None] = {}
-        for event in events:
-            if types is not None and event.type not in types:
-                continue
-            if isinstance(event, Unreadable):
-                session.park(built, Parked(event.position, event.stream, event.version, event.type, event.error))
-            elif careful:
-                self._try(session, filled, event)
-            else:
-                left = apply(built, projection, event.position, event.tenant, project(event, rows))
-                if left:
-                    texts = [each for each in left if isinstance(each, ForgetText)]
-                    self._look(session, filled, event, texts, careful=False)
-                    recounts.update((each, None) for each in left if isinstance(each, Recount))
-        for each in recounts:  # once a batch: where much of a thread is redacted, each would read all of it
-            self._recount(session, filled, each, events[-1].position, careful=False)
-
-    def _try(self, session: ProjectionSession, filled: Filled, event: Recorded) -> None:
-        """Take in one event, or park it and say so."""
-        built, projection = filled
-        try:
-            with session.attempt():
-                changes = projection.project(event, session.rows(built, projection))
-                left = session.apply(built, projection, event.position, event.tenant, changes)
-                self._look(session, filled, event, left, careful=True)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
-            stream = f"{event.tenant}/{event.kind}/{event.thread_id}"
-            _log.warning("Projection %s goes on without the event at position %d", projection.name, event.position)
-            session.park(
-                built, Parked(event.position, stream, event.version, event.type, kind_and_place(error, projection))
-            )
-
-    def _look(
-        self,
-        session: ProjectionSession,
-        filled: Filled,
-        event: Recorded,
-        left: Sequence[ForgetText | Recount],
-        *,
-        careful: bool,
-    ) -> None:
-        """Carry out the changes that take a look at the log."""
-        for each in left:
-            if isinstance(each, Recount):
-                self._recount(session, filled, each, event.position, careful=careful)
-                continue
-            stream = stream_name(each.tenant, each.kind, each.thread_id)
-            position = self.log.position_of(stream, each.version)
-            if position is not None:
-                session.forget(filled.built, each.text_index, position, event.position)
-
-    def _recount(self, session: ProjectionSession, filled: Filled, what: Recount, upto: int, *, careful: bool) -> None:
-        built, projection = filled
-        stream = stream_name(what.tenant, what.kind, what.thread_id)
-        session.apply(built, projection, upto, what.tenant, [Delete(what.table, (what.tenant, what.thread_id))])
-        after = 0
-        while events := self.log.recorded_of(stream, after, BATCH):
-            for event in events:
-                if event.position > upto:
-                    return
-                if isinstance(event, Unreadable) or not is_wanted(event, projection):
-                    continue
-                try:
-                    with session.attempt() if careful else nullcontext():
-                        changes = projection.project(event, session.rows(built, projection))
-                        counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
-                        session.apply(built, projection, event.position, event.tenant, counted)
-                except StoreError:
-                    raise
-                except Exception:
-                    if not careful:
-                        raise  # else it is parked already, or will be when it is met itself
-            after = events[-1].version
 
     # What others ask for
 
@@ -338,8 +244,10 @@ class Projector:
         if projection.name not in self._checked and all(map(self._is_of_this_log, own)):
             self._checked.add(projection.name)
         live = self._live(projection.name, there)
-        ready = live is not None and live.position >= last and live.shape == self._shapes[projection.name]
-        return ready and projection.name in self._checked
+        if live is None or live.position < last or live.shape != self._shapes[projection.name]:
+            return False
+        # Another process may have emptied a part of an index since, which only those who fill it can make anew.
+        return projection.name in self._checked and not (live.stale and self.fills(live))
 
     def _live(self, name: str, there: Sequence[Built] | None = None) -> Built | None:
         return next((each for each in there or self.store.built() if each.live and each.name == name), None)

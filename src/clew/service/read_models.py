@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import TypeVar
 
-from clew.domain.errors import ProjectionBehindError, UnknownProjectionError
+from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, UnknownProjectionError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
@@ -18,6 +19,8 @@ from clew.service.operations import Operation, pause, read
 from clew.service.projecting import Projector
 from clew.service.rebuilding import rebuilding
 from clew.service.statuses import ProjectionStatus, read_statuses
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -62,6 +65,15 @@ class ReadModels:
         return found
 
     def _work(self) -> bool:
+        """Do a part of what is to be done in the background; whether there is more."""
+        try:
+            return self._fill()
+        except StoreUnavailableError as error:
+            # It is gone on with when something is appended, or read, which is told of it itself.
+            _log.warning("Projections are not filled for now: %s", error)
+            return False
+
+    def _fill(self) -> bool:
         if self.embedded and (names := self._unattended()) and self.projector.advance(names):
             return True
         if not self._store.scrub():

@@ -101,14 +101,18 @@ def newest(core: Core, thread_id: str) -> Operation[History]:
     known, tip = core.known.histories.get(stream), core.known.tips.get(stream)
     # What is shredded in an ancestor leaves no event in its forks.
     if known is not None and tip is not None and tip.parent_id is None:
-        with core.known.lock:
+        with core.known.lock(stream):
             if known.builder.version == tip.version:
                 return known.builder.history()
     return (yield from read(partial(_build, core, thread_id, stream)))
 
 
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
-    """One page of a thread's lineage: versions without a gap, so that a page is bounded by versions."""
+    """One page of a thread's lineage: versions without a gap, so that a page is bounded by versions.
+
+    It is asked for every page whether the thread may be read.
+    """
+    yield from check(core, "read", thread_id)
     stream = core.stream(thread_id)
     last = after + PAGE if upto is None else min(after + PAGE, upto)
     found = yield from read(lambda: core.log.lineage(stream, after=after, upto=last))
@@ -208,7 +212,7 @@ def _build(core: Core, thread_id: str, stream: str, head: int | None = None, ver
     builder = HistoryBuilder(thread_id) if known is None or known.shredded != shredded else known.builder
     after = builder.version
     more = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
-    with core.known.lock:  # another reader may have gone on with the same builder meanwhile
+    with core.known.lock(stream):  # another reader may have gone on with the same builder meanwhile
         builder.add(more[builder.version - after :])
         found = builder.history(version)
     core.known.histories.put(stream, Reading(builder, shredded), builder.weight)

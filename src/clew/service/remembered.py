@@ -20,6 +20,7 @@ CACHED_HISTORIES = 256
 CACHED_MESSAGES = 100_000
 CACHED_SCOPES = 1_024
 CACHED_FACTS = 250_000
+LOCKS = 64
 
 
 class Recent(Generic[T]):
@@ -72,7 +73,7 @@ class Remembered:
 
     ``tips`` are controls that appends are decided on: they count on what was submitted being written. ``controls`` and
     ``histories`` hold what the log had: they are never ahead of it. ``blobs`` are digests of some that the log has.
-    ``scopes`` are what is known of memory scopes. ``lock`` is held while something is decided.
+    ``scopes`` are what is known of memory scopes.
     """
 
     def __init__(self) -> None:
@@ -80,12 +81,16 @@ class Remembered:
         forking.watch(self)
 
     def _forget(self) -> None:
-        self.lock = threading.Lock()
+        self._locks = [threading.Lock() for _ in range(LOCKS)]
         self.tips: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
         self.controls: Recent[Control] = Recent(CACHED_THREADS, CACHED_THREADS)
         self.blobs: set[bytes] = set()
         self.histories: Recent[Reading] = Recent(CACHED_HISTORIES, CACHED_MESSAGES)
         self.scopes: Recent[Kept] = Recent(CACHED_SCOPES, CACHED_FACTS)
+
+    def lock(self, stream: str) -> threading.Lock:
+        """What is held while something of the stream is decided, or added to what is known of it: of one at a time."""
+        return self._locks[hash(stream) % LOCKS]
 
     def before_fork(self) -> None:
         """Nothing is to be brought to rest: the child takes none of it."""

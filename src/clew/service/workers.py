@@ -19,7 +19,7 @@ AGAIN_SECONDS = 1.0
 
 TICK_SECONDS = 0.5
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Workers:
@@ -56,7 +56,7 @@ class Workers:
         self._stops += 1
         try:
             os.write(self._wake, b"x")
-        except BlockingIOError:  # it is told often enough
+        except OSError:  # it is told often enough, or has come to its end
             return
 
     def add(self, arguments: tuple[Any, ...]) -> None:
@@ -87,7 +87,9 @@ class Workers:
             for process in self._running.values():
                 process.join()
             os.close(self._woken)
-            os.close(self._wake)
+            # A handler of signals must not find the number, which may be another file's by then.
+            wake, self._wake = self._wake, -1
+            os.close(wake)
         return fine
 
     def _take_in(self) -> None:
@@ -141,7 +143,7 @@ class Workers:
 @contextmanager
 def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Let the signals that end a service call ``stop``; in a worker also the end of the process that started it."""
-    before = {number: signal.signal(number, lambda *_: stop()) for number in _ENDING}
+    before = {number: signal.signal(number, lambda *_: stop()) for number in _ENDING if _is_heeded(number)}
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_after, args=(parent, stop), daemon=True).start()
@@ -152,6 +154,11 @@ def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         if parent is None:  # else it is about to end itself
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _is_heeded(number: signal.Signals) -> bool:
+    """Whether a signal ends it: who started it with nohup wants it to outlive the terminal."""
+    return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _after(parent: BaseProcess, stop: Callable[[], None]) -> None:

@@ -61,7 +61,8 @@ def again(do: Callable[[], T], stored: type[ClewError] | tuple[()] = ()) -> T | 
 def write_all(opened: dict[str, Conversations], count: int, tell: Tell) -> None:
     """All tenants at once, each in a thread of its own."""
     threads = [
-        threading.Thread(target=write, args=(service, tenant, count, tell)) for tenant, service in opened.items()
+        threading.Thread(target=write, args=(service, tenant, count, tell), daemon=True)
+        for tenant, service in opened.items()
     ]
     for thread in threads:
         thread.start()

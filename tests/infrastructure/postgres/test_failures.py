@@ -22,6 +22,7 @@ from clew.domain.errors import (
     StoreUnavailableError,
     StoreUrlError,
 )
+from clew.infrastructure.postgres.errors import unavailable
 
 GUARDED_USER = f"{GUARDED}:{PASSWORD}"
 
@@ -107,9 +108,11 @@ WRONG_URLS = {
     "a service that is none": "service=none",
     "a setting that nobody knows": f"pass={PASSWORD}",
     "a number that is none": f"workers={PASSWORD}",
+    "a number that nobody reads": f"workers={'9' * 5_000}",
 }
 WRONG_ADDRESSES = {
     "U+0000": "postgresql://u@h/a%00b",
+    "U+0000 without an escape": f"postgresql://u:{PASSWORD}@127.0.0.1:1/a\0b",
     "half a character": "postgresql://u@h/a%FFb",
     "no character": "postgresql://u@h/\udcff",
     "no escape": f"postgresql://u:{PASSWORD}@h/a%zz",
@@ -133,6 +136,21 @@ def test_says_that_a_setting_is_wrong(url: str, refused: Refused, wrong: str) ->
 @pytest.mark.parametrize("wrong", WRONG_ADDRESSES)
 def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
     refused(WRONG_ADDRESSES[wrong], StoreUrlError, "")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("08006", "the server cannot be reached"),
+        ("25P03", "stood still for too long"),
+        ("40P01", "waited for each other"),
+        ("54000", "too long"),
+        ("55006", "PostgreSQL cannot do what was asked"),
+        ("58030", "Look at its disk"),
+    ],
+)
+def test_says_that_a_server_cannot_be_reached_of_one_that_has_not_answered_alone(state: str, words: str) -> None:
+    assert words in str(unavailable("here", psycopg.errors.lookup(state)("said")))
 
 
 def test_says_that_a_server_is_too_old(refused: Refused) -> None:
@@ -204,6 +222,7 @@ def test_says_that_a_user_may_make_no_tables(own: str) -> None:
 SCHEMAS = {
     "none": ("SELECT 1", "Make them with `clew migrate`"),
     "a newer one": ("UPDATE clew_meta SET schema = 99", "schema 99, and this Clew knows schema"),
+    "one that was half copied": ("TRUNCATE clew_meta", "copy the database again"),
     "half of one": ("DROP TABLE clew_event", "Restore the database from a copy"),
     "one without a column": ("ALTER TABLE clew_meta DROP COLUMN base", "not as Clew's are"),
     "another program's": ("DROP TABLE clew_meta; CREATE TABLE clew_meta (name text)", "Name another database"),

@@ -25,7 +25,7 @@ from clew.infrastructure.urls import migrate, schemas
 
 PARTITIONS = 3
 DIVIDED = ("clew_event", "clew_key", "clew_snapshot")
-LOG = (*DIVIDED, "clew_stream", "clew_blob", "clew_meta")
+LOG = (*DIVIDED, "clew_stream", "clew_blob", "clew_tracking", "clew_meta")
 
 
 class TestPartitionedRecorder(whole.TestPostgresRecorder):

@@ -27,7 +27,7 @@ from clew.domain.messages import Message
 from clew.domain.projection import IndexText, Query, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.domain.views.searching import only_words
-from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres import schema, text_index
 from clew.infrastructure.postgres.projections import PostgresProjections
 from clew.infrastructure.postgres.sessions import Address
 from clew.infrastructure.recorder import Append
@@ -125,6 +125,28 @@ def test_finds_what_is_at_the_end_of_a_very_long_text(store: PostgresProjections
     assert found(Words(("nowhere",))) == found(Words(("again last last",))) == []
 
 
+@pytest.mark.parametrize(
+    ("texts", "waits"),
+    [
+        (text_index.AT_ONCE - 1, "512kB"),
+        (text_index.AT_ONCE, "2MB"),
+        (text_index.AT_ONCE + 1, "512kB"),
+        (text_index.MANY + 1, "2MB"),
+    ],
+)
+def test_more_waits_for_the_index_of_words_while_many_texts_come_together(
+    store: PostgresProjections, texts: int, waits: str
+) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        for number in range(texts):
+            opened.apply(IndexText("words", "said"), position=number + 1)
+        session.flush()
+        found = session._session.connection.execute("SHOW gin_pending_list_limit").fetchall()
+    assert found == [(waits,)]
+    assert len(store.find("declared", "words", Words(("said",)), before=None, limit=1_000)) == texts
+
+
 def test_holds_what_sqlite_holds_of_every_kind_of_event(
     postgres: str, lite: SQLiteProjections, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +188,32 @@ def test_different_projections_are_filled_at_the_same_time(postgres: str, store:
     same.join(PATIENCE)
     other.join(PATIENCE)
     assert store.select("other", Query("thing")) == [row("other", 1)]
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["at the end", "before the position"])
+def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
+    store: PostgresProjections, *, moves: bool
+) -> None:
+    with store.session(0) as session:
+        built = Opened(session).built
+
+    def fill() -> None:
+        with store.session(0) as session:
+            refused = thing(os.urandom(9_000).hex(), 2)
+            Opened(session, built).apply(thing("a", 1), refused, IndexText("words", "said"))
+            if moves:
+                session.move(built, 7, b"hash")
+
+    with pytest.raises(psycopg.Error, match="index row"):
+        fill()
+    assert store.built() == [built]
+    assert store.select("declared", Query("thing")) == []
+    assert store.find("declared", "words", Words(("said",)), before=None, limit=9) == []
+    with store.session(0) as session:
+        Opened(session, built).apply(thing("a", 1))
+        session.move(built, 7, b"hash")
+    assert [each.position for each in store.built()] == [7]
+    assert store.select("declared", Query("thing")) == [row("a", 1)]
 
 
 def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next(postgres: str) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Self
 
 import psycopg
 import pytest
@@ -318,7 +319,10 @@ def test_loses_and_doubles_nothing_when_one_of_three_servers_is_killed(
         for name, store in stores.items():
             shards.add(name, address(store))
         watched = Watched(shards)
-        processes = [Writer(url, tenants[number :: PROCESSES + 1], count, tell) for number in range(PROCESSES)]
+        processes = [
+            stack.enter_context(Writer(url, tenants[number :: PROCESSES + 1], count, tell))
+            for number in range(PROCESSES)
+        ]
         own = stack.enter_context(services(url, tenants[PROCESSES :: PROCESSES + 1]))
         for process in processes:
             process.ready()
@@ -328,7 +332,7 @@ def test_loses_and_doubles_nothing_when_one_of_three_servers_is_killed(
         down = [tenant for tenant in tenants if places[tenant] == stores["third"]]
         for process in processes:
             process.go()
-        writing = threading.Thread(target=write_all, args=(own, count, tell))
+        writing = threading.Thread(target=write_all, args=(own, count, tell), daemon=True)
         writing.start()
         each = 2 * count
         wait_until(lambda: acknowledged.total() >= each * 30 // 6)
@@ -380,7 +384,7 @@ class Watched:
 
     def _begin(self) -> None:
         self.reader = self._shards.events(after=Positions.parse(str(self.positions)))
-        self._thread = threading.Thread(target=self._read)
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
@@ -399,7 +403,7 @@ class Watched:
 
 
 class Writer:
-    """A process that writes, and tells what was acknowledged."""
+    """A process that writes, and tells what was acknowledged. It ends with the block at the latest."""
 
     def __init__(self, url: str, tenants: list[str], count: int, tell: Tell) -> None:
         command = [
@@ -412,7 +416,14 @@ class Writer:
         ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         self._tell = tell
-        self._reading = threading.Thread(target=self._read)
+        self._reading = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.kill()
 
     def ready(self) -> None:
         """Return when all its services are open."""
@@ -433,5 +444,4 @@ class Writer:
 
     def join(self) -> None:
         self._reading.join()
-        with self._process:
-            assert self._process.wait(PATIENCE) == 0
+        assert self._process.wait(PATIENCE) == 0

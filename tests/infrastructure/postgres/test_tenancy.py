@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from hashlib import sha256
 from io import BytesIO
 from typing import Any
@@ -167,9 +167,12 @@ def test_nothing_is_put_where_it_is_another_s(kept: Logins, statement: str) -> N
         asked(kept.app, statement.format(event=EVENT, **numbers), "a")
 
 
-def shred(url: str, tenant: str | None, stream: str, version: int, state: bytes) -> int | None:
+STUB = b"\x02stub"
+
+
+def shred(url: str, tenant: str | None, stream: str, version: int, state: bytes, stub: bytes = STUB) -> int | None:
     digest = sha256(state).hexdigest()
-    call = f"SELECT clew_shred({stream_id(stream)}, {version}, '\\x{digest}', 'stub')"
+    call = f"SELECT clew_shred({stream_id(stream)}, {version}, '\\x{digest}', '\\x{stub.hex()}')"
     (found,) = asked(url, call, tenant)[0]
     return None if found is None else int(found)
 
@@ -191,10 +194,19 @@ def test_a_message_of_the_tenant_is_shredded_and_nothing_else(filled: Logins) ->
     assert shred(filled.app, "a", stream, 3, states[3]) == rows[2][2]
     assert shred(filled.app, "a", stream, 3, states[3]) is None, "it is shredded already"
     gone = "SELECT version, state, digest FROM clew_event WHERE digest IS NOT NULL"
-    assert ask(filled.owner, gone) == [(3, b"stub", sha256(states[3]).digest())]
+    assert ask(filled.owner, gone) == [(3, STUB, sha256(states[3]).digest())]
     assert ask(filled.owner, "SELECT tenant FROM clew_key WHERE digest IS NULL") == [(A,)]
     assert shred(filled.operator, "a", stream, 2, states[2]) == rows[1][2]
     assert ask(filled.owner, theirs) == others
+
+
+def test_no_other_message_takes_the_place_of_one(filled: Logins) -> None:
+    own = f"SELECT state FROM clew_event WHERE tenant = {A} AND version = 2"  # noqa: S608 - a number
+    ((state,),) = ask(filled.owner, own)
+    for forged in (state.replace(b"from a", b"from b"), b"", b"\x01 not to be read"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            shred(filled.app, "a", "a/thread/t", 2, state, forged)
+    assert ask(filled.owner, own) == [(state,)]
 
 
 def test_a_redaction_is_the_tenant_s_whoever_carries_it_out(filled: Logins) -> None:
@@ -393,6 +405,36 @@ def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: 
         assert conversations.usage()[0].threads == 1
 
 
+def test_what_others_were_granted_is_taken_back(postgres: str) -> None:
+    for what in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+        ask(postgres, f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON {what} TO {GUARDED} WITH GRANT OPTION")
+    urls.migrate(postgres)
+    ask(postgres, f"GRANT UPDATE (state) ON clew_event TO {GUARDED}")
+    with Conversations.open(postgres, tenant="a") as before:
+        before.start_thread(messages=[Message.user("hello")])
+        before.usage()
+    keep_apart(postgres)
+    tables = "SELECT relname FROM pg_class WHERE relname LIKE 'clew%' AND relacl::text || {} LIKE '%{}%'"
+    columns = "coalesce((SELECT string_agg(attacl::text, '') FROM pg_attribute WHERE attrelid = pg_class.oid), '')"
+    assert ask(postgres, tables.format(columns, GUARDED)) == []
+    functions = "SELECT proname FROM pg_proc WHERE proname LIKE 'clew%' AND prosecdef AND proacl::text LIKE '%{}%'"
+    assert ask(postgres, functions.format(GUARDED)) == []
+
+
+def test_who_may_call_nothing_by_default_may_call_what_it_needs(postgres: str) -> None:
+    ask(postgres, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+    try:
+        logins = _fill(keep_apart(postgres))
+        with Conversations.open(logins.operator) as operator:
+            operator.wait()
+        with Conversations.open(logins.app, tenant="a") as conversations:
+            assert [hit.thread_id for hit in conversations.search("more")] == ["t"]
+            thread = conversations.thread("t")
+            thread.redact(thread.history().messages[0])
+    finally:
+        ask(postgres, "ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC")
+
+
 def test_what_is_shown_without_a_policy_tells_of_no_tenant(filled: Logins) -> None:
     with Conversations.open(filled.operator) as operator:
         operator.wait()
@@ -444,10 +486,18 @@ def test_a_parent_that_is_another_s_shows_nothing_to_who_may_see_all(filled: Log
         assert recorder.lineage("a/thread/forged") == []
     finally:
         store.close()
+    with closing(urls.glance(filled.operator, tenant="a")) as glance:
+        ((key, _),) = glance.streams("a/thread/forged", "a/thread/forged~", 1)
+        assert glance.events(key, "message-appended") == []
 
 
-def test_what_an_operator_has_made_in_the_schema_does_not_run_as_who_migrates(filled: Logins) -> None:
+def test_what_others_have_made_in_the_schema_does_not_run_as_who_migrates(filled: Logins) -> None:
     trap = "RETURNS {} LANGUAGE sql AS 'UPDATE clew_event SET state = NULL; SELECT NULL::{}'"
+    function = f"CREATE FUNCTION format(text, regclass) {trap.format('text', 'text')}; RESET ROLE"
+    ask(filled.owner, f"GRANT USAGE, CREATE ON SCHEMA public TO {GUARDED}; SET ROLE {GUARDED}; {function}")
+    with pytest.raises(StoreUnavailableError, match="made format: drop it first"):
+        urls.migrate(filled.owner, row_level_security=True)
+    ask(filled.owner, "DROP FUNCTION format(text, regclass)")
     for name in ("clew_protect(oid)", "format(text, regclass)", "pg_advisory_xact_lock(integer)"):
         asked(filled.operator, f"CREATE FUNCTION {name} {trap.format('void', 'void')}", None)
         with pytest.raises(StoreUnavailableError, match="drop it first"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from itertools import count
+from secrets import token_hex
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,6 +76,23 @@ def test_makes_no_table_before_there_is_a_vector(database: str) -> None:
         assert ask(database, "SELECT to_regclass('clew_vector')") == [(None,)]
         put(index, (1, 0))
         assert ask(database, TYPE) == [("vector",)]
+
+
+def test_uses_the_extension_in_whichever_schema_it_is(database: str) -> None:
+    ask(database, "CREATE SCHEMA extensions; CREATE EXTENSION vector SCHEMA extensions")
+    try:
+        with closing(PostgresVectors(database)) as index:
+            put(index, (1, 0))
+            assert ask(database, TYPE) == [("extensions.vector",)]
+            assert dict(index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
+            assert dict(index._nearest_there(SPACE, entries(HELD), (1, 0), 1)) == pytest.approx({1: 1})
+    finally:
+        ask(database, "DROP SCHEMA extensions CASCADE")
+
+
+def test_says_that_a_name_is_too_long(database: str) -> None:
+    with closing(PostgresVectors(database)) as index, pytest.raises(StoreUnavailableError, match="take shorter names"):
+        index.put(token_hex(9_000), {digest((1, 0)): (1, 0)})
 
 
 def test_keeps_bytes_where_the_user_may_not_have_the_extension_made(postgres_server: PostgresServer) -> None:

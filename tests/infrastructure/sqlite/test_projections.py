@@ -45,13 +45,13 @@ def test_a_search_goes_through_no_more_threads_than_it_shows(
     file: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, list[Any]]] = []
-    made = projection_tables._sql
+    made = projection_tables._ASKING.select
 
     def note(tables: Any, query: Query) -> tuple[str, list[Any]]:
         asked.append(made(tables, query))
         return asked[-1]
 
-    monkeypatch.setattr(projection_tables, "_sql", note)
+    monkeypatch.setattr(projection_tables._ASKING, "select", note)
     with Conversations.open(url) as conversations:
         assert len(conversations.search("word7")) == 1
     with closing(sqlite3.connect(file)) as connection:

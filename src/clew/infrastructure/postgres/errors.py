@@ -10,6 +10,7 @@ from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableErr
 _ADVICE = {
     "23": "it refused a row. Verify says whether the store is damaged.",
     "25006": "it is read-only, as a standby is. Name the server that is written to.",
+    "25P03": "it ended a transaction that stood still for too long. Try again.",
     "28": "it did not let this user in. Check the user and the password.",
     "3D000": "there is no such database. Make it with createdb, or name another.",
     "3F000": "this user has no schema to make tables in. Grant it the rights on one in its search_path.",
@@ -19,12 +20,15 @@ _ADVICE = {
     "(?options=-csearch_path%3Dclew).",
     "40001": "it ended the statement for the sake of another transaction. Try again; where that is frequent, let "
     "default_transaction_isolation be 'read committed' for Clew's user.",
+    "40P01": "another transaction and this one waited for each other, and it ended this one. Try again.",
     "53100": "the disk of the server is full. Free some space, then try again.",
     "53200": "the server has no memory left. Try again later.",
     "53300": "it takes no more connections. Let it take more (max_connections), or open fewer stores.",
+    "54": "what was asked is too long or too large for it. Ask for less, or take shorter names.",
     "55P03": "somebody else keeps locked what is to be changed. Wait, or see who it is in pg_stat_activity.",
     "57014": "it ended the statement for taking too long. Try again, or raise statement_timeout.",
     "57": "the server is shutting down or starting. Try again in a moment.",
+    "58": "the server cannot read or write its files. Look at its disk and its log.",
     "host": "there is no host of that name. Check the name, and the network.",
     "tls": "no TLS connection that can be trusted can be made. Look at sslmode and sslrootcert, and whether the server "
     "has TLS (ssl = on).",
@@ -72,7 +76,7 @@ def unavailable(where: str, error: psycopg.Error) -> StoreError:
     if code == "42P01":
         return StoreSchemaError(f"{where}: {why}")
     if why is None:
-        lost = isinstance(error, psycopg.OperationalError)
+        lost = isinstance(error, psycopg.OperationalError) and is_cut(error)
         why = (
             "the server cannot be reached. Check that it runs, its address and the network, then try again."
             if lost

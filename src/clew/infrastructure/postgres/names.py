@@ -18,11 +18,11 @@ WHERE substring(name FROM 1 FOR 256) >= substring(%(first)s FROM 1 FOR 256) AND 
     AND substring(name FROM 1 FOR 256) <= %(end)s AND name < %(end)s
 ORDER BY substring(name FROM 1 FOR 256), name LIMIT %(limit)s"""
 
-_OF_A_THREAD = """WITH RECURSIVE line (id, parent, cut, upto) AS (
-    SELECT id, parent, cut, 9223372036854775807 FROM clew_stream WHERE id = %(key)s
+_OF_A_THREAD = """WITH RECURSIVE line (id, tenant, parent, cut, upto) AS (
+    SELECT id, tenant, parent, cut, 9223372036854775807 FROM clew_stream WHERE id = %(key)s
     UNION ALL
-    SELECT p.id, p.parent, p.cut, least(line.upto, line.cut)
-    FROM line JOIN clew_stream AS p ON p.id = line.parent
+    SELECT p.id, p.tenant, p.parent, p.cut, least(line.upto, line.cut)
+    FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
     WHERE p.cut IS NULL OR p.cut < line.cut
 )
 SELECT e.version, e.type, e.state
@@ -42,7 +42,11 @@ class PostgresGlance:
         self._connection = psycopg.connect(
             make_conninfo(address.conninfo, connect_timeout=2), autocommit=True, cursor_factory=ClientCursor
         )
-        self._connection.execute(_BEGIN, (tenant,))
+        try:
+            self._connection.execute(_BEGIN, (tenant,))
+        except BaseException:
+            self._connection.close()
+            raise
 
     def streams(self, first: str, end: str, limit: int) -> list[tuple[int, str]]:
         """Keys and names of streams, ``first`` ≤ name < ``end``, in the order of their names."""

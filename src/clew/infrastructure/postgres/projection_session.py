@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
 import psycopg
-from psycopg.types.numeric import Int4, Int8
+from psycopg.types.numeric import Int8
 
 from clew.domain.errors import UnknownProjectionError
 from clew.domain.projection import (
     Built,
     Change,
-    Column,
     ForgetText,
     Indexed,
     Parked,
@@ -36,11 +35,9 @@ from clew.infrastructure.postgres.sessions import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 from clew.infrastructure.postgres.tenancy import protect
 from clew.infrastructure.projection_changes import WaitingChanges
+from clew.infrastructure.projection_sql import declared
 
 SQL = sql_statements("projections.sql")
-
-TEXTS_AT_ONCE = 100
-"""Texts that are sent together: while the server takes them in, the next are made ready."""
 
 REFUSED = ("22", "23", "54")
 """How the codes begin of what PostgreSQL says of values that it refuses."""
@@ -48,7 +45,7 @@ REFUSED = ("22", "23", "54")
 
 def built(session: Session) -> list[Built]:
     """The generations that there are, oldest first."""
-    return [Built._make(row) for row in _ask(session, "built")]
+    return [Built(*row) for row in _ask(session, "built")]
 
 
 def live(session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]]:
@@ -112,20 +109,9 @@ class PostgresSession:
         """The rows of a generation as they are now."""
         found = self._generations.get(built.generation)
         if found is None:
-            found = self._generations[built.generation] = _Generation(self._session, built.generation, projection)
+            found = _Generation(self._session, built.generation, projection, self._send)
+            self._generations[built.generation] = found
         return found
-
-    def apply(
-        self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
-    ) -> list[ForgetText | Recount]:
-        """Change rows; returns those that take a look at the log."""
-        rows = self._generations.get(built.generation) or self.rows(built, projection)
-        left = rows.apply(position, tenant, changes)
-        for texts in rows.texts:
-            if len(texts) >= TEXTS_AT_ONCE:
-                self._send()
-                rows.flush_texts()
-        return left
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -185,7 +171,10 @@ class PostgresSession:
         """Nothing is to be made anew."""
 
     def move(self, built: Built, position: int, hash_: bytes) -> None:
-        """Note how far a generation has come."""
+        """Note how far a generation has come, and send what waits for it: the server may begin."""
+        self._send()
+        if built.generation in self._generations:
+            self._generations[built.generation].flush()
         self._do("move", generation=Int8(built.generation), position=Int8(position), hash=hash_)
 
     def switch(self, built: Built) -> None:
@@ -207,14 +196,23 @@ class PostgresSession:
         for statement in ("drop parked", "drop stretches", "drop"):
             self._do(statement, generation=generation)
 
+    def commit(self) -> None:
+        """Write what waits and end the transaction, in one round trip: a server that refuses any of it ends it so."""
+        self._write()
+        self._session.connection.execute("COMMIT")
+        self.settle()
+
     def flush(self) -> None:
         """Write what waits, and see that all was taken."""
-        self._send()
         try:
-            for generation in self._generations.values():
-                generation.flush()
+            self._write()
         finally:
             self.settle()
+
+    def _write(self) -> None:
+        self._send()
+        for generation in self._generations.values():
+            generation.flush()
 
     def settle(self) -> None:
         """Hear of what was sent whether it was taken."""
@@ -243,8 +241,9 @@ class PostgresSession:
 class _Generation:
     """The tables and indexes of one generation, with what is to be written to them."""
 
-    def __init__(self, session: Session, generation: int, projection: Projection) -> None:
+    def __init__(self, session: Session, generation: int, projection: Projection, send: Callable[[], None]) -> None:
         self._session = session
+        self._send = send
         self._generation = generation
         self._tables = {
             table.name: Filling(session, table_name(generation, table.name), table) for table in projection.tables
@@ -254,9 +253,16 @@ class _Generation:
             for index in projection.texts
         }
         self._changes = WaitingChanges(projection, self._tables)
-        self.apply = self._changes.apply
-        self.texts = [*self._changes.texts.values()]
-        """Those that wait, by index: as attributes, since they are looked at for every event."""
+        self.apply = self._apply if projection.texts else self._changes.apply
+
+    def _apply(self, position: int, tenant: str, changes: Iterable[Change]) -> list[ForgetText | Recount]:
+        """Change rows, and send the texts that wait when they are enough."""
+        left = self._changes.apply(position, tenant, changes)
+        for texts in self._changes.texts.values():
+            if len(texts) >= text_index.AT_ONCE:
+                self._send()
+                self._flush_texts()
+        return left
 
     def get(self, table: str, *key: Value) -> RowValues | None:
         """The row with this key."""
@@ -280,10 +286,9 @@ class _Generation:
         """Write what waits."""
         for table in self._tables.values():
             table.flush()
-        self.flush_texts()
+        self._flush_texts()
 
-    def flush_texts(self) -> None:
-        """Send the texts that wait."""
+    def _flush_texts(self) -> None:
         for index, texts in self._changes.texts.items():
             if texts:
                 self._indexes[index].add(texts)
@@ -298,14 +303,12 @@ def _do(session: Session, statement: str, **parameters: Any) -> None:
     session.connection.execute(SQL[statement].encode(), parameters, prepare=True)
 
 
-def lock(session: Session, names: Iterable[str] | None) -> None:
-    """Wait until nobody else fills these projections, or any; it is so until the transaction ends."""
+def locks(names: Iterable[str] | None) -> Sequence[str]:
+    """The statements that wait until nobody else fills these projections, or any, while the transaction lasts."""
     if names is None:
-        _do(session, "lock")
-        return
-    _do(session, "lock shared")
-    for number in sorted({number_of(name) for name in names}):
-        _do(session, "lock one", lock=Int4(number))
+        return (SQL["lock"],)
+    numbers = sorted({number_of(name) for name in names})
+    return (SQL["lock shared"], *(SQL["lock one"].replace("{lock}", str(number)) for number in numbers))
 
 
 def number_of(name: str) -> int:
@@ -315,8 +318,4 @@ def number_of(name: str) -> int:
 
 @lru_cache(maxsize=256)
 def _tables(generation: int, declaration: str) -> dict[str, tuple[str, Table]]:
-    declared = (
-        Table(name, tuple(Column(*column) for column in columns), tuple(key), tuple(map(tuple, indexes)))
-        for name, columns, key, indexes in json.loads(declaration)
-    )
-    return {table.name: (table_name(generation, table.name), table) for table in declared}
+    return {table.name: (table_name(generation, table.name), table) for table in declared(declaration)}

@@ -7,22 +7,28 @@ comes before everything else, as in SQLite.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import InvalidProjectionError
-from clew.domain.projection import Column, Query, RowValues, Table, Where
+from clew.domain.projection import Column, Query, RowValues, Table
 from clew.infrastructure.postgres.reads import HIGHEST, within
 from clew.infrastructure.postgres.sessions import Session
 from clew.infrastructure.projection_changes import WaitingRows
+from clew.infrastructure.projection_sql import (
+    DESCENDING,
+    Dialect,
+    Tables,
+    columns_of,
+    kinds,
+    quoted,
+    table_of,
+    upsert,
+)
 
-Tables = Mapping[str, tuple[str, Table]]
-"""The tables of a projection, each with its name in SQL."""
-
-_DESCENDING = "-"
 _TYPES = {"integer": "bigint", "text": "bytea", "json": "bytea"}
 
 
@@ -30,7 +36,7 @@ _TYPES = {"integer": "bigint", "text": "bytea", "json": "bytea"}
 def statements(name: str, table: Table) -> tuple[str, ...]:
     """The statements that make a table of this name, and its indexes."""
     columns = ", ".join(map(_declaration, table.columns))
-    made = f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({_names(table.key)}))"
+    made = f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({quoted(table.key)}))"
     needed = _needed(table)
     indexes = [
         f"CREATE INDEX {index_name(name, number)} ON {name} ({', '.join(_in_order(each, needed) for each in index)})"
@@ -56,15 +62,10 @@ def _needed(table: Table) -> frozenset[str]:
 
 def _in_order(column: str, needed: frozenset[str]) -> str:
     """A column in an index or an order, ascending, or descending with the sign before it."""
-    if column.startswith(_DESCENDING):
+    if column.startswith(DESCENDING):
         name = column[1:]
         return f'"{name}" DESC' if name in needed else f'"{name}" DESC NULLS LAST'
     return f'"{column}"' if column in needed else f'"{column}" NULLS FIRST'
-
-
-def _names(columns: Iterable[str]) -> str:
-    """Names of columns in SQL, which may be words of its own."""
-    return ", ".join(f'"{column}"' for column in columns)
 
 
 class Filling(WaitingRows):
@@ -74,14 +75,14 @@ class Filling(WaitingRows):
         super().__init__(table)
         self._session = session
         self._name = name
-        self._kinds = _kinds(table)
+        self._kinds = kinds(table)
 
     def delete(self, key: Sequence[Any]) -> None:
         """Delete the rows that begin with these values of the key."""
         self.flush()
         columns = self.begins(key)
         where = " AND ".join(f'"{column}" = %b' for column in columns)
-        values = [_compared(self.table, column, value) for column, value in zip(columns, key, strict=True)]
+        values = [_ASKING.compared(self._kinds[column], value) for column, value in zip(columns, key, strict=True)]
         sql = f"DELETE FROM {self._name} WHERE {where}"  # noqa: S608 - checked names
         self._session.connection.execute(sql.encode(), values)
 
@@ -89,8 +90,7 @@ class Filling(WaitingRows):
         """The row with this key, as it is by now."""
         if self.waits(key):
             self.flush()
-        query = Query(self.table.name, [Where(c, "=", k) for c, k in zip(self.table.key, key, strict=True)])
-        found = select(self._session, {self.table.name: (self._name, self.table)}, query)
+        found = select(self._session, {self.table.name: (self._name, self.table)}, self.row_with(key))
         return found[0] if found else None
 
     def flush(self) -> None:
@@ -100,32 +100,41 @@ class Filling(WaitingRows):
             self._session.connection.execute(self._upsert(columns).encode(), arrays, prepare=True)
 
     def _upsert(self, columns: tuple[str, ...]) -> str:
-        key = self.table.key
-        sets = [
-            f'"{column}" = {self._name}."{column}" + excluded."{column}"'
-            if column in self.adding
-            else f'"{column}" = excluded."{column}"'
-            for column in columns
-            if column not in key
-        ]
-        done = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
         arrays = ", ".join(f"%s::{_TYPES[self._kinds[column]]}[]" for column in columns)
-        return (
-            f"INSERT INTO {self._name} ({_names(columns)}) SELECT * FROM unnest({arrays}) "  # noqa: S608 - checked names
-            f"ON CONFLICT ({_names(key)}) DO {done}"
-        )
+        return upsert(self._name, self.table, columns, f"SELECT * FROM unnest({arrays})")  # noqa: S608 - checked names
+
+
+class _Asking(Dialect):
+    value = "%b"
+
+    def compared(self, kind: str, value: Any) -> Any:
+        if value is None:
+            return None
+        return Int8(_integer(_within(value))) if kind == "integer" else _text(kind, value)
+
+    def listed(self, kind: str, values: Sequence[Any]) -> tuple[str, Any]:
+        return f"= ANY (%s::{_TYPES[kind]}[])", _array(kind, [_within(each) for each in values])
+
+    def limit(self, rows: int) -> Any:
+        return Int8(within(rows)) if rows >= 0 else None
+
+    def order(self, table: Table, query: Query) -> str:
+        needed = _needed(table)
+        return ", ".join(_in_order(each, needed) for each in query.order)
+
+
+_ASKING = _Asking()
 
 
 def select(session: Session, tables: Tables, query: Query, *, alone: bool = False) -> list[RowValues]:
     """The rows that a query names; ``alone`` it is a transaction by itself."""
     try:
-        sql, parameters = sql_of(tables, query)
+        sql, parameters = _ASKING.select(tables, query)
     except UnicodeEncodeError:
         return []  # what is no valid Unicode was never stored
-    table = _table(tables, query)[1]
-    columns = list(query.columns) or [column.name for column in table.columns]
-    kinds = _kinds(table)
-    reads = [_READS[kinds[column]] for column in columns]
+    table = table_of(tables, query)[1]
+    columns = columns_of(table, query)
+    reads = [_READS[kinds(table)[column]] for column in columns]
     if alone:
         found = session.ask(sql, parameters)
     else:
@@ -137,61 +146,6 @@ def select(session: Session, tables: Tables, query: Query, *, alone: bool = Fals
         }
         for row in found
     ]
-
-
-def sql_of(tables: Tables, query: Query) -> tuple[str, list[Any]]:
-    """A query in SQL, and its parameters. Raises InvalidProjectionError for what is not declared."""
-    name, table = _table(tables, query)
-    there = {column.name for column in table.columns}
-    named = {
-        *query.columns,
-        *(where.column for where in query.where),
-        *(each.lstrip(_DESCENDING) for each in query.order),
-    }
-    if not named <= there:
-        raise InvalidProjectionError(f"table {table.name!r} has no column {', '.join(sorted(named - there))!r}.")
-    parameters: list[Any] = []
-    conditions: list[str] = []
-    for where in query.where:
-        condition, values = _condition(tables, table, where)
-        conditions.append(condition)
-        parameters += values
-    sql = f"SELECT {_names(query.columns or [column.name for column in table.columns])} FROM {name}"  # noqa: S608 - checked names
-    if conditions:
-        sql += f" WHERE {' AND '.join(conditions)}"
-    if query.order:
-        needed = _needed(table)
-        sql += " ORDER BY " + ", ".join(_in_order(each, needed) for each in query.order)
-    if query.limit is not None:
-        sql += " LIMIT %b"
-        parameters.append(Int8(within(query.limit)) if query.limit >= 0 else None)
-    return sql, parameters
-
-
-def _condition(tables: Tables, table: Table, where: Where) -> tuple[str, Sequence[Any]]:
-    column, is_, value = where
-    if is_ == "in":
-        if isinstance(value, Query):
-            if len(value.columns) != 1:
-                raise InvalidProjectionError(f"column {column!r} in a Query of {len(value.columns)} columns: give one.")
-            sql, parameters = sql_of(tables, value)
-            return f'"{column}" IN ({sql})', parameters
-        kind = _kinds(table)[column]
-        listed = _array(kind, [_within(each) for each in value])
-        return f'"{column}" = ANY (%s::{_TYPES[kind]}[])', (listed,)
-    if is_ not in {"=", "<", "<=", ">", ">="}:
-        raise InvalidProjectionError(f"{is_!r} is no comparison of columns. Use =, <, <=, >, >= or in.")
-    if value is None and is_ == "=":
-        return f'"{column}" IS NULL', ()
-    return f'"{column}" {is_} %b', (_compared(table, column, value),)
-
-
-def _compared(table: Table, column: str, value: Any) -> Any:
-    """A value as it lies in the column, to be compared with it."""
-    kind = _kinds(table)[column]
-    if value is None:
-        return None
-    return Int8(_integer(_within(value))) if kind == "integer" else _text(kind, value)
 
 
 def _within(value: Any) -> Any:
@@ -232,14 +186,3 @@ _READS: dict[str, Callable[[bytes], Any] | None] = {
     "text": lambda stored: stored.decode(errors="surrogateescape"),
     "json": json.loads,
 }
-
-
-def _table(tables: Tables, query: Query) -> tuple[str, Table]:
-    if query.table not in tables:
-        raise InvalidProjectionError(f"There is no table {query.table!r}. There are: {', '.join(sorted(tables))}.")
-    return tables[query.table]
-
-
-@lru_cache(maxsize=256)
-def _kinds(table: Table) -> dict[str, str]:
-    return {column.name: column.kind for column in table.columns}

@@ -27,7 +27,7 @@ from clew.infrastructure.postgres.projection_session import (
     built,
     is_refused,
     live,
-    lock,
+    locks,
     table_name,
 )
 from clew.infrastructure.postgres.projection_tables import select
@@ -45,7 +45,7 @@ REST = 10
 
 _log = logging.getLogger(__name__)
 
-_SETTINGS = b"SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = '60s'"
+_SETTINGS = ("SET LOCAL synchronous_commit = off", "SET LOCAL lock_timeout = '60s'")
 
 
 class PostgresProjections:
@@ -71,24 +71,24 @@ class PostgresProjections:
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
         """A transaction, in which nobody else fills these projections, or any."""
         del seen  # what is to be forgotten is taken out whenever its text was read
-        with self._transaction() as session:
-            lock(session, names)
+        with self._using() as session:
             given = PostgresSession(session, self.address.shown)
             try:
+                _begin(session, *locks(names))
                 yield given
-                given.flush()
+                given.commit()
             except BaseException:
                 with suppress(psycopg.Error):
                     given.settle()
+                _roll_back(session)
                 raise
         self._forgot.update(dict.fromkeys(given.forgot, 0.0))
 
     @contextmanager
     def _transaction(self) -> Iterator[Session]:
         with self._using() as session:
-            session.begin()
-            session.connection.execute(_SETTINGS)
             try:
+                _begin(session)
                 yield session
                 session.connection.execute("COMMIT")
             except BaseException:
@@ -253,6 +253,12 @@ class PostgresProjections:
         """Start afresh with connections of the child's own."""
         self._restart()
         self._sessions.restart()
+
+
+def _begin(session: Session, *more: str) -> None:
+    """Begin a transaction with these statements."""
+    session.begin()
+    session.connection.execute("; ".join((*_SETTINGS, *more)).encode())
 
 
 def _roll_back(session: Session) -> None:

@@ -89,7 +89,11 @@ def lock(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
     if not connection.execute(_IS_THERE).fetchall():
         return 0
-    found = int(connection.execute("SELECT schema FROM clew_meta").fetchall()[0][0])
+    rows = connection.execute("SELECT schema FROM clew_meta").fetchall()
+    if not rows:
+        msg = f"{address.shown}: clew_meta is empty, as in a broken copy. Restore or copy the database again."
+        raise StoreSchemaError(msg)
+    found = int(rows[0][0])
     if found > SCHEMA_VERSION:
         msg = f"{address.shown}: this database has schema {found}, and this Clew knows schema {SCHEMA_VERSION}. "
         raise StoreSchemaError(msg + "Open it with the Clew that made it, or a newer one.")

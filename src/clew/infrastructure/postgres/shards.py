@@ -49,12 +49,10 @@ class Directory:
         self._address = address
         self.shown = self._address.shown
 
-    def make(self) -> bool:
-        """Make the tables, if they are not there; returns whether they were."""
-        with closing(self._address.connect()) as connection:
-            there = _is_there(connection)
+    def make(self) -> None:
+        """Make the tables, if they are not there."""
         with self._connected(make=True):
-            return there
+            pass
 
     def shards(self) -> list[Shard]:
         """All shards, in the order of their names."""
@@ -87,8 +85,7 @@ class Directory:
     def add(self, name: str, address: str, there: Address) -> None:
         """Note a shard, which is given tenants from now on; ``there`` Clew's tables are.
 
-        Raises InvalidNameError, StoreUrlError for an address that is none, or ShardError for a
-        name, an address or a store that is taken.
+        Raises InvalidNameError, or ShardError for a name, an address or a store that is taken.
         """
         check_shard_name(name)
         new = {"name": name, "address": address, "store": _store(there)}
@@ -105,7 +102,7 @@ class Directory:
     def move(self, name: str, address: str, there: Address) -> None:
         """Note that the store of a shard is at another address from now on, which is ``there``.
 
-        Raises StoreUrlError for an address that is none, or ShardError for a shard that is not there, or another store.
+        Raises ShardError for a shard that is not there, or another store.
         """
         found = _store(there)
         with self._connected() as connection, connection.transaction():

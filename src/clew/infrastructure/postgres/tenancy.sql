@@ -29,24 +29,33 @@ BEGIN
 END $$
 
 -- strangers
--- Operators make tables beside Clew's. A function of theirs, of a name that is called below, would run as who says this.
--- Said first, and with types that leave nothing to choose.
+-- Operators make tables beside Clew's, and others may have made there what they liked. A function of theirs, of a name
+-- that is called below, would run as who says this. Said first, and with types that leave nothing to choose.
 DO $$
 DECLARE
     found text := (
-        SELECT min(made.name) FROM (
-            SELECT pronamespace, proowner, proname::text FROM pg_catalog.pg_proc
-            UNION ALL SELECT oprnamespace, oprowner, oprname::text FROM pg_catalog.pg_operator
-        ) AS made (home, owner, name)
+        WITH made (class, id, home, owner, name) AS (
+            SELECT 'pg_catalog.pg_proc'::regclass::oid, oid, pronamespace, proowner, proname::text
+            FROM pg_catalog.pg_proc
+            UNION ALL SELECT 'pg_catalog.pg_operator'::regclass::oid, oid, oprnamespace, oprowner, oprname::text
+            FROM pg_catalog.pg_operator
+        )
+        SELECT min(made.name) FROM made
         JOIN pg_catalog.pg_class AS meta ON meta.oid = 'clew_meta'::regclass::oid
         JOIN pg_catalog.pg_roles AS maker ON maker.oid = made.owner
-        JOIN pg_catalog.pg_roles AS operator ON operator.rolname = 'clew_operator'::name
-        WHERE made.home = meta.relnamespace AND made.owner <> meta.relowner AND made.name NOT IN ('clew_base', 'clew_find')
-            AND NOT maker.rolsuper AND pg_catalog.pg_has_role(made.owner, operator.oid, 'MEMBER'::text)
+        WHERE made.home = meta.relnamespace AND made.owner <> meta.relowner AND NOT maker.rolsuper
+            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds')
+            AND (
+                pg_catalog.starts_with(made.name, 'clew_'::text)
+                OR made.name IN (SELECT name FROM made WHERE home = 'pg_catalog'::regnamespace::oid)
+            )
+            AND NOT EXISTS (
+                SELECT FROM pg_catalog.pg_depend WHERE classid = class AND objid = id AND deptype = 'e'::"char"
+            )
     );
 BEGIN
     IF found IS NOT NULL THEN
-        RAISE EXCEPTION 'in the schema of the tables a member of clew_operator has made %: drop it first', found;
+        RAISE EXCEPTION 'in the schema of the tables somebody else than their owner has made %: drop it first', found;
     END IF;
 END $$
 
@@ -176,16 +185,37 @@ BEGIN
     IF given = 'clew_event'::regclass THEN
         EXECUTE format(
             'CREATE POLICY clew_shred ON %s AS RESTRICTIVE FOR UPDATE TO clew_shredder '
-            'USING (type = ''message-appended'' AND digest IS NULL) WITH CHECK (digest IS NOT NULL)', given
+            'USING (type = ''message-appended'' AND digest IS NULL) '
+            -- What takes its place is a stub, which is shown as nothing, and no other message.
+            'WITH CHECK (digest IS NOT NULL AND substr(state, 1, 1) = ''\x02'')', given
         );
     END IF;
 END $$;
 COMMENT ON FUNCTION clew_protect IS 'let each see its tenant''s rows of a table, and operators all';
 
+CREATE OR REPLACE FUNCTION clew_take_back(given regclass) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $$
+DECLARE
+    holder text;
+BEGIN
+    FOR holder IN
+        SELECT DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
+        FROM (
+            SELECT relowner, (aclexplode(relacl)).grantee FROM pg_class WHERE oid = given
+            UNION ALL SELECT relowner, (aclexplode(attacl)).grantee
+            FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid WHERE pg_class.oid = given
+        ) AS held
+        WHERE grantee <> relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', given, holder);
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION clew_take_back IS 'let nobody but its owner have rights on a table';
+
 CREATE OR REPLACE FUNCTION clew_publish(given regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     EXECUTE format('ALTER TABLE %s OWNER TO clew_operator', given);
-    EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, clew_app', given); -- whatever new tables are granted to by default
+    PERFORM clew_take_back(given); -- whatever new tables are granted to by default
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped) THEN
         PERFORM clew_protect(given);
         EXECUTE format('GRANT SELECT ON %s TO clew_app', given);
@@ -235,7 +265,7 @@ BEGIN
         WHERE relnamespace = home AND relname LIKE 'clew\_%' AND relname !~ '^clew_g[0-9]+_'
             AND relkind IN ('r', 'p', 'S')
     LOOP
-        EXECUTE format('REVOKE ALL ON %s FROM PUBLIC, clew_app, clew_operator, clew_shredder', given);
+        PERFORM clew_take_back(given);
         CONTINUE WHEN NOT is_reached;
         EXECUTE format('GRANT SELECT, INSERT ON %s TO clew_operator', given);
         IF given NOT IN ('clew_event'::regclass, 'clew_stream'::regclass) THEN
@@ -263,8 +293,27 @@ ALTER FUNCTION clew_shred OWNER TO clew_shredder;
 ALTER FUNCTION clew_count_shreds OWNER TO clew_shredder;
 ALTER FUNCTION clew_base OWNER TO clew_operator;
 ALTER FUNCTION clew_find OWNER TO clew_operator;
-REVOKE ALL ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find TO clew_app, clew_operator
+DO $$
+DECLARE
+    given regprocedure;
+    holder text;
+BEGIN
+    FOR given, holder IN
+        SELECT oid, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
+        FROM (
+            SELECT oid, proowner, (aclexplode(coalesce(proacl, acldefault('f', proowner)))).grantee FROM pg_proc
+            WHERE prosecdef AND starts_with(proname, 'clew_')
+                AND pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass)
+        ) AS held
+        WHERE grantee <> proowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', given, holder);
+    END LOOP;
+END $$;
+GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find TO clew_app, clew_operator;
+-- Everybody may, unless that was taken back by default.
+GRANT EXECUTE ON FUNCTION clew_number, clew_tenant, clew_tenant_name TO clew_app, clew_operator, clew_shredder;
+GRANT EXECUTE ON FUNCTION clew_protect, clew_publish, clew_take_back TO clew_operator
 
 -- leave
 -- Nobody is left with the rights of the functions.

@@ -27,7 +27,7 @@ from clew.infrastructure.postgres.sql_files import statements as sql_statements
 STRETCH = 8_192
 """Texts of one stretch, and those of the batch that fills it up."""
 
-AT_ONCE = 64
+STRETCHES = 64
 """Stretches that are searched together, at the most."""
 
 LONGEST = 500
@@ -36,11 +36,17 @@ LONGEST = 500
 MOST_BYTES = 900_000
 """Of the words of one text that are listed: it takes no more than a megabyte."""
 
-MANY = 200
-"""Texts that are many at once: somebody catches up, and searches little meanwhile."""
+AT_ONCE = 100
+"""Texts that are sent together: while the server takes them in, the next are made ready."""
 
-PENDING = {True: 8_192, False: 512}
-"""Kilobytes of texts that the inverted index has not taken in yet, when they are many at once, and otherwise."""
+MANY = 500
+"""Texts of one transaction that are many: somebody catches up, and searches little meanwhile."""
+
+PENDING = {True: 2_048, False: 512}
+"""Kilobytes of texts that the inverted index has not taken in yet, when they are many at once, and otherwise.
+
+With more of them the server has less to do, and does it in pieces that who fills has to wait for.
+"""
 
 _SQL = sql_statements("text_index.sql")
 _ONLY_BY_THE_INDEX = _SQL["only by the index"].encode()
@@ -79,6 +85,8 @@ class Filling:
         self._key = {"generation": Int8(generation), "index": index}
         self._table = table
         self._encoding = session.connection.info.encoding
+        self._added = 0
+        self._pending = 0
         self._stretch: tuple[int, int] | None = None
         """The number of the newest stretch, and how many texts it has; none before the first is -1."""
 
@@ -94,9 +102,16 @@ class Filling:
             Lexemes.of([row.listed for row in rows]),
             _array("t" if row.all_listed else "f" for row in rows),
         ]
-        pending = _SQL["pending"].replace("%(kilobytes)s", str(PENDING[len(rows) >= MANY]))
-        self._session.connection.execute(pending.encode())
+        self._limit(len(rows))
         self._do(_SQL["add"].replace("{table}", self._table), columns)
+
+    def _limit(self, texts: int) -> None:
+        """Say how much may wait for the index when these are added; as many as are sent together do not come alone."""
+        self._added += texts
+        kilobytes = PENDING[texts >= AT_ONCE or self._added >= MANY]
+        if kilobytes != self._pending:
+            self._pending = kilobytes
+            self._session.connection.execute(_SQL["pending"].replace("{kilobytes}", str(kilobytes)).encode())
 
     def _number(self, first: int, texts: int) -> int:
         """The number of the stretch that texts go to."""
@@ -153,8 +168,8 @@ def find(
         if len(numbers) < stretches:
             break
         looked += stretches
-        enough = (limit - len(found)) * looked // len(found) + 2 if found else AT_ONCE
-        below, stretches = min(numbers), min(AT_ONCE, stretches * 8, enough)
+        enough = (limit - len(found)) * looked // len(found) + 2 if found else STRETCHES
+        below, stretches = min(numbers), min(STRETCHES, stretches * 8, enough)
     return found[:limit]
 
 

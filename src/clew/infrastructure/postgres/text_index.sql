@@ -19,7 +19,7 @@ CREATE INDEX {index} ON {table} USING gin (listed)
 
 -- pending
 -- What is added waits in a list for the index to take in much of it together; a search goes through the list.
-SET LOCAL gin_pending_list_limit = %(kilobytes)s
+SET LOCAL gin_pending_list_limit = {kilobytes}
 
 -- add
 INSERT INTO {table} (position, tenant, words, listed, all_listed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg.types.numeric import Int8
@@ -35,6 +35,13 @@ EXTENSION = "vector"
 _SQL = statements("vectors.sql")
 
 
+class Kind(NamedTuple):
+    """What a vector is in the table: a type, ``vector`` or ``bytea``, and the schema that it is in."""
+
+    type: str
+    home: str
+
+
 class PostgresVectors:
     """Keeps vectors by tenant, space and digest: see the port. The table is made with the first vector.
 
@@ -47,14 +54,14 @@ class PostgresVectors:
         self._tenant = Int8(tenant_id(f"{tenant or ''}/"))
         self._sessions = Sessions(self._address, CONNECTIONS, tenant=tenant)
         self._matrices = Matrices()
-        self._kind: str | None = None
+        self._kind: Kind | None = None
         self._closed = False
         forking.watch(self)
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
         """Which of these have no vector yet."""
         kind = self._do(self._look)
-        if find_spec("numpy") is None and (kind or self._do(self._make)) != EXTENSION:
+        if find_spec("numpy") is None and (kind or self._do(self._make)).type != EXTENSION:
             check_installed()
         if kind is None or not digests:
             return set(digests)
@@ -65,8 +72,8 @@ class PostgresVectors:
         kind = self._do(self._look) or self._do(self._make)
         given = iter(sorted(vectors.items()))
         while some := dict(islice(given, TOGETHER)):
-            each = list(map(_written if kind == EXTENSION else packed, some.values()))
-            self._ask(f"put {kind}", space, digests=list(some), vectors=each)
+            each = list(map(_written if kind.type == EXTENSION else packed, some.values()))
+            self._ask(f"put {kind.type}", space, digests=list(some), vectors=each)
 
     def nearest(
         self, space: str, collection: str, entries: Mapping[int, bytes], stamp: int, vector: Sequence[float], top: int
@@ -75,12 +82,12 @@ class PostgresVectors:
         kind = self._do(self._look)
         if kind is None:
             return []
-        if kind == EXTENSION and find_spec("numpy") is None:
+        if kind.type == EXTENSION and find_spec("numpy") is None:
             return self._nearest_there(space, entries, vector, top)
 
         def fetch(digests: Collection[bytes]) -> Mapping[bytes, bytes]:
-            found = self._ask(f"get {kind}", space, digests=list(digests))
-            return {digest: unpacked(kept) if kind == EXTENSION else kept for digest, kept in found}
+            found = self._ask(f"get {kind.type}", space, digests=list(digests))
+            return {digest: unpacked(kept) if kind.type == EXTENSION else kept for digest, kept in found}
 
         return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
 
@@ -113,7 +120,8 @@ class PostgresVectors:
 
     def _ask(self, statement: str, space: str, **parameters: Any) -> Rows:
         given = {"tenant": self._tenant, "space": space.encode(), **parameters}
-        return self._do(lambda session: session.ask(_SQL[statement], given))
+        sql = _SQL[statement].replace("{home}", "" if self._kind is None else self._kind.home)
+        return self._do(lambda session: session.ask(sql, given))
 
     def _do(self, work: Callable[[Session], T]) -> T:
         """The outcome of some work, done again on another connection when one is cut."""
@@ -129,14 +137,14 @@ class PostgresVectors:
                 self._sessions.drop()
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
-    def _look(self, session: Session) -> str | None:
+    def _look(self, session: Session) -> Kind | None:
         """What a vector is in the table, None while there is no table."""
         if self._kind is None:
             found = session.ask(_SQL["kind"])
-            self._kind = found[0][0] if found else None
+            self._kind = Kind(*found[0]) if found else None
         return self._kind
 
-    def _make(self, session: Session) -> str:
+    def _make(self, session: Session) -> Kind:
         self._kind = make(session.connection)
         return self._kind
 
@@ -151,24 +159,25 @@ class PostgresVectors:
         self._sessions.restart()
 
 
-def make(connection: psycopg.Connection[tuple[Any, ...]]) -> str:
+def make(connection: psycopg.Connection[tuple[Any, ...]]) -> Kind:
     """Make the table if it is not there, with the extension where there is one and the user may have it made.
 
-    Returns what a vector is in it: ``vector`` or ``bytea``.
+    Returns what a vector is in it.
     """
     with connection.transaction():
         schema.lock(connection)
         found = connection.execute(_SQL["kind"].encode()).fetchall()
         if found:
-            return str(found[0][0])
+            return Kind(*found[0])
         if connection.execute(_SQL["can have the extension"].encode()).fetchall()[0][0]:
             try:
                 with connection.transaction():
                     connection.execute(_SQL["extension"].encode())
             except psycopg.errors.InsufficientPrivilege:
                 pass  # whoever may can have it made before; bytes do as well
-        kind = EXTENSION if connection.execute(_SQL["has the type"].encode()).fetchall()[0][0] else "bytea"
-        connection.execute(_SQL["make"].replace("{type}", kind).encode())
+        home = connection.execute(_SQL["home of the extension"].encode()).fetchall()
+        kind = Kind(EXTENSION, home[0][0]) if home else Kind("bytea", "pg_catalog")
+        connection.execute(_SQL["make"].replace("{type}", f"{kind.home}.{kind.type}").encode())
         return kind
 
 

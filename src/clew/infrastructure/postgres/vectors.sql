@@ -4,7 +4,9 @@
 -- little-endian. It belongs to the tenant whose text it is of: two tenants with the same text have one each.
 
 -- kind
-SELECT format_type(atttypid, NULL) FROM pg_attribute
+-- And where the extension is, which need not be where names are looked for.
+SELECT typname::text, quote_ident(nspname)
+FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid JOIN pg_namespace ON pg_namespace.oid = typnamespace
 WHERE attrelid = to_regclass('clew_vector') AND attname = 'vector'
 
 -- can have the extension
@@ -13,8 +15,9 @@ SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector' AND ins
 -- extension
 CREATE EXTENSION IF NOT EXISTS vector
 
--- has the type
-SELECT to_regtype('vector') IS NOT NULL
+-- home of the extension
+SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace
+WHERE extname = 'vector' AND has_schema_privilege(extnamespace, 'USAGE')
 
 -- make
 CREATE TABLE clew_vector (
@@ -39,7 +42,7 @@ ON CONFLICT (tenant, space, digest) DO NOTHING
 
 -- put vector
 INSERT INTO clew_vector (tenant, space, digest, vector)
-SELECT %(tenant)b, %(space)b, digest, vector::vector
+SELECT %(tenant)b, %(space)b, digest, vector::{home}.vector
 FROM unnest(%(digests)b::bytea[], %(vectors)b::text[]) AS given (digest, vector)
 ORDER BY digest
 ON CONFLICT (tenant, space, digest) DO NOTHING
@@ -49,18 +52,18 @@ SELECT digest, vector FROM clew_vector
 WHERE tenant = %(tenant)b AND space = %(space)b AND digest = ANY (%(digests)b::bytea[])
 
 -- get vector
-SELECT digest, vector_send(vector) FROM clew_vector
+SELECT digest, {home}.vector_send(vector) FROM clew_vector
 WHERE tenant = %(tenant)b AND space = %(space)b AND digest = ANY (%(digests)b::bytea[])
 
 -- nearest
-SELECT entry.number, coalesce(1 - nullif(kept.vector <=> %(vector)b::real[]::vector, 'NaN'), 0)
+SELECT entry.number, coalesce(1 - nullif(kept.vector OPERATOR({home}.<=>) %(vector)b::real[]::{home}.vector, 'NaN'), 0)
 FROM unnest(%(numbers)b::int8[], %(digests)b::bytea[]) AS entry (number, digest)
 JOIN clew_vector AS kept USING (digest)
 WHERE kept.tenant = %(tenant)b AND kept.space = %(space)b
 ORDER BY 2 DESC, 1 LIMIT %(top)b
 
 -- dimensions
-SELECT vector_dims(kept.vector) FROM clew_vector AS kept
+SELECT {home}.vector_dims(kept.vector) FROM clew_vector AS kept
 WHERE kept.tenant = %(tenant)b AND kept.space = %(space)b AND kept.digest = ANY (%(digests)b::bytea[]) LIMIT 1
 
 -- drop

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 
 from clew.domain.errors import UnknownProjectionError
 from clew.domain.projection import (
     Built,
-    Change,
-    Column,
-    ForgetText,
     Indexed,
     Parked,
     Projection,
     Query,
-    Recount,
     RowValues,
     Span,
     Table,
@@ -26,6 +21,7 @@ from clew.domain.projection import (
 )
 from clew.infrastructure.code_digest import shape
 from clew.infrastructure.projection_changes import WaitingChanges
+from clew.infrastructure.projection_sql import declared
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.errors import is_of_the_store, unavailable
 from clew.infrastructure.sqlite.projection_tables import Filling, select, statements
@@ -55,12 +51,15 @@ TABLES = (
     ) WITHOUT ROWID""",
 )
 
-_BUILT = "SELECT id, name, version, code, shape, position, hash, live FROM generation "
+_BUILT = (
+    "SELECT id, name, version, code, shape, position, hash, live, "
+    "EXISTS (SELECT 1 FROM stretch WHERE stretch.generation = generation.id AND stale) FROM generation "
+)
 
 
 def built(connection: sqlite3.Connection) -> list[Built]:
     """The generations that there are, oldest first."""
-    return [Built._make((*row[:7], bool(row[7]))) for row in connection.execute(_BUILT + "ORDER BY id")]
+    return [Built(*row[:7], *map(bool, row[7:])) for row in connection.execute(_BUILT + "ORDER BY id")]
 
 
 def live(connection: sqlite3.Connection, name: str) -> int:
@@ -76,7 +75,7 @@ def live(connection: sqlite3.Connection, name: str) -> int:
 def tables_of(connection: sqlite3.Connection, generation: int) -> dict[str, tuple[str, Table]]:
     """The tables of a generation as they were declared, each with its name in SQL."""
     row = connection.execute("SELECT tables FROM generation WHERE id = ?", (generation,)).fetchone()
-    return {table.name: (_table_name(generation, table.name), table) for table in _declared(row[0])}
+    return {table.name: (_table_name(generation, table.name), table) for table in declared(row[0])}
 
 
 class SQLiteSession:
@@ -114,12 +113,6 @@ class SQLiteSession:
             found = _Generation(self._connection, built.generation, projection, self._seen)
             self._generations[built.generation] = found
         return found
-
-    def apply(
-        self, built: Built, projection: Projection, position: int, tenant: str, changes: Iterable[Change]
-    ) -> list[ForgetText | Recount]:
-        """Change rows; returns those that take a look at the log."""
-        return self.rows(built, projection).apply(position, tenant, changes)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -234,11 +227,3 @@ class _Generation:
 
 def _table_name(generation: int, table: str) -> str:
     return f"g{generation}_{table}"
-
-
-@lru_cache(maxsize=64)
-def _declared(declaration: str) -> Sequence[Table]:
-    return [
-        Table(name, tuple(Column(*column) for column in columns), tuple(key), tuple(map(tuple, indexes)))
-        for name, columns, key, indexes in json.loads(declaration)
-    ]

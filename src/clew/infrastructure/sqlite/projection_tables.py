@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from clew.domain.errors import InvalidProjectionError
-from clew.domain.projection import Column, Query, RowValues, Table, Where
+from clew.domain.projection import Column, Query, RowValues, Table
 from clew.infrastructure.projection_changes import WaitingRows
+from clew.infrastructure.projection_sql import (
+    DESCENDING,
+    Dialect,
+    Tables,
+    columns_of,
+    kinds,
+    quoted,
+    table_of,
+    upsert,
+)
 from clew.infrastructure.sqlite.reads import within_range
-
-_DESCENDING = "-"
 
 
 @lru_cache(maxsize=256)
 def statements(name: str, table: Table) -> tuple[str, ...]:
     """The statements that make a table of this name, and its indexes."""
-    one_integer = len(table.key) == 1 and _kinds(table)[table.key[0]] == "integer"
+    one_integer = len(table.key) == 1 and kinds(table)[table.key[0]] == "integer"
     columns = [_declaration(column, needed=one_integer and column.name in table.key) for column in table.columns]
     # An integer key is SQLite's own row number, and any other is the order in which the rows lie.
     order = "" if one_integer else " WITHOUT ROWID"
-    made = f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({_names(table.key)})){order}"
+    made = f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({quoted(table.key)})){order}"
     indexes = [
-        f"CREATE INDEX i{name}_{number} ON {name} ({_names(index)})" for number, index in enumerate(table.indexes)
+        f"CREATE INDEX i{name}_{number} ON {name} ({quoted(index)})" for number, index in enumerate(table.indexes)
     ]
     return made, *indexes
 
@@ -33,15 +41,10 @@ def statements(name: str, table: Table) -> tuple[str, ...]:
 def _declaration(column: Column, *, needed: bool) -> str:
     """A column in SQL. A sum that is too large for SQLite would become a float: it is refused."""
     type_ = "INTEGER" if column.kind == "integer" else "TEXT"
-    name = _names((column.name,))
+    name = quoted((column.name,))
     if column.adds:
         return f"{name} {type_} NOT NULL DEFAULT 0 CHECK (typeof({name}) = 'integer')"
     return f"{name} {type_}{' NOT NULL' if needed else ''}"
-
-
-def _names(columns: Iterable[str]) -> str:
-    """Names of columns in SQL, which may be words of its own."""
-    return ", ".join(f'"{column}"' for column in columns)
 
 
 class Filling(WaitingRows):
@@ -63,14 +66,8 @@ class Filling(WaitingRows):
         """The row with this key, as it is by now."""
         if self.waits(key):
             self.flush()
-        found = self.select(
-            Query(self.table.name, [Where(c, "=", k) for c, k in zip(self.table.key, key, strict=True)])
-        )
+        found = select(self._connection, {self.table.name: (self._name, self.table)}, self.row_with(key))
         return found[0] if found else None
-
-    def select(self, query: Query) -> list[RowValues]:
-        """The rows that a query names, among those that were flushed."""
-        return select(self._connection, {self.table.name: (self._name, self.table)}, query)
 
     def flush(self) -> None:
         """Write what waits."""
@@ -79,32 +76,44 @@ class Filling(WaitingRows):
                 for row in rows:
                     for column in self._json.intersection(columns):
                         row[column] = _json(row[column])
-            self._connection.executemany(self._upsert(columns), [tuple(row.values()) for row in rows])
+            marks = f"VALUES ({', '.join('?' * len(columns))})"
+            sql = upsert(self._name, self.table, columns, marks)
+            self._connection.executemany(sql, [tuple(row.values()) for row in rows])
 
-    def _upsert(self, columns: tuple[str, ...]) -> str:
-        key = self.table.key
-        sets = [
-            f'"{column}" = "{column}" + excluded."{column}"'
-            if column in self.adding
-            else f'"{column}" = excluded."{column}"'
-            for column in columns
-            if column not in key
-        ]
-        done = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
-        marks = ", ".join("?" * len(columns))
-        return (
-            f"INSERT INTO {self._name} ({_names(columns)}) VALUES ({marks}) "  # noqa: S608 - checked names
-            f"ON CONFLICT ({_names(key)}) DO {done}"
+
+class _Asking(Dialect):
+    value = "?"
+
+    def compared(self, kind: str, value: Any) -> Any:
+        return _json(value) if kind == "json" else value
+
+    def listed(self, kind: str, values: Sequence[Any]) -> tuple[str, Any]:
+        # As one parameter: SQLite takes only so many.
+        return "IN (SELECT value FROM json_each(?))", json.dumps([self.compared(kind, each) for each in values])
+
+    def limit(self, rows: int) -> Any:
+        return rows
+
+    def order(self, table: Table, query: Query) -> str:
+        del table
+        # Where some rows are listed, and all of them wanted, they are sought one by one and then sorted: the sign keeps
+        # SQLite from reading the whole table in this order.
+        values = [where.value for where in query.where if where.is_ == "in"]
+        sign = "+" if values and (query.limit is None or not all(isinstance(each, Query) for each in values)) else ""
+        return ", ".join(
+            f'{sign}"{each[1:]}" DESC' if each.startswith(DESCENDING) else f'{sign}"{each}"' for each in query.order
         )
 
 
-def select(connection: sqlite3.Connection, tables: dict[str, tuple[str, Table]], query: Query) -> list[RowValues]:
-    """The rows that a query names; ``tables`` are the tables of the projection, each with its name in SQL."""
-    sql, parameters = _sql(tables, query)
-    table = _table(tables, query)[1]
-    columns = list(query.columns) or [column.name for column in table.columns]
-    kinds = _kinds(table)
-    json_columns = [number for number, column in enumerate(columns) if kinds[column] == "json"]
+_ASKING = _Asking()
+
+
+def select(connection: sqlite3.Connection, tables: Tables, query: Query) -> list[RowValues]:
+    """The rows that a query names."""
+    sql, parameters = _ASKING.select(tables, query)
+    table = table_of(tables, query)[1]
+    columns = columns_of(table, query)
+    json_columns = [number for number, column in enumerate(columns) if kinds(table)[column] == "json"]
     found = _found(connection, sql, parameters)
     if not json_columns:
         return [dict(zip(columns, row, strict=True)) for row in found]
@@ -129,71 +138,5 @@ def _found(connection: sqlite3.Connection, sql: str, parameters: list[Any]) -> l
         raise InvalidProjectionError(f"A query compares a column with what no column holds: {error}") from error
 
 
-def _sql(tables: dict[str, tuple[str, Table]], query: Query) -> tuple[str, list[Any]]:
-    name, table = _table(tables, query)
-    there = {column.name for column in table.columns}
-    named = {
-        *query.columns,
-        *(where.column for where in query.where),
-        *(each.lstrip(_DESCENDING) for each in query.order),
-    }
-    if not named <= there:
-        raise InvalidProjectionError(f"table {table.name!r} has no column {', '.join(sorted(named - there))!r}.")
-    parameters: list[Any] = []
-    conditions: list[str] = []
-    for where in query.where:
-        condition, values = _condition(tables, table, where)
-        conditions.append(condition)
-        parameters += values
-    sql = f"SELECT {_names(query.columns or [column.name for column in table.columns])} FROM {name}"  # noqa: S608 - checked names
-    if conditions:
-        sql += f" WHERE {' AND '.join(conditions)}"
-    if query.order:
-        # Where some rows are listed, and all of them wanted, they are sought one by one and then sorted: the sign keeps
-        # SQLite from reading the whole table in this order.
-        values = [where.value for where in query.where if where.is_ == "in"]
-        sign = "+" if values and (query.limit is None or not all(isinstance(each, Query) for each in values)) else ""
-        sql += " ORDER BY " + ", ".join(
-            f'{sign}"{each[1:]}" DESC' if each.startswith(_DESCENDING) else f'{sign}"{each}"' for each in query.order
-        )
-    if query.limit is not None:
-        sql += " LIMIT ?"
-        parameters.append(query.limit)
-    return sql, parameters
-
-
-def _condition(tables: dict[str, tuple[str, Table]], table: Table, where: Where) -> tuple[str, Sequence[Any]]:
-    column, is_, value = where
-    if is_ == "in":
-        if isinstance(value, Query):
-            if len(value.columns) != 1:
-                raise InvalidProjectionError(f"column {column!r} in a Query of {len(value.columns)} columns: give one.")
-            sql, parameters = _sql(tables, value)
-            return f'"{column}" IN ({sql})', parameters
-        # As one parameter: SQLite takes only so many.
-        stored = json.dumps([_stored(table, column, each) for each in value])
-        return f'"{column}" IN (SELECT value FROM json_each(?))', (stored,)  # noqa: S608 - checked names
-    if is_ not in {"=", "<", "<=", ">", ">="}:
-        raise InvalidProjectionError(f"{is_!r} is no comparison of columns. Use =, <, <=, >, >= or in.")
-    if value is None and is_ == "=":
-        return f'"{column}" IS NULL', ()
-    return f'"{column}" {is_} ?', (_stored(table, column, value),)
-
-
-def _stored(table: Table, column: str, value: Any) -> Any:
-    """A value as it lies in the column."""
-    return _json(value) if _kinds(table)[column] == "json" else value
-
-
 def _json(value: Any) -> str | None:
     return None if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _table(tables: dict[str, tuple[str, Table]], query: Query) -> tuple[str, Table]:
-    if query.table not in tables:
-        raise InvalidProjectionError(f"There is no table {query.table!r}. There are: {', '.join(sorted(tables))}.")
-    return tables[query.table]
-
-
-def _kinds(table: Table) -> dict[str, str]:
-    return {column.name: column.kind for column in table.columns}

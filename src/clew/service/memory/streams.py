@@ -165,7 +165,7 @@ def _go_on(core: Core, stream: str, new: Callable[[], F]) -> Kept:
     while page is None or len(page) == PAGE:
         after = fold.version
         page = core.log.lineage(stream, after=after, upto=after + PAGE)
-        with core.known.lock:  # another reader may have gone on with the same fold meanwhile
+        with core.known.lock(stream):  # another reader may have gone on with the same fold meanwhile
             for event in page[fold.version - after :]:
                 fold.add(event)
     if fold.version:

@@ -1,0 +1,178 @@
+"""What a store in memory holds: rows in their order, the streams that they are of, and what the next append is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from uuid import UUID
+
+from clew.infrastructure.append_plan import (
+    KnownHead,
+    Outcome,
+    Plan,
+    StoredState,
+    content_digest,
+    new_salt,
+    outcome,
+)
+from clew.infrastructure.memory_beside import Beside
+from clew.infrastructure.recorder import Appended, Fork, Key, Lease, Row, Shred, Snapshot, StreamInfo
+
+
+@dataclass(slots=True)
+class _Stream:
+    info: StreamInfo
+    first: int
+    """The version of its first own event: the others follow without a gap."""
+    originator_id: UUID | str
+    positions: list[int] = field(default_factory=list)
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+
+
+class MemoryEvents:
+    """Plain objects without a lock: whoever calls holds one."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        """In position order, from one, without a gap."""
+        self.streams: list[StreamInfo] = []
+        """In the order in which they were made: the key of a stream is its place, from one."""
+        self.beside = Beside()
+        self.shredded = 0
+        self._streams: dict[str, _Stream] = {}
+        self._forks: dict[str, list[StreamInfo]] = {}
+        self._keys: dict[tuple[str, str], Outcome] = {}
+
+    # Appending
+
+    def put(self, made: Plan) -> Appended:
+        """Keep what an append writes."""
+        append = made.append
+        first = len(self.rows) + 1
+        digests = append.digests or repeat(None)
+        for row, event, gone in zip(made.rows, append.events, digests, strict=False):  # digests may have no end
+            stream = self._streams.get(row[0])
+            if stream is None:
+                stream = self._begin(row[0], made.began[row[0]], row[1], event.originator_id)
+            self.rows.append(Row(len(self.rows) + 1, *row, digest=gone))
+            self.shredded += gone is not None
+            stream.positions.append(len(self.rows))
+        appended = outcome(made.rows, first)
+        for shred in append.shreds:
+            self._shred(shred)
+        for snapshot in append.snapshots:
+            self._streams[snapshot.stream].snapshots[snapshot.version] = snapshot
+        if append.key is not None:
+            salt = new_salt()
+            found = Outcome(salt, content_digest(salt, append.key.content), appended)
+            self._keys[append.key.stream, append.key.key] = found
+        if made.beside:
+            self.beside.put(made)
+        return appended
+
+    def _begin(self, name: str, fork: Fork | None, first: int, originator_id: UUID | str) -> _Stream:
+        parent, cut = (None, None) if fork is None else (fork.parent, fork.cut)
+        info = StreamInfo(len(self.streams) + 1, name, parent, cut)
+        self.streams.append(info)
+        if parent is not None:
+            self._forks.setdefault(parent, []).append(info)
+        stream = self._streams[name] = _Stream(info, first, originator_id)
+        return stream
+
+    def _shred(self, shred: Shred) -> None:
+        row = self._own(shred.stream, shred.version)
+        if row is None:
+            return
+        self.rows[row.position - 1] = row._replace(state=shred.stub, digest=shred.digest)
+        self.shredded += 1
+        for name, found in self._keys.items():
+            if row.position in found.appended.positions:
+                self._keys[name] = Outcome(found.salt, None, found.appended)
+
+    # What the plan of the next append is told
+
+    def head(self, stream: str) -> KnownHead | None:
+        """The last version and hash of a stream's own events."""
+        found = self._streams.get(stream)
+        if found is None:
+            return None
+        row = self.rows[found.positions[-1] - 1]
+        return row.version, row.hash
+
+    def hash_at(self, stream: str, version: int) -> bytes | None:
+        """The hash of a stream's own row."""
+        row = self._own(stream, version)
+        return None if row is None else row.hash
+
+    def state_at(self, stream: str, version: int) -> StoredState | None:
+        """The stored bytes of a stream's own row."""
+        row = self._own(stream, version)
+        return None if row is None else StoredState(row.state, row.digest)
+
+    def outcome(self, key: Key) -> Outcome | None:
+        """What an idempotency key came to."""
+        return self._keys.get((key.stream, key.key))
+
+    def lease(self, stream: str) -> Lease | None:
+        """The lease of a stream as it was last taken."""
+        return self.beside.leases.get(stream)
+
+    # Reading
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """One stream, None when there is none of that name."""
+        found = self._streams.get(name)
+        return None if found is None else found.info
+
+    def originator_id(self, stream: str) -> UUID | str:
+        """What the library calls a stream that is there."""
+        return self._streams[stream].originator_id
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order in which they were made."""
+        return list(self._forks.get(stream, ()))
+
+    def own(self, stream: str, after: int, upto: int | None) -> list[Row]:
+        """The rows that lie under the stream itself, in version order."""
+        found = self._streams.get(stream)
+        return [] if found is None else self._slice(found, after, upto)
+
+    def first(self, stream: str, after: int, limit: int) -> list[Row]:
+        """The first rows that lie under the stream itself after a version, ``limit`` at the most."""
+        found = self._streams.get(stream)
+        return [] if found is None else self._slice(found, after, max(after, found.first - 1) + limit)
+
+    def lineage(self, stream: str, after: int, upto: int | None) -> list[Row]:
+        """The rows of a stream and of its ancestors up to each cut, in version order."""
+        parts = [self._slice(line, after, end) for line, end in self._line(stream, after, upto)]
+        return [row for part in reversed(parts) for row in part]
+
+    def snapshot(self, stream: str, upto: int | None) -> Snapshot | None:
+        """The newest snapshot along the lineage at a version ≤ ``upto``."""
+        for line, end in self._line(stream, -1, upto):
+            versions = [version for version in line.snapshots if end is None or version <= end]
+            if versions:
+                return line.snapshots[max(versions)]
+        return None
+
+    def _own(self, stream: str, version: int) -> Row | None:
+        found = self._streams.get(stream)
+        if found is None or not 0 <= version - found.first < len(found.positions):
+            return None
+        return self.rows[found.positions[version - found.first] - 1]
+
+    def _slice(self, stream: _Stream, after: int, upto: int | None) -> list[Row]:
+        start = max(after + 1 - stream.first, 0)
+        stop = len(stream.positions) if upto is None else max(upto + 1 - stream.first, 0)
+        return [self.rows[position - 1] for position in stream.positions[start:stop]]
+
+    def _line(self, stream: str, after: int, upto: int | None) -> Iterator[tuple[_Stream, int | None]]:
+        found = self._streams.get(stream)
+        while found is not None:
+            yield found, upto
+            cut = found.info.cut
+            if cut is None or cut <= after:
+                return
+            upto = cut if upto is None else min(upto, cut)
+            found = self._streams.get(found.info.parent or "")

@@ -1,0 +1,133 @@
+"""How projections take in the events of a batch, and go on without one that they cannot take in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from clew.domain.errors import StoreError
+from clew.domain.names import stream_name
+from clew.domain.ports import EventLog
+from clew.domain.projection import Delete, ForgetText, Parked, Recorded, Recount, Unreadable, Upsert
+from clew.domain.projection_store import ProjectionSession
+from clew.service.parking import kind_and_place
+from clew.service.reindexing import Filled, is_wanted
+
+AT_ONCE = 50
+"""Events that each takes in before the next does: what was decoded is near at hand, and gone before there is more."""
+
+PAGE = 1_000
+"""Events of a thread that are read together when it is recounted."""
+
+_log = logging.getLogger(__name__)
+
+
+def take_in(
+    log: EventLog,
+    session: ProjectionSession,
+    group: Sequence[Filled],
+    events: Sequence[Recorded | Unreadable],
+    *,
+    careful: bool,
+) -> None:
+    """Let all of a group take in the same events, at least one.
+
+    If that is done carefully each event is alone: one that a projection raises for is parked.
+    """
+    taking = [_TakingIn(log, session, each, careful=careful) for each in group]
+    for begin in range(0, len(events), AT_ONCE):
+        part = [*events[begin : begin + AT_ONCE]]
+        for each in taking:
+            each.take(part)
+    for each in taking:
+        each.finish(events[-1].position)
+
+
+class _TakingIn:
+    """One generation, while it takes in a batch."""
+
+    def __init__(self, log: EventLog, session: ProjectionSession, filled: Filled, *, careful: bool) -> None:
+        self._log = log
+        self._session = session
+        self._built, self._projection = filled
+        self._careful = careful
+        self._recounts: dict[Recount, None] = {}
+
+    def take(self, events: Sequence[Recorded | Unreadable]) -> None:
+        """Take in events."""
+        built, projection, careful = self._built, self._projection, self._careful
+        types = projection.types
+        rows = self._session.rows(built, projection)
+        project, apply = projection.project, rows.apply  # looked up once for all events
+        for event in events:
+            if types is not None and event.type not in types:
+                continue
+            if isinstance(event, Unreadable):
+                self._park(event, event.stream, event.error)
+            elif careful:
+                self._try(event)
+            else:
+                left = apply(event.position, event.tenant, project(event, rows))
+                if left:
+                    self._forget(event, left)
+                    self._recounts.update((each, None) for each in left if isinstance(each, Recount))
+
+    def finish(self, upto: int) -> None:
+        """Recount what is to be, once a batch: where much of a thread is redacted, each would read all of it."""
+        for each in self._recounts:
+            self._recount(each, upto)
+
+    def _try(self, event: Recorded) -> None:
+        """Take in one event, or park it and say so."""
+        session, built, projection = self._session, self._built, self._projection
+        try:
+            with session.attempt():
+                rows = session.rows(built, projection)
+                left = rows.apply(event.position, event.tenant, projection.project(event, rows))
+                self._forget(event, left)
+                for each in left:
+                    if isinstance(each, Recount):
+                        self._recount(each, event.position)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
+            _log.warning("Projection %s goes on without the event at position %d", projection.name, event.position)
+            stream = f"{event.tenant}/{event.kind}/{event.thread_id}"
+            self._park(event, stream, kind_and_place(error, projection))
+
+    def _park(self, event: Recorded | Unreadable, stream: str, error: str) -> None:
+        self._session.park(self._built, Parked(event.position, stream, event.version, event.type, error))
+
+    def _forget(self, event: Recorded, left: Sequence[ForgetText | Recount]) -> None:
+        """Forget the texts that an event has shredded, wherever the log has them."""
+        for each in left:
+            if isinstance(each, ForgetText):
+                position = self._log.position_of(stream_name(each.tenant, each.kind, each.thread_id), each.version)
+                if position is not None:
+                    self._session.forget(self._built, each.text_index, position, event.position)
+
+    def _recount(self, what: Recount, upto: int) -> None:
+        session, built, projection = self._session, self._built, self._projection
+        stream = stream_name(what.tenant, what.kind, what.thread_id)
+        thread = Delete(what.table, (what.tenant, what.thread_id))
+        session.rows(built, projection).apply(upto, what.tenant, [thread])
+        after = 0
+        while events := self._log.recorded_of(stream, after, PAGE):
+            for event in events:
+                if event.position > upto:
+                    return
+                if isinstance(event, Unreadable) or not is_wanted(event, projection):
+                    continue
+                try:
+                    with session.attempt() if self._careful else nullcontext():
+                        rows = session.rows(built, projection)
+                        changes = projection.project(event, rows)
+                        counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
+                        rows.apply(event.position, event.tenant, counted)
+                except StoreError:
+                    raise
+                except Exception:
+                    if not self._careful:
+                        raise  # else it is parked already, or will be when it is met itself
+            after = events[-1].version
