@@ -104,12 +104,12 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
             "/s",
             baseline=statistics.median(clocks[f"{name} on SQLite"]),
             ratio=median_ratio(clocks[name], clocks[f"{name} on SQLite"]),
+            budget=budget,
         )
         yield Figure(
             f"{name}, on PostgreSQL by the time of the worker's process, without the server's",
             statistics.median(rates[name]),
             "/s",
-            budget=budget,
         )
 
 

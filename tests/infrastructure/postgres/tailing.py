@@ -14,7 +14,7 @@ from tests.infrastructure.recording import append, event, failure, run_threads
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.postgres.reads import stream_id, tenant_id
+from clew.infrastructure.postgres.encoding import stream_id, tenant_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Fork, Key, RecordedConflictError, Recorder
 
@@ -104,11 +104,12 @@ def fork(recorder: Recorder, parent: str, cut: int, name: str) -> None:
 
 
 def main(job: str, url: str, count: str, *names: str) -> None:
-    """Write under these names, or follow so many events and print them."""
+    """Write under these names, or say that the store is open, follow so many events, and print them."""
     recorder = PostgresRecorder.open(url)
     if job == "write":
         run_threads([lambda name=name: write(recorder, name, int(count)) for name in names])  # type: ignore[misc] # a bound loop variable
     else:
+        print("open", flush=True)
         json.dump(follow(recorder, int(count)), sys.stdout)
     recorder.close()
 

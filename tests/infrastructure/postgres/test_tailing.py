@@ -186,6 +186,8 @@ def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
         ask(other, "CREATE TABLE t (n integer)")
         programs = [_program(running, "write", postgres, count, *names) for names in THERE]
         follower = _program(running, "follow", f"{postgres}?application_name=follower", written)
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "open\n", "who is cut off while it opens is told so"
         beside: list[Callable[[], None]] = [
             lambda: commit_late(postgres, progress),
             lambda: hold(postgres, progress),

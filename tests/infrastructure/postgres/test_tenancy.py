@@ -27,7 +27,7 @@ from clew.domain.errors import (
 )
 from clew.infrastructure import urls
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.reads import stream_id
+from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
 from clew.service import projecting

@@ -16,7 +16,7 @@ from tests.servers.tenanted import keep_apart
 from clew.domain.chain import ROOT
 from clew.infrastructure.memory_recorder import MemoryRecorder
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.reads import stream_id
+from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.round_trip import Statement, int8
 from clew.infrastructure.postgres.sessions import Session

@@ -28,9 +28,9 @@ from clew.domain.projection import (
 )
 from clew.infrastructure.code_digest import shape
 from clew.infrastructure.postgres import text_index
+from clew.infrastructure.postgres.encoding import stream_id, tenant_id
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.projection_tables import Filling, select, statements
-from clew.infrastructure.postgres.reads import stream_id, tenant_id
 from clew.infrastructure.postgres.sessions import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 from clew.infrastructure.postgres.tenancy import protect

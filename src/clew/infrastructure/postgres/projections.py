@@ -20,6 +20,7 @@ from psycopg.types.numeric import Int8
 from clew.domain.projection import Built, Parked, Query, RowValues, Table, Words
 from clew.infrastructure import forking
 from clew.infrastructure.postgres import projection_workers, text_index
+from clew.infrastructure.postgres.encoding import text
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.projection_session import (
     SQL,
@@ -31,7 +32,6 @@ from clew.infrastructure.postgres.projection_session import (
     table_name,
 )
 from clew.infrastructure.postgres.projection_tables import select
-from clew.infrastructure.postgres.reads import text
 from clew.infrastructure.postgres.sessions import Address, Session, Sessions
 
 T = TypeVar("T")

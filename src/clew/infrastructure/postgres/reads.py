@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from psycopg.types.numeric import Int8
 
 from clew.infrastructure.append_plan import Outcome, first_after
+from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id, text, within
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from clew.infrastructure.postgres.datastore import PostgresDatastore
     from clew.infrastructure.postgres.sessions import Rows
 
-HIGHEST = 2**63 - 1
 WINDOW = 50_000
 """How many positions one query of a prefix looks at, so that none is long."""
 
@@ -206,23 +206,6 @@ class PostgresReads:
             pause = min(pause * 2, 0.01)
 
 
-@lru_cache(maxsize=4_096)
-def stream_id(name: str) -> int:
-    """The integer that stands for a stream: the first 63 bits of SHA-256 of its name."""
-    return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 1
-
-
-def tenant_of(stream: str) -> str:
-    """The tenant of a stream: what its name begins with, up to the first ``/``."""
-    tenant, slash, _ = stream.partition("/")
-    return tenant if slash else ""
-
-
-def tenant_id(stream: str) -> int:
-    """The integer that stands for the tenant of a stream."""
-    return stream_id(tenant_of(stream))
-
-
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:
     """What an idempotency key came to, for the readers and for a writer in the middle of its transaction."""
     found = query(_KEYS["key"], {"stream": Int8(stream_id(key.stream)), "key": sha256(key.key.encode()).digest()})
@@ -232,16 +215,6 @@ def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outc
     rows = query(_KEYS["rows of a key"], {"first": Int8(first), "last": Int8(last)})
     positions, hashes, versions = (tuple(row[column] for row in rows) for column in range(3))
     return Outcome(salt, digest, Appended(positions, hashes, versions))
-
-
-def within(value: int) -> int:
-    """The nearest integer of 64 bits: no version, position or count lies between."""
-    return max(-HIGHEST, min(value, HIGHEST))
-
-
-def text(stored: bytes) -> str:
-    """Text as it was stored; what somebody damaged is shown as far as it can be, for verification to name."""
-    return stored.decode(errors="surrogateescape")
 
 
 @cache

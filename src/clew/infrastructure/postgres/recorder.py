@@ -19,7 +19,8 @@ from psycopg.types.numeric import Int8
 
 from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
-from clew.infrastructure.postgres.reads import HIGHEST, PostgresReads, text, within
+from clew.infrastructure.postgres.encoding import HIGHEST, text, within
+from clew.infrastructure.postgres.reads import PostgresReads
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Append, Appended
 from clew.infrastructure.subscription import StoredSubscription

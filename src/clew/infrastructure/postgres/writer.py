@@ -19,8 +19,8 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import ClewError, StoreError
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome, plan
 from clew.infrastructure.append_streams import Following, following, only_stream
+from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
-from clew.infrastructure.postgres.reads import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sessions import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
