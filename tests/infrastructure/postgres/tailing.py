@@ -109,7 +109,8 @@ def main(job: str, url: str, count: str, *names: str) -> None:
     if job == "write":
         run_threads([lambda name=name: write(recorder, name, int(count)) for name in names])  # type: ignore[misc] # a bound loop variable
     else:
-        print("open", flush=True)
+        sys.stdout.write("open\n")
+        sys.stdout.flush()
         json.dump(follow(recorder, int(count)), sys.stdout)
     recorder.close()
 
