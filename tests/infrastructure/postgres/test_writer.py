@@ -64,6 +64,13 @@ def test_writes_together_what_goes_on_with_what_is_before_it_in_the_batch(record
     assert verify_store(recorder).first_bad is None
 
 
+def test_keeps_the_order_of_a_stream_also_of_what_does_not_follow(recorder: PostgresRecorder) -> None:
+    """The third version comes too early, and is not written after the second had been."""
+    outcomes = write(recorder, *[Append([event("a", version)]) for version in (3, 2)])
+    assert [type(each) for each in outcomes] == [RecordedConflictError, Appended]
+    assert [row.version for row in recorder.own_rows("a", limit=99)] == [1, 2]
+
+
 def test_writes_nothing_that_follows_what_another_has_written_otherwise(
     recorder: PostgresRecorder, postgres: str
 ) -> None:

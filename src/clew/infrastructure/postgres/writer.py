@@ -81,15 +81,24 @@ class PostgresWriter:
     # At once: on what was last seen
 
     def _following(self, appends: Sequence[Append]) -> list[Following | None]:
-        """The appends as they follow what was last seen, or one the other; None for what is to be planned."""
+        """The appends as they follow what was last seen, or one the other; None for what is to be planned.
+
+        So is what comes after that in the same stream: it is written after it.
+        """
         found: list[Following | None] = []
         ends: dict[str, KnownHead] = {}
+        left: set[str] = set()
         for append in appends:
             name = None if len(append.events) > MOST_AT_ONCE else only_stream(append)
-            each = None if name is None else following(append, ends.get(name) or self._heads.get(name))
-            if each is not None:
-                ends[each.stream] = each.end
-            found.append(each if each is None or each.end[0] <= HIGHEST else None)
+            each = None
+            if name is not None and name not in left:
+                each = following(append, ends.get(name) or self._heads.get(name))
+                if each is None or each.end[0] > HIGHEST or each.head != ends.get(name, each.head):
+                    each = None
+                    left.add(name)
+                else:
+                    ends[name] = each.end
+            found.append(each)
         return found
 
     def _at_once(self, appends: Sequence[Following | None]) -> list[Appended | Exception | None]:
@@ -224,16 +233,12 @@ class PostgresWriter:
 def _values(appends: Sequence[Following]) -> list[bytes | None]:
     """The parameters of their rows. What follows another of them is there if that is: it looks for the same head."""
     values: list[bytes | None] = []
-    ends: dict[str, tuple[KnownHead, KnownHead]] = {}
-    for each in appends:
-        name, head, rows = each
-        before = ends.get(name)
-        if before is not None and before[0] == head:
-            head = before[1]
-        ends[name] = each.end, head
-        tenant, stream, version, previous = int8(tenant_id(name)), int8(stream_id(name)), int8(head[0]), head[1]
+    heads: dict[str, KnownHead] = {}
+    for name, head, rows in appends:
+        version, previous = heads.setdefault(name, head)
+        whose = int8(tenant_id(name)), int8(stream_id(name))
         for row in rows:
-            values += (tenant, stream, int8(row[1]), row[2].encode(), row[3], row[4], version, previous)
+            values += (*whose, int8(row[1]), row[2].encode(), row[3], row[4], int8(version), previous)
     return values
 
 
