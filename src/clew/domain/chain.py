@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import struct
+from functools import lru_cache
 from hashlib import sha256
+from struct import Struct
+
+_LENGTH = Struct(">I").pack
+_VERSION = Struct(">Q").pack
 
 ROOT = bytes(32)
 """What the first event of a stream without a parent is linked to."""
@@ -20,6 +24,11 @@ def link(previous: bytes, stream: str, version: int, type_: str, state_digest: b
     The address is length-prefixed (4 bytes each for name and type, 8 for the version, big-endian), so that no two
     addresses have the same bytes. A fork's first event is linked to its parent's hash at the cut.
     """
-    name, kind = stream.encode(), type_.encode()
-    address = struct.pack(">I", len(name)) + name + struct.pack(">QI", version, len(kind)) + kind
-    return sha256(previous + address + state_digest).digest()
+    return sha256(previous + _prefixed(stream) + _VERSION(version) + _prefixed(type_) + state_digest).digest()
+
+
+@lru_cache(maxsize=4_096)
+def _prefixed(text: str) -> bytes:
+    """Text after its length; most events are of streams that others were just written to."""
+    encoded = text.encode()
+    return _LENGTH(len(encoded)) + encoded
