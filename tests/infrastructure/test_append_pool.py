@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
 
-from clew.domain.errors import ClosedError
+from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.infrastructure import append_pool
 from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended, Claim, Draft, Fork, Key, Shred, Snapshot
@@ -319,6 +319,33 @@ def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> No
     assert next_.result() == DONE
 
 
+def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+
+    def write(appends: Sequence[Append]) -> list[Appended]:
+        assert len(appends) == 2
+        raise KeyboardInterrupt
+
+    pool = AppendPool(write, nothing, workers=2, together=4)
+    mine, other = (pool.submit(Append([event(name, 1)])) for name in "ab")
+    found: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            mine.result()
+        except KeyboardInterrupt as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(PATIENCE)
+    assert len(found) == 1
+    error = other.exception(PATIENCE)
+    assert isinstance(error, StoreUnavailableError)
+    assert "whether it was stored is not known" in str(error)
+    pool.close()
+
+
 def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
     writers.submit(9).add_done_callback(lambda _: None)
     assert writers.inside.wait(PATIENCE)
@@ -439,7 +466,7 @@ def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypat
         patch.setattr(writers.pool, "_write", end)
         patch.setattr(threading, "excepthook", ended.append)
         for version in range(1, 7):
-            assert isinstance(writers.submit(version).exception(PATIENCE), SystemExit)
+            assert isinstance(writers.submit(version).exception(PATIENCE), StoreUnavailableError)
             wait_until(lambda: len(ended) == version)  # noqa: B023 - called at once
     assert writers.submit(7).result(PATIENCE) == DONE
 

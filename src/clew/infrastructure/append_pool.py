@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
+from itertools import islice
 
-from clew.domain.errors import ClosedError
+from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.infrastructure.append_streams import only_stream, streams_of
 from clew.infrastructure.recorder import Append, Appended
 
@@ -21,6 +22,14 @@ LINGER = 0.005
 
 LOOKS = 20
 """So often it is looked for that in vain before the next append has to wake who looks: to be woken costs more."""
+
+MOST_LOOKED_AT = 1_000
+"""Of those that wait, in their order, for what can be written next."""
+
+_BROKEN_OFF = (
+    "The thread that wrote this append together with its own was interrupted: whether it was stored is not known. "
+    "Read what is there."
+)
 
 _log = logging.getLogger(__name__)
 
@@ -143,8 +152,9 @@ class AppendPool:
             self._closed = True
             self._work.notify_all()
             self._came.notify_all()
-        while self._lead() or self._is_left():
-            pass
+        # In the main thread Ctrl-C may come, and would break off the appends of others: they have theirs written.
+        while (not _is_main() and self._lead()) or self._is_left():
+            self._stand_in()
         with self._lock:
             threads = [*self._threads, *([self._watcher] if self._watcher else [])]
         for thread in threads:
@@ -163,7 +173,7 @@ class AppendPool:
             # Ctrl-C comes to the main thread: it writes what is its own, so that no other append is broken off by it.
             by_itself = mine is not None and (not mine.together or _is_main())
             batch += _chosen(
-                self._waiting,
+                islice(self._waiting, MOST_LOOKED_AT),
                 {name for other in self._begun for job in other for name in job.streams},
                 only=mine if by_itself else None,
                 together=not self._is_crowded() or self._lingers(next(iter(self._waiting))),
@@ -232,8 +242,8 @@ class AppendPool:
                     self._call()  # there may be more of these, each for a thread of its own
             if batch:
                 self._answer(batch, more=stays)
-        except BaseException as error:  # this thread is interrupted, wherever it was: who waits beside is told so
-            self._break_off(batch, error)
+        except BaseException as error:  # this thread is interrupted, wherever it was
+            self._break_off(batch, mine, error)
             raise
         return bool(batch)
 
@@ -258,12 +268,13 @@ class AppendPool:
         except Exception:  # noqa: BLE001 - logged, and no reason to end a thread that the appends need
             _log.exception("The store's work after a commit failed")
 
-    def _break_off(self, batch: list[_Job], error: BaseException) -> None:
+    def _break_off(self, batch: list[_Job], mine: _Job | None, error: BaseException) -> None:
+        """End what this thread has begun with. The interruption is its own; who waits beside is told what is known."""
         with self._lock:
             self._end(batch, more=False)
         for job in batch:
             if not job.done():
-                job.set_exception(error)
+                job.set_exception(error if job is mine else StoreUnavailableError(_BROKEN_OFF))
 
     def _serve(self) -> None:
         try:
@@ -297,10 +308,12 @@ class AppendPool:
             pass
 
     def _is_left(self) -> bool:
-        """Whether there is more, once something that was begun has ended."""
+        """Have what is left written by a thread of the pool, and wait for a while; whether there is more."""
         with self._lock:
-            if self._begun:
-                self._ended.wait()
+            if self._waiting:
+                self._call()
+            if self._waiting or self._begun:
+                self._ended.wait(LINGER)
             return bool(self._waiting or self._begun)
 
 

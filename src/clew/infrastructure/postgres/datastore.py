@@ -103,12 +103,12 @@ class PostgresDatastore:
         """Write what was submitted, then let go of everything. Does nothing the second time."""
         if self._closed:
             return
-        self._closed = True
-        forking.unwatch(self)
         self.pool.close()
         self.wakeups.close()
         self.writing.close()
         self.reading.close()
+        forking.unwatch(self)
+        self._closed = True
 
     def before_fork(self) -> None:
         """Nothing: what the child has a copy of it does not use."""
