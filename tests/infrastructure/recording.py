@@ -62,11 +62,11 @@ def waits_for_a_lock() -> bool:
 
 
 @contextmanager
-def interrupted() -> Iterator[None]:
-    """Ctrl-C as soon as this thread, the main one, waits for the lock of a store: the block is to end with it."""
+def interrupted(when: Callable[[], bool] = waits_for_a_lock) -> Iterator[None]:
+    """Ctrl-C in this thread, the main one, as soon as this is so: the block is to end with it."""
 
     def interrupt() -> None:
-        wait_until(waits_for_a_lock)
+        wait_until(when)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

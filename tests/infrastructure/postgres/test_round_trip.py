@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 
 import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE, event, wait_until
+from tests.infrastructure.recording import PATIENCE, event, interrupted
 from tests.servers.postgres_server import ask
 
 from clew.infrastructure.postgres.errors import is_cut
@@ -104,20 +102,8 @@ def test_sends_more_than_the_network_takes_at_once(session: Session) -> None:
 
 def test_sees_ctrl_c_while_the_server_is_silent(session: Session, postgres: str) -> None:
     sleeps = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
-
-    def interrupt() -> None:
-        wait_until(lambda: ask(postgres, sleeps) == [(1,)])
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            session.numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
-    finally:
-        thread.join()
-        signal.signal(signal.SIGINT, before)
+    with interrupted(lambda: ask(postgres, sleeps) == [(1,)]):
+        session.numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
 
 
 def test_writes_an_append_after_one_that_was_rolled_back(postgres: str) -> None:
