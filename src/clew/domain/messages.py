@@ -177,12 +177,18 @@ def check_message(message: Message) -> None:
     if message.author is not None:
         check_text(message.author, "author")
     for index, content in enumerate(message.contents):
-        if type(content) is Text:  # by far the most
-            check_text(content.text, f"contents[{index}].text")
-        elif not isinstance(content, Content):
-            raise InvalidContentError(_CONTENTS)
-        else:
-            _check_fields(content, f"contents[{index}]")
+        text = content.text if type(content) is Text else None
+        if type(text) is not str or not text.isascii():  # as by far the most are
+            _check_content(content, f"contents[{index}]")
+
+
+def _check_content(content: object, where: str) -> None:
+    if type(content) is Text:
+        check_text(content.text, f"{where}.text")
+    elif isinstance(content, Content):
+        _check_fields(content, where)
+    else:
+        raise InvalidContentError(_CONTENTS)
 
 
 def _check_fields(value: Value, where: str) -> None:

@@ -48,6 +48,7 @@ class _Job(Future[Appended]):
         self.together = only is not None and len(append.events) <= pool.together
         """Whether it can be written with others, in one batch."""
         self.streams: Collection[str] = frozenset(streams_of(append)) if only is None else (only,)
+        self.appended: Appended | None = None
         self.look = 0
         """Which look of the watcher's it came after."""
         self._pool = pool
@@ -55,7 +56,7 @@ class _Job(Future[Appended]):
     def result(self, timeout: float | None = None) -> Appended:
         """What the append came to."""
         self._pool.see_to(self, here=timeout is None)
-        return super().result(timeout)
+        return self.appended or super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why it failed, None if it did not."""
@@ -127,7 +128,8 @@ class AppendPool:
                 self._watcher = self._start(self._watch, "clew-writers")
             job.look = self._last = self._looks
             self._waiting[job] = None
-        self._stand_in()
+        if self._lonely:
+            self._stand_in()
         return job
 
     def see_to(self, job: _Job, *, here: bool) -> None:
@@ -139,7 +141,8 @@ class AppendPool:
             with self._lock:
                 if job in self._waiting:
                     self._call()
-        self._stand_in()
+        if self._lonely:
+            self._stand_in()
 
     @property
     def waiting(self) -> int:
@@ -260,6 +263,7 @@ class AppendPool:
             self._end(batch, more=more)
         for job, outcome in zip(running, outcomes, strict=True):
             if isinstance(outcome, Appended):
+                job.appended = outcome
                 job.set_result(outcome)
             else:
                 job.set_exception(outcome)

@@ -41,21 +41,17 @@ class Following(NamedTuple):
     stream: str
     head: KnownHead
     rows: Sequence[PlannedRow]
-
-    @property
-    def end(self) -> KnownHead:
-        """Where the stream is after it."""
-        last = self.rows[-1]
-        return last[1], last[4]
+    end: KnownHead
+    """Where the stream is after it."""
 
 
-def following(append: Append, seen: KnownHead | None) -> Following | None:
-    """An append of :func:`only_stream` as it follows what it says, or else the head that was last seen.
+def following(append: Append, name: str, seen: KnownHead | None) -> Following | None:
+    """An append of :func:`only_stream`, this one, as it follows what it says, or else the head that was last seen.
 
     None if that is not known, or for something that a plan refuses.
     """
     events, links = append.events, append.links
-    name, first = stream_name(events[0].originator_id), events[0].originator_version
+    first = events[0].originator_version
     previous = append.previous.get(name, ROOT)
     if previous == ROOT:
         if seen is None or seen[0] != first - 1 or links:
@@ -64,14 +60,14 @@ def following(append: Append, seen: KnownHead | None) -> Following | None:
     if links and len(links) != len(events):
         return None
     rows: list[PlannedRow] = []
-    hashed = previous
+    hashed, version = previous, first - 1
     try:
         for number, event in enumerate(events):
-            version = first + number
+            version += 1
             if event.originator_version != version:
                 return None
             hashed = links[number] if links else link(hashed, name, version, event.topic, digest(event.state))
             rows.append((name, version, event.topic, event.state, hashed))
     except UnicodeEncodeError:
         return None
-    return Following(name, (first - 1, previous), rows)
+    return Following(name, (first - 1, previous), rows, (version, hashed))

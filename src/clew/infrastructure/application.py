@@ -42,9 +42,9 @@ class ConversationLog(Application[str]):
 
     name = "clew"
 
-    @property
-    def _recorder(self) -> Recorder:
-        return cast("Recorder", self.recorder)
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
+        super().__init__(env)
+        self._recorder = cast("Recorder", self.recorder)
 
     def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
         """Only what is given: a host's settings for the library are for the host's own applications."""
@@ -64,10 +64,10 @@ class ConversationLog(Application[str]):
             name, version, type_ = event[:3]
             state = encode(event)
             stored.append(StoredEvent(name, version, type_, state))
-            heads[name] = link(heads[name], name, version, type_, digest(state))
-            links.append(heads[name])
+            heads[name] = head = link(heads[name], name, version, type_, digest(state))
+            links.append(head)
             if write.controls:
-                passed[name, version] = heads[name]
+                passed[name, version] = head
         outcome = self._recorder.submit(
             Append(
                 stored,

@@ -7,6 +7,9 @@ import time
 
 from clew.infrastructure.randomness import sixteen_bytes
 
+_VARIANT = "89ab"
+"""The digit with two bits that are the variant, and two that are random."""
+
 
 def now() -> int:
     """Microseconds since 1970 (UTC)."""
@@ -15,11 +18,10 @@ def now() -> int:
 
 def event_id() -> str:
     """A UUIDv7 (RFC 9562, section 5.7) as 32 hex digits: ids made later sort later, by the millisecond."""
+    random = sixteen_bytes()
+    digits = random.hex()
     milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(sixteen_bytes(), "big")
-    high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (random >> 68) & 0x0FFF
-    low = 0x8000_0000_0000_0000 | random & 0x3FFF_FFFF_FFFF_FFFF
-    return f"{high:016x}{low:016x}"
+    return f"{milliseconds:012x}7{digits[2:5]}{_VARIANT[random[0] & 3]}{digits[5:20]}"
 
 
 def thread_id() -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clew.domain.projection_store import ProjectionStore
     from clew.infrastructure.application import ConversationLog
     from clew.infrastructure.names import Glance
-    from clew.infrastructure.postgres.sessions import Address
+    from clew.infrastructure.postgres.address import Address
     from clew.infrastructure.postgres.shards import Directory
     from clew.infrastructure.sqlite.migrations import Schemas
 
@@ -123,7 +123,7 @@ def glance(url: str, *, tenant: str) -> Glance:
 def address(url: str) -> Address:
     """Where the PostgreSQL database is that a URL names. Raises StoreUrlError, or MissingExtraError."""
     conninfo = _postgres(url)["POSTGRES_URL"]
-    from clew.infrastructure.postgres.sessions import Address
+    from clew.infrastructure.postgres.address import Address
 
     return Address(conninfo)
 

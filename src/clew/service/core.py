@@ -11,7 +11,7 @@ from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decisions import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError
-from clew.domain.events import TYPE_NAMES, Event
+from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
 from clew.domain.history import unshared
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.names import check_id, stream_name, stream_prefix
@@ -307,11 +307,15 @@ def _record(
     """
     now = max(core.now(), control.updated_at)
     by = core.actor if actor is None else actor
-    for data, messages, run_id in decided:
-        version, type_ = control.version + 1, TYPE_NAMES[type(data)]
+    last = control.version + len(decided)
+    for version, (data, messages, run_id) in enumerate(decided, control.version + 1):
+        type_ = TYPE_NAMES[type(data)]
         event = Event(stream, version, type_, core.event_id(), now, messages, data, by, run_id)
         events.append(event)
-        control = advance(control, event)
-        if control.version % SNAPSHOT_EVERY == 0:
+        snapshot = version % SNAPSHOT_EVERY == 0
+        # Of messages in succession the last says what is true after them.
+        if snapshot or version == last or type_ != MESSAGE_APPENDED:
+            control = advance(control, event)
+        if snapshot:
             passed.append(control)
     return control

@@ -41,7 +41,9 @@ class Recent(Generic[T]):
     def put(self, name: str, value: T, weight: int = 1) -> None:
         """Keep a value; those put longest ago make room."""
         with self._lock:
-            self._drop(name)
+            gone = self._kept.pop(name, None)
+            if gone is not None:
+                self._weight -= gone[0]
             if weight > self._heaviest:
                 return
             self._kept[name] = (weight, value)

@@ -28,8 +28,8 @@ from clew.domain.projection import IndexText, Query, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.domain.views.searching import only_words
 from clew.infrastructure.postgres import schema, text_index
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.projections import PostgresProjections
-from clew.infrastructure.postgres.sessions import Address
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 

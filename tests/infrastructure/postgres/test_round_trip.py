@@ -9,10 +9,12 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, event, interrupted
 from tests.servers.postgres_server import ask
 
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import is_cut
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8, numbers
-from clew.infrastructure.postgres.sessions import Address, Session, Sessions
+from clew.infrastructure.postgres.session import Session
+from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.recorder import Append
 
 DOUBLED = Statement(

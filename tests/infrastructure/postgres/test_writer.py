@@ -19,7 +19,7 @@ from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.round_trip import Statement, int8
-from clew.infrastructure.postgres.sessions import Session
+from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.recorder import Append, Appended, RecordedConflictError, Recorder
 from clew.infrastructure.verification import verify_store
 

@@ -7,7 +7,7 @@ from struct import Struct
 
 from clew.infrastructure.append_plan import PlannedRow
 from clew.infrastructure.postgres.encoding import stream_id, tenant_id
-from clew.infrastructure.postgres.sessions import ORDINAL_BITS, Session
+from clew.infrastructure.postgres.session import ORDINAL_BITS, Session
 from clew.infrastructure.postgres.sql_files import statements
 
 LEAST_ROWS = 50

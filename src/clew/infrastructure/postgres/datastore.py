@@ -11,9 +11,11 @@ from psycopg.types.numeric import Int8
 from clew.infrastructure import forking
 from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.round_trip import Statement
-from clew.infrastructure.postgres.sessions import Address, Rows, Session, Sessions
+from clew.infrastructure.postgres.session import Rows, Session
+from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.writer import MOST_AT_ONCE, PostgresWriter
 from clew.infrastructure.wakeups import Wakeups

@@ -11,8 +11,10 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError
 from clew.domain.views.findings import Finding
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.sessions import Address, Rows, Sessions
+from clew.infrastructure.postgres.session import Rows
+from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.postgres.sql_files import statements
 
 LONG_OPEN = 30.0

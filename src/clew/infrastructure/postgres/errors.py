@@ -68,6 +68,10 @@ class PostgresUnavailableError(StoreUnavailableError, OperationalError):
     """The store cannot be reached, read or written: Clew's error, and the library's for the library's applications."""
 
 
+class TooManyConnectionsError(PostgresUnavailableError):
+    """The server, or the role, has as many connections as it may have."""
+
+
 def unavailable(where: str, error: psycopg.Error) -> StoreError:
     """The error of Clew's for one of the driver's; ``where`` names the database without its password."""
     said = " ".join(str(error).split())
@@ -82,7 +86,9 @@ def unavailable(where: str, error: psycopg.Error) -> StoreError:
             if lost
             else "PostgreSQL cannot do what was asked. Check that the database is of this Clew."
         )
-    kind = {"url": StoreUrlError, "shape": StoreSchemaError}.get(code, PostgresUnavailableError)
+    kind = {"url": StoreUrlError, "shape": StoreSchemaError, "53300": TooManyConnectionsError}.get(
+        code, PostgresUnavailableError
+    )
     return kind(f"{where}: {why} (PostgreSQL says: {said})")
 
 

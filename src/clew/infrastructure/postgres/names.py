@@ -8,8 +8,9 @@ import psycopg
 from psycopg import ClientCursor
 from psycopg.conninfo import make_conninfo
 
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.encoding import text
-from clew.infrastructure.postgres.sessions import Address, Rows
+from clew.infrastructure.postgres.session import Rows
 
 _BEGIN = "BEGIN READ ONLY; SET LOCAL statement_timeout = '1s'; SELECT set_config('clew.tenant', %s, true)"
 

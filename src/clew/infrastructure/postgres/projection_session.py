@@ -31,7 +31,7 @@ from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.encoding import stream_id, tenant_id
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.projection_tables import Filling, select, statements
-from clew.infrastructure.postgres.sessions import Session
+from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 from clew.infrastructure.postgres.tenancy import protect
 from clew.infrastructure.projection_changes import WaitingChanges

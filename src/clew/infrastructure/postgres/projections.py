@@ -20,6 +20,7 @@ from psycopg.types.numeric import Int8
 from clew.domain.projection import Built, Parked, Query, RowValues, Table, Words
 from clew.infrastructure import forking
 from clew.infrastructure.postgres import projection_workers, text_index
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.encoding import text
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.projection_session import (
@@ -32,7 +33,8 @@ from clew.infrastructure.postgres.projection_session import (
     table_name,
 )
 from clew.infrastructure.postgres.projection_tables import select
-from clew.infrastructure.postgres.sessions import Address, Session, Sessions
+from clew.infrastructure.postgres.session import Session
+from clew.infrastructure.postgres.sessions import Sessions
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row,
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.datastore import PostgresDatastore
-    from clew.infrastructure.postgres.sessions import Rows
+    from clew.infrastructure.postgres.session import Rows
 
 WINDOW = 50_000
 """How many positions one query of a prefix looks at, so that none is long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, repeat
 from struct import Struct
 from typing import Any
 
@@ -116,5 +116,5 @@ def _checked(pgconn: PGconn, result: PGresult | None) -> PGresult:
 
 
 def _numbers(result: PGresult) -> list[int]:
-    found = (result.get_value(row, 0) for row in range(result.ntuples))
+    found = map(result.get_value, range(result.ntuples), repeat(0))
     return [_INT8.unpack(each)[0] for each in found if each is not None]

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 
 from clew.domain.errors import StoreSchemaError
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.sessions import Address
 from clew.infrastructure.postgres.sql_files import statements
 
 SCHEMA_VERSION = 1

@@ -16,8 +16,8 @@ import psycopg
 from clew.domain.errors import StoreSchemaError, StoreUrlError
 from clew.domain.names import tenant_part
 from clew.domain.sharding import Shard, ShardError, check_shard_name
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.sessions import Address
 from clew.infrastructure.postgres.sql_files import statements
 
 _SQL = statements("shards.sql")

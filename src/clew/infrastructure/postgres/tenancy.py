@@ -7,8 +7,9 @@ from contextlib import closing
 import psycopg
 
 from clew.infrastructure.postgres import schema, text_index, vectors
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavailable
-from clew.infrastructure.postgres.sessions import Address, Session
+from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements
 
 APP = "clew_app"

@@ -21,7 +21,7 @@ from clew.domain.projection import Indexed, Words
 from clew.domain.views.searching import compared
 from clew.infrastructure.postgres.encoding import HIGHEST, tenant_id, within
 from clew.infrastructure.postgres.lexemes import Lexemes, lexemes
-from clew.infrastructure.postgres.sessions import Session
+from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 
 STRETCH = 8_192

@@ -23,7 +23,7 @@ from clew.infrastructure.append_streams import streams_of
 from clew.infrastructure.postgres.copying import LEAST_ROWS, copy_rows
 from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id, tenant_of, text
 from clew.infrastructure.postgres.reads import find_outcome
-from clew.infrastructure.postgres.sessions import ORDINAL_BITS, Rows, Session
+from clew.infrastructure.postgres.session import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Append, Key, Lease, RecordedConflictError, Shred
 

@@ -17,9 +17,11 @@ from clew.domain.errors import ClosedError
 from clew.domain.memory.errors import EmbeddingError
 from clew.infrastructure import forking
 from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.encoding import tenant_id, within
 from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.sessions import Address, Rows, Session, Sessions
+from clew.infrastructure.postgres.session import Rows, Session
+from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed, unpacked
 

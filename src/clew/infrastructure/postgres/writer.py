@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
@@ -22,7 +21,7 @@ from clew.infrastructure.append_streams import Following, following, only_stream
 from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
 from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8
-from clew.infrastructure.postgres.sessions import ORDINAL_BITS, Rows, Session
+from clew.infrastructure.postgres.session import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.transaction import Transaction
 from clew.infrastructure.recorder import Append, Appended
@@ -92,8 +91,9 @@ class PostgresWriter:
             name = None if len(append.events) > MOST_AT_ONCE else only_stream(append)
             each = None
             if name is not None and name not in left:
-                each = following(append, ends.get(name) or self._heads.get(name))
-                if each is None or each.end[0] > HIGHEST or each.head != ends.get(name, each.head):
+                end = ends.get(name)
+                each = following(append, name, end or self._heads.get(name))
+                if each is None or each.end[0] > HIGHEST or (end is not None and each.head != end):
                     each = None
                     left.add(name)
                 else:
@@ -103,10 +103,12 @@ class PostgresWriter:
 
     def _at_once(self, appends: Sequence[Following | None]) -> list[Appended | Exception | None]:
         """Write them in one statement, of each all or nothing: None where it did not follow."""
-        # In the same order by all writers, so that no two wait for each other; those of one stream stay in theirs.
-        asked = sorted((each for each in appends if each is not None), key=lambda each: stream_id(each.stream))
+        asked = [each for each in appends if each is not None]
         if not asked:
             return [None] * len(appends)
+        if len(asked) > 1:
+            # In the same order by all writers, so that no two wait for each other; those of one stream stay in theirs.
+            asked.sort(key=_stream_id)
         try:
             found = dict(zip(map(id, asked), self._insert(asked), strict=True))
         except ClewError as error:
@@ -149,11 +151,12 @@ class PostgresWriter:
         return self._look(lost, lambda session: [self._inserted_again(session, each) for each in appends])
 
     def _inserted(self, session: Session, appends: Sequence[Following]) -> list[int | None]:
-        values: list[bytes | None] = [int8(session.base), *_values(appends)]
-        statement = _insertion(sum(len(each.rows) for each in appends))
+        begins, values = _values(session.base, appends)
+        count = len(values) // len(_TYPES)
+        # Some of its rows stay empty, so that there are few of these statements.
+        statement = _insertion(1 << (count - 1).bit_length())
         values += [None] * (len(statement.types) - len(values))
         found = {at & ORDINAL: at for at in self._store.write_at_once(session, statement, values)}
-        begins = accumulate((len(each.rows) for each in appends[:-1]), initial=0)
         return [found.get(number) for number in begins]
 
     def _inserted_again(self, session: Session, append: Following) -> int | None:
@@ -230,25 +233,32 @@ class PostgresWriter:
             raise PostgresUnavailableError(msg) from second
 
 
-def _values(appends: Sequence[Following]) -> list[bytes | None]:
-    """The parameters of their rows. What follows another of them is there if that is: it looks for the same head."""
-    values: list[bytes | None] = []
+def _stream_id(append: Following) -> int:
+    return stream_id(append.stream)
+
+
+def _values(base: int, appends: Sequence[Following]) -> tuple[list[int], list[bytes | None]]:
+    """The number of the first row of each, and the parameters of their rows.
+
+    What follows another of them is there if that is: it looks for the same head.
+    """
+    begins: list[int] = []
+    number = 0
+    values: list[bytes | None] = [int8(base)]
     heads: dict[str, KnownHead] = {}
-    for name, head, rows in appends:
+    for name, head, rows, _ in appends:
+        begins.append(number)
+        number += len(rows)
         version, previous = heads.setdefault(name, head)
-        whose = int8(tenant_id(name)), int8(stream_id(name))
+        tenant, stream, before = int8(tenant_id(name)), int8(stream_id(name)), int8(version)
         for row in rows:
-            values += (*whose, int8(row[1]), row[2].encode(), row[3], row[4], int8(version), previous)
-    return values
-
-
-def _insertion(count: int) -> Statement:
-    """The statement for so many rows; some of it stay empty, so that there are few of these statements."""
-    return _insertion_of(1 << (count - 1).bit_length())
+            values += (tenant, stream, int8(row[1]), row[2].encode(), row[3], row[4], before, previous)
+    return begins, values
 
 
 @cache
-def _insertion_of(count: int) -> Statement:
+def _insertion(count: int) -> Statement:
+    """The statement for so many rows."""
     rows = ", ".join(
         f"({number}, " + ", ".join(f"${2 + number * len(_TYPES) + n}" for n in range(len(_TYPES))) + ")"
         for number in range(count)

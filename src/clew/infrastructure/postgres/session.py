@@ -1,0 +1,113 @@
+"""A session with a PostgreSQL database: a connection, what it found when it began, and how statements go over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.sql import Literal
+
+from clew.domain.errors import StoreSchemaError, TenantRequiredError
+from clew.infrastructure.postgres.errors import PostgresUnavailableError
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, Statement, numbers
+from clew.infrastructure.postgres.sql_files import statements
+
+ORDINAL_BITS = 20
+"""Of a position, below those of its transaction."""
+
+_BASE = (
+    "SELECT base, (SELECT max(position) FROM clew_event) >> 20, pg_snapshot_xmax(pg_current_snapshot())::text::int8, "
+    "pg_is_in_recovery() FROM clew_meta"
+)
+_RAISE_BASE = "UPDATE clew_meta SET base = greatest(base, %s)"
+
+_UNSETTLED = (
+    "this is a standby of a server to which a dump was restored, and where its positions go on is not seen to yet. "
+    "Open the primary first."
+)
+
+_TENANCY = statements("tenancy.sql")
+_IS_BOUND, _BASE_OF_ALL, _SET_TENANT = (_TENANCY[name].encode() for name in ("is bound", "base", "set tenant"))
+
+_ON_BEHALF = Statement(_TENANCY["on behalf"].encode(), [BYTEA_TYPE])
+
+# What a transaction has waited for it must see, however the database would isolate it. Readers stop below a transaction
+# that is open: that of a process that stands still must not stay so.
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '30s'"
+
+Rows = list[tuple[Any, ...]]
+
+
+class Session(NamedTuple):
+    """A connection, and what it found when it was made."""
+
+    connection: psycopg.Connection[tuple[Any, ...]]
+    cursor: psycopg.Cursor[tuple[Any, ...]]
+    """For statements whose rows are fetched at once."""
+    base: int
+    """What is added to transaction ids."""
+    standby: bool
+    """Whether the server only follows another, and is written to by that one alone."""
+    secured: bool
+    """Whether policies on rows are in force; COPY FROM is refused then."""
+    tenant: str | None
+    """Whose rows alone can be seen and written; None where the user may see all."""
+    prepared: dict[Statement, bytes]
+    """Statements that were prepared past the cursor, and their names."""
+
+    def ask(
+        self, sql: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, *, setting: bytes | None = None
+    ) -> Rows:
+        """The rows of a prepared statement, in binary; ``setting`` is a statement that sets something for it alone."""
+        before: list[tuple[bytes, Mapping[str, Any] | None]] = []
+        if self.tenant is not None and self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            before.append((_SET_TENANT, {"tenant": self.tenant}))
+        if setting is not None:
+            before.append((setting, None))
+        # Sent together they are one transaction, and one round trip.
+        with self.connection.pipeline() if before else nullcontext():
+            for each, values in before:
+                self.connection.execute(each, values, prepare=True)
+            self.cursor.execute(sql.encode(), parameters, prepare=True)
+        return [] if self.cursor.rownumber is None else self.cursor.fetchall()
+
+    def numbers(self, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
+        """What a statement answers that is a transaction by itself."""
+        if self.tenant is None:
+            return numbers(self.connection, self.prepared, (statement, values))
+        return numbers(self.connection, self.prepared, (_ON_BEHALF, (self.tenant.encode(),)), (statement, values))
+
+    def begin(self) -> None:
+        """Begin a transaction, on behalf of the tenant; one that stands still is ended by the server."""
+        on_behalf = "" if self.tenant is None else f"; SET LOCAL clew.tenant = {Literal(self.tenant).as_string(None)}"
+        self.connection.execute((_BEGIN + on_behalf).encode())
+
+
+def begun(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: str | None) -> Session:
+    """See where the positions are: a dump that was restored begins with lower transaction ids than it holds.
+
+    Raises TenantRequiredError on a connection that is bound to a tenant and is given none.
+    """
+    secured, bound = connection.execute(_IS_BOUND).fetchall()[0]
+    if bound:
+        if not tenant:
+            connection.close()
+            msg = f"{shown}: this database keeps tenants apart, and none was named. "
+            raise TenantRequiredError(msg + "Open it with a tenant, or as a user that is a member of clew_operator.")
+        # Without the others' rows it cannot be seen from here.
+        base, standby = connection.execute(_BASE_OF_ALL).fetchall()[0]
+    else:
+        found = connection.execute(_BASE).fetchone()
+        if found is None:
+            msg = f"{shown}: clew_meta is empty, as in a copy that was broken off. Restore or copy the database again."
+            raise StoreSchemaError(msg)
+        base, last, transaction, standby = found
+        if last is not None and last >= base + transaction:
+            if standby:
+                connection.close()
+                raise PostgresUnavailableError(f"{shown}: {_UNSETTLED}")
+            connection.execute(_RAISE_BASE, (last + 1,))
+            (base,) = connection.execute("SELECT base FROM clew_meta").fetchall()[0]
+    return Session(connection, connection.cursor(binary=True), base, standby, secured, tenant if bound else None, {})
