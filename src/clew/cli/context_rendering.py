@@ -15,7 +15,7 @@ from clew.domain.events import MESSAGE_APPENDED, to_time
 from clew.domain.memory import events as known
 
 if TYPE_CHECKING:
-    from clew.cli.run_rendering import Lookup
+    from clew.cli.named_events import Lookup
     from clew.domain.events import Event
     from clew.domain.history import HistoryMessage
     from clew.domain.runs.summaries import RunSummary

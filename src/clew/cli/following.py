@@ -70,7 +70,7 @@ def _json(event: Event) -> None:
 def _line(conversations: Conversations, *, of_store: bool) -> Callable[[Event], None]:
     """Writes an event on a line of its own, cut to the width of the terminal if there is one."""
     from clew.cli import rendering
-    from clew.cli.reading import lookup
+    from clew.cli.named_events import lookup
 
     console, look = rendering.console(), lookup(conversations.thread)
 

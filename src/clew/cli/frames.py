@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clew.cli.named_events import Lookup, nowhere
 from clew.cli.rendering import INDENT, STATUS_STYLES, console, contents, heading, what_happened
-from clew.cli.run_rendering import Lookup, nowhere
 from clew.cli.stepper import HELP, Stepper
 from clew.cli.text import one_line, shown_time
 from clew.domain import messages as said_as

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,15 +15,9 @@ from clew.cli.text import write_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clew.cli.run_rendering import Lookup
     from clew.conversations import Conversations
-    from clew.domain.events import Event
     from clew.domain.history import History
     from clew.domain.runs.summaries import RunSummary
-    from clew.synchronous.threads import Thread
-
-KEPT = 16
-"""Events that are kept because others may name them."""
 
 
 def show(context: typer.Context, thread: ThreadArgument, at: AtOption = None, as_json: AsJson = False) -> None:
@@ -95,6 +87,7 @@ def print_thread(conversations: Conversations, id_: str, when: Moment, console: 
 def print_events(conversations: Conversations, id_: str, console: Console, after: int = 0) -> None:
     """Write what ``clew log`` shows to people."""
     from clew.cli import rendering
+    from clew.cli.named_events import lookup
 
     events = conversations.thread(id_).events(after=after)
     console.print(rendering.event_table(events, id_, console, lookup(conversations.thread)))
@@ -105,20 +98,3 @@ def runs(conversations: Conversations, history: History) -> list[RunSummary]:
     from clew.domain.runs.summaries import run_summaries
 
     return run_summaries(conversations.thread(history.thread_id).events(at=history.version or None))
-
-
-def lookup(thread: Callable[[str], Thread]) -> Lookup:
-    """What finds the events that other events name, in the thread of that id.
-
-    Several in a row name the same one, so the last are kept.
-    """
-    from clew.domain.errors import ClewError
-
-    @lru_cache(maxsize=KEPT)
-    def found(thread_id: str, version: int) -> Event | None:
-        try:
-            return next(thread(thread_id).events(after=version - 1, at=version), None)
-        except ClewError:  # a version that no event is at, which somebody wrote there
-            return None
-
-    return lambda event, version: found(event.thread_id, version)

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.cli.context_rendering import context_words, memory_words
-from clew.cli.run_rendering import Lookup, nowhere, partial_answer, run_lines, run_words, type_of
+from clew.cli.named_events import Lookup, nowhere
+from clew.cli.run_rendering import partial_answer, run_lines, run_words, type_of
 from clew.cli.text import one_line, safe, shortened, shown_time
 from clew.domain import events as happened
 from clew.domain import messages as said_as

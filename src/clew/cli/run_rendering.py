@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -15,11 +15,9 @@ from clew.domain.messages import FunctionCall
 from clew.domain.runs import events as ran
 
 if TYPE_CHECKING:
+    from clew.cli.named_events import Lookup
     from clew.domain.history import HistoryMessage
     from clew.domain.runs.summaries import RunOutcome, RunSummary
-
-Lookup: TypeAlias = Callable[[Event, int], Event | None]
-"""The event at a version of the lineage that an event belongs to; None where it is not known."""
 
 REDACTED = "[redacted]"
 
@@ -54,11 +52,6 @@ INTERRUPTED = {
 
 SECOND = 1_000
 MINUTE = 60_000
-
-
-def nowhere(event: Event, version: int) -> None:
-    """A lookup that knows of nothing."""
-    del event, version
 
 
 def type_of(event: Event) -> Text:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from clew.cli.named_events import lookup
 from clew.cli.options import AsJson, AtOption, ThreadArgument
-from clew.cli.reading import lookup
 from clew.cli.stores import moment, opened
 from clew.cli.text import write_json
 
