@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from clew.domain.events import Event
-
 if TYPE_CHECKING:
+    from clew.domain.events import Event
     from clew.synchronous.threads import Thread
 
-Lookup: TypeAlias = Callable[[Event, int], Event | None]
+Lookup: TypeAlias = "Callable[[Event, int], Event | None]"
 """The event at a version of the lineage that an event belongs to; None where it is not known."""
 
 KEPT = 16
