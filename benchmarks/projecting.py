@@ -138,7 +138,7 @@ def _filling(
 
 
 def _projector(log: EventLog, store: ProjectionStore, projections: Sequence[Projection]) -> Projector:
-    return Projector(log, store, projections, code_digest.code, code_digest.shape)
+    return Projector(log, store, projections, code_digest.code)
 
 
 def _decode(log: EventLog) -> None:

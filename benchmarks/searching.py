@@ -39,7 +39,7 @@ def run(setting: Setting) -> Iterator[Figure]:
     built = wall(build)
     tables = path.with_name(path.name + ".projections")
     with closing(open_log(store_url(path))) as log, closing(SQLiteProjections(str(tables))) as store:
-        projector = Projector(log, store, PROJECTIONS, code_digest.code, code_digest.shape)
+        projector = Projector(log, store, PROJECTIONS, code_digest.code)
         indexed = cpu(projector.settle)
     kinds = _kinds(random.Random(2), vocabulary(), messages // 100)
     took: dict[str, list[float]] = {name: [] for name in kinds}

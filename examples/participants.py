@@ -38,9 +38,10 @@ def opened(url: str) -> Iterator[Conversations]:
 
 
 def overview(service: Conversations, user: str) -> dict[str, str]:
-    """What a server answers a user who asks for their threads: the id of each, and what was said last."""
+    """What a server answers a user who asks for their threads: the id of each, and what was said last, if anything."""
     mine = service.acting_as(user)
-    return {each.thread_id: mine.thread(each.thread_id).history().messages[-1].text for each in mine.threads()}
+    said = {each.thread_id: mine.thread(each.thread_id).history().messages for each in mine.threads()}
+    return {thread: messages[-1].text if messages else "" for thread, messages in said.items()}
 
 
 if __name__ == "__main__":

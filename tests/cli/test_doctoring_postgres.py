@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -96,10 +97,8 @@ def test_says_who_holds_readers_back(
         beside.execute("SELECT pg_current_xact_id()")
         found = findings(clew, url)["readers"]
         assert found["state"] == "warning"
-        assert (
-            f"Process {beside.info.backend_pid} in the database postgres writes: for 0 s, and is idle in"
-            in found["found"]
-        )
+        who = f"Process {beside.info.backend_pid} in the database postgres writes"
+        assert re.fullmatch(rf"{who}: for \d+ s, and is idle in transaction\.", found["found"])
         assert "idle_in_transaction_session_timeout" in found["advice"]
         found = findings(clew, guarded)["readers"]
         assert (found["state"], "its age is not told" in found["found"]) == ("warning", True)
@@ -124,6 +123,16 @@ def test_goes_on_where_something_cannot_be_looked_at(
     found = findings(clew, url)
     assert found["connections"]["state"] == "warning"
     assert found["connections"]["found"].startswith("It cannot be looked at: postgresql://127.0.0.1")
+    assert found["verified"]["state"] == "ok"
+
+
+def test_goes_on_where_the_server_does_not_say_what_it_is(
+    clew: CalledClew, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(statements("doctor.sql"), "server", "SELECT pg_sleep(10), '', false")
+    found = findings(clew, f"{url}?options=-cstatement_timeout%3D500")
+    assert list(found)[:2] == ["server", "schema"]
+    assert "raise statement_timeout" in found["server"]["found"]
     assert found["verified"]["state"] == "ok"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,25 @@ def test_follows_on_a_terminal_and_ends_quietly_with_ctrl_c(tmp_path: Path, conv
     assert "message-appended" in lines[1]
     assert "interrupted" not in session.output
     assert len(lines[1]) < 200
+
+
+def test_gives_what_comes_before_a_damaged_event_and_goes_on_after_it(
+    clew: Clew, tmp_path: Path, conversations: Conversations
+) -> None:
+    conversations.thread("first").append([Message.user("three"), Message.user("four")])
+    with closing(sqlite3.connect(tmp_path / "clew.db", isolation_level=None)) as raw:
+        raw.execute("UPDATE event SET state = CAST(substr(state, 1, 40) AS BLOB) WHERE position = 4")
+    for thread in ((), ("first",)):
+        followed = clew.run("log", "-f", "--json", *thread)
+        assert [json.loads(each)["version"] for each in followed.stdout.splitlines()] == [1, 2, 3]
+        assert "first version 4 (message-appended) cannot be read" in followed.stderr
+        assert "after version 4, or of the whole store after position 4" in followed.stderr
+        assert followed.returncode == 1
+        with following(tmp_path, "--json", "--after", "4", *thread) as process:
+            assert json.loads(line(process))["version"] == 5
+    listed = clew.run("log", "first", "--json")
+    assert [json.loads(each)["version"] for each in listed.stdout.splitlines()] == [1, 2, 3]
+    assert listed.returncode == 1
 
 
 @pytest.mark.usefixtures("conversations")

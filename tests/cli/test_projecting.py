@@ -5,10 +5,11 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from clew.conversations import Conversations
 from clew.domain.messages import Message
 
 NAMES = ["directory", "search", "audit", "usage", "memory"]
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 MINE = """
 from clew.projections import Column, Table, Upsert
@@ -169,7 +172,7 @@ def test_makes_no_database(clew: CalledClew, tmp_path: Path, arguments: list[str
 
 
 @pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 def test_runs_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "clew", "project", "run", "--json"]
     with (
@@ -244,6 +247,27 @@ def test_a_server_that_was_away_for_a_while_is_gone_on_with(postgres: str, postg
 
 def test_a_server_that_was_never_there_is_an_error(clew: CalledClew) -> None:
     assert "cannot be reached" in clew.refused(1, "--db", "postgresql://127.0.0.1:1/none", "project", "run")
+
+
+def test_ends_as_always_when_it_is_told_to_while_a_server_does_not_answer_the_first_time(scale: float) -> None:
+    signals = ENDING[: max(1, int(len(ENDING) * scale))]
+    with ExitStack() as stack:
+        begun: list[tuple[subprocess.Popen[str], socket.socket]] = []
+        for _ in signals:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            server.settimeout(60)
+            url = f"postgresql://127.0.0.1:{server.getsockname()[1]}/none?connect_timeout=2"
+            command = [sys.executable, "-m", "clew", "--db", url, "project", "run"]
+            running = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            stack.enter_context(ended(running))
+            begun.append((running, server))
+        for number, (running, server) in zip(signals, begun, strict=True):
+            stack.enter_context(server.accept()[0])
+            running.send_signal(number)
+        for running, _ in begun:
+            _, errors = running.communicate(timeout=60)
+            assert (running.returncode, len(errors.splitlines())) == (0, 1), errors
+            assert "cannot be reached" in errors
 
 
 def processes_of(parent: int) -> list[int]:

@@ -48,6 +48,11 @@ class Declared:
             indexes=(("order",), ("note", "group")),
         ),
         Table("thing_0", (Column("x_position", "integer"), Column("position", "integer")), key=("position",)),
+        *(
+            Table(name, (Column("a"),), key=("a",), indexes=(("a",),))
+            for name in ("thing_pkey", "thing_key", "thing_key_key", "words_pkey", "words_words", "words_key")
+        ),
+        *(Table("t" * 39 + end, (Column("a"),), key=("a",), indexes=(("a",), ("a",))) for end in "ab"),
     )
     texts = ("words", "more_words")
     types = None

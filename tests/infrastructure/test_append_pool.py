@@ -32,7 +32,11 @@ def nothing() -> None:
 
 def pool_of(write: Write, *, workers: int, together: int = 4) -> AppendPool:
     """A pool that has each append of a batch written by this."""
-    return AppendPool(lambda appends: [write(each) for each in appends], nothing, workers=workers, together=together)
+
+    def each(appends: Sequence[Append], *, patient: bool) -> list[Appended | Exception]:  # noqa: ARG001 - the port's
+        return [write(append) for append in appends]
+
+    return AppendPool(each, nothing, workers=workers, together=together)
 
 
 def by_itself(stream: str, version: int = 1) -> Append:
@@ -63,7 +67,7 @@ class Gate:
         self.batches: list[list[str]] = []
         self.pool = AppendPool(self.write, nothing, workers=workers, together=together)
 
-    def write(self, appends: Sequence[Append]) -> list[Appended]:
+    def write(self, appends: Sequence[Append], *, patient: bool) -> list[Appended]:  # noqa: ARG002 - the port's
         self.batches.append(["".join(str(event.originator_id) for event in append.events) for append in appends])
         assert self.go.acquire(timeout=PATIENCE)
         return [DONE] * len(appends)
@@ -124,7 +128,7 @@ def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
     monkeypatch.setattr(append_pool, "LINGER", 0.001)
     gate.begin("a", "b", "c", "d")
     gate.submit("e")
-    wait_until(lambda: gate.pool._lingers(next(iter(gate.pool._waiting))))
+    wait_until(lambda: gate.pool._lingers(next(iter(gate.pool._ready))))
     assert gate.batches == [["a"], ["b"], ["c"], ["d"]]
 
 
@@ -136,6 +140,108 @@ def test_leaves_the_appends_of_others_alone_in_the_main_thread(gate: Gate) -> No
     assert mine.result() == DONE
     assert gate.batches[0] == ["c"]
     assert [future.result(PATIENCE) for future in others] == [DONE] * 2
+
+
+class Hurried:
+    """Leaves what it is to write without patience, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[list[str], bool]] = []
+        self.pool = AppendPool(self.write, nothing, workers=4, together=4)
+
+    def write(self, appends: Sequence[Append], *, patient: bool) -> list[Appended | None]:
+        self.given.append(([f"{each.originator_id}{each.originator_version}" for (each,), *_ in appends], patient))
+        return [DONE if patient else None] * len(appends)
+
+    def submit(self, *names: str) -> list[Future[Appended]]:
+        return [self.pool.submit(Append([event(name[0], int(name[1]))])) for name in names]
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    hurried = Hurried()
+    yield hurried
+    hurried.pool.close()
+
+
+def test_writes_alone_and_in_order_what_was_left_as_it_might_have_held_up_others(hurried: Hurried) -> None:
+    futures = hurried.submit("a1", "a2", "b1")
+    thread = threading.Thread(target=futures[1].result)
+    thread.start()
+    assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
+    _end([thread])
+    assert hurried.given[0] == (["a1", "a2", "b1"], False)
+    assert sorted(hurried.given[1:]) == [(["a1"], True), (["a2"], True), (["b1"], True)]
+    assert hurried.given.index((["a1"], True)) < hurried.given.index((["a2"], True))
+
+
+def test_has_patience_for_what_shares_a_stream_with_what_is_waited_for(hurried: Hurried) -> None:
+    futures = hurried.submit("a1", "a2", "a3")
+    thread = threading.Thread(target=futures[1].result)
+    thread.start()
+    assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
+    _end([thread])
+    assert hurried.given == [(["a1", "a2", "a3"], True)]
+
+
+def test_has_no_patience_in_a_thread_that_waits_for_something_else(hurried: Hurried) -> None:
+    futures = hurried.submit("a1", "a2", "b1")
+    with hurried.pool._lock:
+        first = [hurried.pool._queues["a"][0]]
+        hurried.pool._begun.append(first)
+        first[0].by = threading.get_ident()
+        hurried.pool._ready.pop(first[0])
+    thread = threading.Thread(target=futures[1].result)  # waits behind another, and writes b1 meanwhile
+    thread.start()
+    assert futures[2].result(PATIENCE) == DONE
+    assert hurried.given == [(["b1"], False), (["b1"], True)]
+    hurried.pool._answer(first, None, more=False)
+    _end([thread])
+    assert hurried.given[2:] == [(["a1"], True), (["a2"], True)]
+
+
+def test_goes_on_wherever_who_leaves_something_is_interrupted(hurried: Hurried) -> None:
+    lines = _Interruptions()
+    number = 0
+    while lines.more:
+        number += 1
+        futures = [hurried.pool.submit(Append([event(name, number)])) for name in "abbc"]
+        thread = threading.Thread(target=lines.next_in, args=(futures[1].result,))
+        thread.start()
+        _end([thread])
+        for future in futures:
+            assert isinstance(future.exception(PATIENCE), KeyboardInterrupt | StoreUnavailableError | None)
+        wait_until(lambda: not hurried.pool._queues and _is_at_rest(hurried.pool))
+    assert lines.made > 60
+
+
+def _is_at_rest(pool: AppendPool) -> bool:
+    """Whether all of its threads wait."""
+    return len(pool._work._waiters) == len(pool._threads)  # type: ignore[attr-defined]  # there is no other way to know
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_looks_at_the_first_of_a_stream_only_however_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+    together: bool,  # noqa: FBT001 - pytest's
+) -> None:
+    pool = pool_of(lambda _: DONE, workers=4)
+    looked = 0
+    offer = pool._offer
+
+    def count(job: Any) -> None:
+        nonlocal looked
+        looked += 1
+        offer(job)
+
+    monkeypatch.setattr(pool, "_offer", count)
+    futures = [
+        pool.submit(Append([event("a", version)]) if together else by_itself("a", version)) for version in range(1, 501)
+    ]
+    assert wait_for(futures, PATIENCE).not_done == set()
+    assert looked < 1_001  # when it comes, and when it is the first
+    pool.close()
 
 
 @pytest.mark.parametrize(
@@ -311,6 +417,34 @@ def test_waits_at_its_end_for_those_who_write_themselves(writers: Writers) -> No
     assert list(writers.by) == [9, 10]
 
 
+def test_ends_in_a_second_close_what_the_first_was_interrupted_in(writers: Writers) -> None:
+    futures = [writers.submit(9), writers.submit(10)]
+    futures[0].add_done_callback(lambda _: None)
+    assert writers.inside.wait(PATIENCE)
+
+    def close() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            writers.pool.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writers.pool, "_is_left", _interrupt)
+        close()
+    with pytest.raises(ClosedError):
+        writers.submit(11)
+    second = threading.Thread(target=writers.pool.close)
+    second.start()
+    wait_until(lambda: bool(writers.pool._ended._waiters))  # type: ignore[attr-defined]  # as below
+    writers.go.set()
+    _end([second])
+    assert [future.done() for future in futures] == [True, True]
+    assert list(writers.by) == [9, 10]
+    assert not writers.pool._threads
+
+
+def _interrupt() -> bool:
+    raise KeyboardInterrupt
+
+
 def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> None:
     broken, next_ = writers.submit(13), writers.submit(14)
     with pytest.raises(KeyboardInterrupt):
@@ -322,7 +456,8 @@ def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> No
 def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
 
-    def write(appends: Sequence[Append]) -> list[Appended]:
+    def write(appends: Sequence[Append], *, patient: bool) -> list[Appended]:
+        assert not patient
         assert len(appends) == 2
         raise KeyboardInterrupt
 
@@ -420,7 +555,7 @@ def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
         lines.next_in(lambda: writers.submit(version).result())  # noqa: B023 - called at once
         assert writers.submit(version + 1).result(PATIENCE) == DONE
         assert writers.submit(version + 2, "another").result() == DONE
-        wait_until(lambda: not writers.pool._waiting and not writers.pool._begun)
+        wait_until(lambda: not writers.pool._queues and not writers.pool._begun)
     assert lines.made > 30
 
 
@@ -458,7 +593,7 @@ class _Interruptions:
 
 
 def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(_: Sequence[Append]) -> list[Appended]:
+    def end(_: Sequence[Append], **__: object) -> list[Appended]:
         raise SystemExit
 
     ended: list[object] = []
@@ -513,14 +648,22 @@ def _campaign(chance: random.Random) -> None:
     written: dict[str, list[int]] = defaultdict(list)
     pause = threading.Event()
 
-    def write(append: Append) -> Appended:
-        if append.events[0].originator_version % 5 == 0:
-            pause.wait(0.001)
-        for each in append.events:
-            written[str(each.originator_id)].append(each.originator_version)
-        return DONE
+    def write(appends: Sequence[Append], *, patient: bool) -> list[Appended | None]:
+        left: set[str] = set()
+        outcomes: list[Appended | None] = []
+        for append in appends:
+            version = append.events[0].originator_version
+            if version % 5 == 0:
+                pause.wait(0.001)
+            for name in {str(each.originator_id) for each in append.events}:
+                if not patient and (version % 3 == 0 or name in left):
+                    left.add(name)
+                else:
+                    written[name].append(version)
+            outcomes.append(None if left.issuperset(str(each.originator_id) for each in append.events) else DONE)
+        return outcomes
 
-    pool = pool_of(write, workers=chance.choice([1, 2, 4]))
+    pool = AppendPool(write, nothing, workers=chance.choice([1, 2, 4]), together=4)
     kept: list[Future[Appended]] = []
     numbers, order = iter(range(10_000)), threading.Lock()
 

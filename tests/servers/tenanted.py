@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
+from psycopg.sql import SQL, Literal
 from tests.servers.postgres_server import PASSWORD, ask
 
+from clew import Conversations, Message
 from clew.infrastructure import urls
 from clew.infrastructure.postgres.tenancy import APP, OPERATOR
 
@@ -30,9 +33,27 @@ class Logins(NamedTuple):
 
 
 def keep_apart(url: str) -> Logins:
-    """Let a database keep tenants apart by itself."""
+    """Let a database that nobody else is connected to keep tenants apart by itself."""
     urls.migrate(url, row_level_security=True)
     return Logins(url, _login(url, APP), _login(url, OPERATOR))
+
+
+def fill(logins: Logins) -> Logins:
+    """Let two tenants, ``a`` and ``b``, say something in threads of the same name."""
+    for tenant in "ab":
+        with Conversations.open(logins.app, tenant=tenant) as conversations:
+            thread = conversations.start_thread(thread_id="t", messages=[Message.user(f"from {tenant}")])
+            thread.append(Message.user("more"), idempotency_key="key")
+    return logins
+
+
+def asked(url: str, statement: str, tenant: str | None) -> list[tuple[Any, ...]]:
+    """The answer to a statement on behalf of a tenant."""
+    with psycopg.connect(url, autocommit=True) as connection, connection.transaction():
+        if tenant is not None:
+            connection.execute(SQL("SET LOCAL clew.tenant = {}").format(Literal(tenant)))
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
 
 
 def _login(url: str, role: str) -> str:

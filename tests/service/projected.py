@@ -122,7 +122,7 @@ def made(history: History, seed: int, length: int) -> History:
 
 
 def projector(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> Projector:
-    return Projector(log, store, projections, code_digest.code, code_digest.shape)
+    return Projector(log, store, projections, code_digest.code)
 
 
 def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import pytest
+from tests.infrastructure.recording import PATIENCE
 from tests.service.grants import Grants
 
 from clew import Conversations, Message
@@ -297,7 +298,7 @@ def test_a_subscription_passes_by_what_may_not_be_read(opened: Opened) -> None:
         theirs.append([Message.user("theirs")] * 400)
     mine.append(Message.user("mine"))
     with closing(opened.ada.subscribe()) as subscription:
-        first, second = subscription.wait(0), subscription.wait(0)
+        first, second = subscription.wait(PATIENCE), subscription.wait(PATIENCE)
         assert first is not None
         assert second is not None
         assert [(first.thread_id, first.version), (second.thread_id, second.version)] == [("mine", 1), ("mine", 2)]
@@ -305,7 +306,7 @@ def test_a_subscription_passes_by_what_may_not_be_read(opened: Opened) -> None:
         assert subscription.wait(0) is None
         theirs.append(Message.user("theirs"))
         mine.append(Message.user("as it comes"))
-        third = subscription.wait(10)
+        third = subscription.wait(PATIENCE)
         assert third is not None
         assert (third.thread_id, third.version) == ("mine", 3)
 

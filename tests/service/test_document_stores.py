@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, Sc
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.memory_vectors import MemoryVectors
 from clew.infrastructure.postgres.sql_files import statements
+from clew.service.remembered import Remembered
 
 Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
@@ -520,5 +522,24 @@ def test_says_what_to_install_before_a_store_is_begun_that_could_not_be_searched
 def test_the_default_index_of_a_store_in_memory_is_in_memory() -> None:
     async def work(engine: Engine) -> None:
         assert isinstance(engine._core.vectors, MemoryVectors)
+
+    on("memory:", work)
+
+
+def test_reads_a_namespace_under_the_lock_under_which_it_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[str] = set()
+    lock = Remembered.lock
+
+    def noted(known: Remembered, stream: str) -> threading.Lock:
+        asked.add(stream)
+        return lock(known, stream)
+
+    async def work(engine: Engine) -> None:
+        store = await engine.documents("docs", namespace="n")
+        await store.upsert([doc("A parcel was lost.")])
+        monkeypatch.setattr(Remembered, "lock", noted)
+        assert await store.search("parcel", top=1)
+        assert not await store.search("parcel", top=1, at=1)
+        assert asked == {"default/memory/docs"}
 
     on("memory:", work)

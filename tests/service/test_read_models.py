@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from clew.domain.errors import (
 )
 from clew.domain.messages import Message
 from clew.engine import Engine
+from clew.infrastructure.postgres import text_index
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
 from clew.service.running import Runner
 
@@ -125,6 +127,45 @@ def test_a_service_that_only_reads_builds_what_was_changed_anew(file_url: str) -
         assert conversations.projections()[0].version == 2
 
 
+def test_indexes_and_tables_that_this_clew_makes_otherwise_are_built_anew_before_they_are_read(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> dict[str, tuple[str, int]]:
+        with Conversations.open(shared_url, embedded=False) as conversations:
+            built = conversations._core.models.projector.store.built()
+            generations = {each.name: each.generation for each in built if each.live}
+            return {each.name: (each.state, generations[each.name]) for each in conversations.projections()}
+
+    def found() -> dict[str, tuple[str, int]]:
+        with Conversations.open(shared_url) as conversations:
+            assert [hit.version for hit in conversations.search("word")] == [2]
+            assert conversations.thread("t").summary().messages == 1
+            conversations.wait()
+        return shown()
+
+    with Conversations.open(shared_url) as conversations:
+        conversations.start_thread(thread_id="t", messages=[Message.user("word")])
+        conversations.wait()
+    before = found()
+    assert {state for state, _ in before.values()} == {"live"}
+    # The index of words lies there otherwise.
+    table = text_index._SQL["table"]
+    monkeypatch.setitem(text_index._SQL, "table", table.replace("words text", "more integer, words text"))
+    monkeypatch.setattr("clew.infrastructure.sqlite.text_index.STRETCH", 7)
+    assert shown() == before | {"search": ("changed", before["search"][1])}
+    words = found()
+    assert words == before | {"search": words["search"]}
+    assert words["search"][1] > before["search"][1]
+    # So do tables, of which search has none.
+    for store in ("postgres", "sqlite"):
+        statements = import_module(f"clew.infrastructure.{store}.projection_tables").statements
+        monkeypatch.setattr(
+            f"clew.infrastructure.{store}.projection_session.statements",
+            lambda name, table, statements=statements: (*statements(name, table), f"DROP TABLE {name}"),
+        )
+    assert {name for name, (state, _) in shown().items() if state == "live"} == {"search"}
+
+
 @counting
 def test_fills_by_itself_after_an_append(conversations: Conversations) -> None:
     conversations.start_thread()
@@ -143,6 +184,30 @@ def test_waits_until_a_position_is_reached(conversations: Conversations) -> None
     conversations.start_thread().append(Message.user("more"))
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_who_waits_where_nobody_fills_is_told_so_once_for_each_standstill(
+    file_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("clew.service.read_models.STANDSTILL_SECONDS", 0.0)
+    with (
+        Conversations.open(file_url, projections=[Events()], embedded=False) as waiting,
+        Conversations.open(file_url, projections=[Events()], embedded=False) as filling,
+        batches_of(4),
+    ):
+        waiting.start_thread(messages=[Message.user("word")] * 9)
+        looks: list[int] = []
+
+        def progress(reached: int, last: int) -> None:
+            looks.append(reached)
+            assert last == 10
+            if len(looks) % 5 == 0:
+                assert caplog.text.count("Position 10 is waited for") == len(looks) // 5
+                filling._core.models.projector.advance()
+
+        waiting.wait(progress=progress)
+    assert looks == [0] * 5 + [4] * 5 + [8] * 5
+    assert "not reached it: events. Projections are filled by `clew project run`" in caplog.text
 
 
 def test_waits_for_another_process_when_it_does_not_fill_by_itself(file_url: str) -> None:

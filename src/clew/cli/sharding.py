@@ -149,7 +149,7 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
 
     A shard that comes to the directory meanwhile is filled as well.
     """
-    from clew.domain.errors import StoreUnavailableError
+    from clew.domain.errors import StoreError
     from clew.service.running import worker_name
     from clew.service.workers import Workers, ended_by_signals
 
@@ -169,7 +169,7 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
 
     def look_on() -> None:
         while not ended.wait(LOOK_SECONDS):
-            with suppress(StoreUnavailableError):  # it is asked again
+            with suppress(StoreError):  # it is asked again
                 look()
 
     look()

@@ -270,7 +270,15 @@ class TenantRequiredError(StoreError):
 
 
 class CorruptEventError(StoreError):
-    """Stored bytes that are no event of the type that the row names."""
+    """Stored bytes that are no event of the type that the row names.
+
+    Attributes: ``stream``, ``version`` and ``position`` of the row, None where it was not a row of the store that was
+    read. What comes after it can be read: a thread's events after the version, or the store's after the position.
+    """
+
+    stream: str | None = None
+    version: int | None = None
+    position: int | None = None
 
 
 class ClosedError(StoreError):

@@ -173,9 +173,9 @@ RowValues: TypeAlias = dict[str, Value]
 class Built(NamedTuple):
     """A generation of a projection: tables that were filled by one state of its code, up to a position.
 
-    ``code`` and ``shape`` are digests, of the code and of the tables as they were declared; ``hash`` is that of the
-    event at ``position``. The ``live`` one is read; another is being built beside it. Of one that is ``stale`` a part
-    of an index is to be made anew, and may be empty until then.
+    ``code`` and ``shape`` are digests, of the code and of the tables as they were declared and made; ``hash`` is that
+    of the event at ``position``. The ``live`` one is read; another is being built beside it. Of one that is ``stale`` a
+    part of an index is to be made anew, and may be empty until then.
     """
 
     generation: int

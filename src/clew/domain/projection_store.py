@@ -96,6 +96,10 @@ class ProjectionStore(Protocol):
         """
         ...
 
+    def shape(self, projection: Projection) -> str:
+        """The digest of a projection's tables as they are declared and are made here: see ``Built``."""
+        ...
+
     def built(self) -> list[Built]:
         """The generations that there are."""
         ...

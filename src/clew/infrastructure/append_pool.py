@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from itertools import islice
+from itertools import count, islice
+from typing import Protocol
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.infrastructure.append_streams import only_stream, streams_of
@@ -22,9 +23,6 @@ LINGER = 0.005
 
 LOOKS = 20
 """So often it is looked for that in vain before the next append has to wake who looks: to be woken costs more."""
-
-MOST_LOOKED_AT = 1_000
-"""Of those that wait, in their order, for what can be written next."""
 
 _BROKEN_OFF = (
     "The thread that wrote this append together with its own was interrupted: whether it was stored is not known. "
@@ -49,8 +47,12 @@ class _Job(Future[Appended]):
         """Whether it can be written with others, in one batch."""
         self.streams: Collection[str] = frozenset(streams_of(append)) if only is None else (only,)
         self.appended: Appended | None = None
-        self.look = 0
-        """Which look of the watcher's it came after."""
+        self.number = self.look = 0
+        """In which place, and after which look of the watcher's, it could be begun with."""
+        self.by = 0
+        """The thread that has begun with it, 0 for none."""
+        self.left = False
+        """Whether it was begun with before, and left."""
         self._pool = pool
 
     def result(self, timeout: float | None = None) -> Appended:
@@ -69,17 +71,26 @@ class _Job(Future[Appended]):
         self._pool.see_to(self, here=False)
 
 
+class Write(Protocol):
+    """Writes a batch and returns one outcome for each append of it."""
+
+    def __call__(self, appends: Sequence[Append], *, patient: bool) -> Sequence[Appended | Exception | None]:
+        """Without patience nobody else is waited for: what is left so, and all behind it in its stream, has None."""
+        ...
+
+
 class AppendPool:
     """Appends that are written by the threads that wait for them, and by threads of the pool: ``workers`` at a time.
 
     Those with one stream each and nothing beside their events are written together, whatever of them waits; any other
     is written alone. An append waits for those before it that touch a stream of its own, as if there were one writer.
-    ``write`` gets a batch and returns one outcome for each append of it; ``rest`` is called after each batch.
+    There is patience for an append where it holds up only its stream and who waits for it; what was left without is
+    written alone. ``rest`` is called after each batch.
     """
 
     def __init__(
         self,
-        write: Callable[[Sequence[Append]], Sequence[Appended | Exception]],
+        write: Write,
         rest: Callable[[], object],
         *,
         workers: int,
@@ -99,8 +110,13 @@ class AppendPool:
         self._work = threading.Condition(lock)
         self._came = threading.Condition(lock)
         self._ended = threading.Condition(lock)
-        self._waiting: dict[_Job, None] = {}
-        """What nobody has begun with, in the order in which it was submitted."""
+        self._queues: dict[str, deque[_Job]] = {}
+        """What has not ended of each stream, in the order in which it was submitted."""
+        self._ready: dict[_Job, None] = {}
+        """What can be begun with, as it is the first of its stream, and written together."""
+        self._alone: dict[_Job, None] = {}
+        """What can be begun with and is written alone."""
+        self._places = count(1)
         self._begun: list[list[_Job]] = []
         """What is being written, each batch by one thread."""
         self._threads: set[threading.Thread] = set()
@@ -122,12 +138,15 @@ class AppendPool:
             if self._closed:
                 msg = "The store is closed: nothing can be appended. Open it again."
                 raise ClosedError(msg)
-            if self._asleep:
-                self._came.notify()
-            elif self._watcher is None:
+            if self._watcher is None:
                 self._watcher = self._start(self._watch, "clew-writers")
-            job.look = self._last = self._looks
-            self._waiting[job] = None
+            try:
+                for name in job.streams:
+                    self._queues.setdefault(name, deque()).append(job)
+                self._offer(job)
+            except BaseException:  # interrupted: nothing may wait for what nobody will begin with
+                self._let_go(job)
+                raise
         if self._lonely:
             self._stand_in()
         return job
@@ -135,11 +154,11 @@ class AppendPool:
     def see_to(self, job: _Job, *, here: bool) -> None:
         """Have an append written that nobody has begun with: in this thread, or by one of the pool."""
         # In a crowd it is left to who ends a batch next: he sees that there is more.
-        while here and job in self._waiting and not (job.together and self._is_crowded()) and self._lead(job):
+        while here and not job.by and not (job.together and self._is_crowded()) and self._lead(job):
             pass
         if not here:
             with self._lock:
-                if job in self._waiting:
+                if job in self._ready or job in self._alone:
                     self._call()
         if self._lonely:
             self._stand_in()
@@ -147,7 +166,8 @@ class AppendPool:
     @property
     def waiting(self) -> int:
         """How many appends no thread has taken yet."""
-        return len(self._waiting)
+        with self._lock:
+            return len({job for queue in self._queues.values() for job in queue if not job.by} | set(self._alone))
 
     def close(self) -> None:
         """Have everything written that was submitted, then end the threads. Does nothing the second time."""
@@ -166,31 +186,73 @@ class AppendPool:
 
     # With the lock
 
+    def _offer(self, job: _Job) -> None:
+        """Let it be begun with, if nothing before it touches a stream of its own."""
+        for name in job.streams:
+            if self._queues[name][0] is not job:
+                return
+        job.number = next(self._places)
+        job.look = self._last = self._looks
+        (self._ready if job.together else self._alone)[job] = None
+        if self._asleep:
+            self._came.notify()
+
+    def _let_go(self, job: _Job) -> None:
+        """Have nothing wait for it any more."""
+        self._ready.pop(job, None)
+        self._alone.pop(job, None)
+        for name in job.streams:
+            queue = self._queues.get(name)
+            if queue and queue[0] is job:
+                queue.popleft()
+            elif queue and job in queue:  # interrupted, or cancelled behind one that was left
+                queue.remove(job)
+            if not queue:
+                self._queues.pop(name, None)
+            elif not queue[0].by:
+                self._offer(queue[0])
+
     def _take(self, batch: list[_Job], mine: _Job | None) -> bool:
         """Begin with a batch in which ``mine`` may be, or with whatever there is; False if there is nothing."""
-        if not self._waiting or len(self._begun) >= self._workers or (mine and mine not in self._waiting):
-            return False
-        if len(self._waiting) == 1 and not self._begun:
-            batch += self._waiting
-        else:
-            # Ctrl-C comes to the main thread: it writes what is its own, so that no other append is broken off by it.
-            by_itself = mine is not None and (not mine.together or _is_main())
-            batch += _chosen(
-                islice(self._waiting, MOST_LOOKED_AT),
-                {name for other in self._begun for job in other for name in job.streams},
-                only=mine if by_itself else None,
-                together=not self._is_crowded() or self._lingers(next(iter(self._waiting))),
-                alone=mine is None,
-                room=self.together,
-            )
+        if len(self._begun) < self._workers and not (mine and mine.by):
+            batch += self._chosen(mine)
         if batch:
             self._begun.append(batch)
             for job in batch:
-                del self._waiting[job]
+                job.by = threading.get_ident()
+                self._ready.pop(job, None)
+                self._alone.pop(job, None)
         return bool(batch)
 
+    def _chosen(self, mine: _Job | None) -> list[_Job]:
+        # Ctrl-C comes to the main thread: it writes what is its own, so that no other append is broken off by it.
+        if mine and (not mine.together or _is_main()):
+            return [mine] if mine in self._ready or mine in self._alone else []
+        first, alone = next(iter(self._ready), None), next(iter(self._alone), None)
+        if first and self._is_crowded() and not self._lingers(first):
+            first = None
+        if alone and not mine and (not first or alone.number < first.number):
+            return [alone]
+        return self._together() if first else []
+
+    def _together(self) -> list[_Job]:
+        """As much of what can be written together as a batch may have: of each stream what comes next."""
+        room = self.together
+        chosen: list[_Job] = []
+        for first in islice(self._ready, room):
+            for job in self._queues[next(iter(first.streams))]:
+                if not job.together or len(job.append.events) > room:
+                    break
+                chosen.append(job)
+                room -= len(job.append.events)
+        return chosen
+
+    def _is_more(self) -> bool:
+        return bool(self._ready or self._alone)
+
     def _is_crowded(self) -> bool:
-        return len(self._begun) >= BATCHES and sum(map(len, self._begun)) >= CROWD
+        crowd = [len(batch) for batch in self._begun if batch[0].together] if len(self._begun) >= BATCHES else ()
+        return len(crowd) >= BATCHES and sum(crowd) >= CROWD
 
     def _lingers(self, job: _Job) -> bool:
         return self._looks - job.look > 1
@@ -216,13 +278,20 @@ class AppendPool:
         self._lonely = False
         return thread
 
-    def _end(self, batch: list[_Job], *, more: bool) -> None:
-        """It is done. Does nothing the second time."""
+    def _end(self, batch: list[_Job], *, more: bool, left: Collection[_Job] = ()) -> None:
+        """It is done, but for those that are left to be written alone. Does nothing the second time."""
         if batch in self._begun:
             self._begun.remove(batch)
         for job in batch:
-            self._waiting.pop(job, None)
-        if self._waiting and not more:
+            if job.by != threading.get_ident():
+                continue  # it was left before, and another may have begun with it
+            if job in left:
+                job.left, job.together = True, False
+                self._offer(job)
+                job.by = 0
+            else:
+                self._let_go(job)
+        if self._is_more() and not more:
             self._call()
         if self._closed:
             self._work.notify_all()
@@ -241,31 +310,36 @@ class AppendPool:
                 while not self._take(batch, mine) and stays and not self._closed:
                     self._idle += 1
                     self._work.wait()
-                if stays and batch and not batch[0].together and self._waiting:
+                if stays and batch and not batch[0].together and self._is_more():
                     self._call()  # there may be more of these, each for a thread of its own
             if batch:
-                self._answer(batch, more=stays)
+                self._answer(batch, mine, more=stays)
         except BaseException as error:  # this thread is interrupted, wherever it was
             self._break_off(batch, mine, error)
             raise
         return bool(batch)
 
-    def _answer(self, batch: list[_Job], *, more: bool) -> None:
+    def _answer(self, batch: list[_Job], mine: _Job | None, *, more: bool) -> None:
         """Write a batch and answer it; ``more`` says that this thread will look at what waits by itself."""
-        running = [job for job in batch if job.set_running_or_notify_cancel()]
+        running = [job for job in batch if job.left or job.set_running_or_notify_cancel()]
+        # Who waits for an append has to have patience for it and for its stream, and for nothing else.
+        patient = (mine is None or mine in batch) and all(job.streams == batch[0].streams for job in batch)
+        outcomes: Sequence[Appended | Exception | None] = ()
         try:
-            outcomes = self._write([job.append for job in running]) if running else ()
+            if running:
+                outcomes = self._write([job.append for job in running], patient=patient)
         except Exception as error:  # noqa: BLE001 - a writer that raises is a defect: nobody is left waiting for it
             _log.exception("A writer of the store failed")
             outcomes = [error] * len(running)
+        left = [job for job, outcome in zip(running, outcomes, strict=True) if outcome is None]
         with self._lock:
             # Before it is answered: what is called then may append to the same streams, and wait.
-            self._end(batch, more=more)
+            self._end(batch, more=more, left=left)
         for job, outcome in zip(running, outcomes, strict=True):
             if isinstance(outcome, Appended):
                 job.appended = outcome
                 job.set_result(outcome)
-            else:
+            elif outcome is not None:
                 job.set_exception(outcome)
         try:
             self._rest()
@@ -277,7 +351,7 @@ class AppendPool:
         with self._lock:
             self._end(batch, more=False)
         for job in batch:
-            if not job.done():
+            if job.by == threading.get_ident() and not job.done():
                 job.set_exception(error if job is mine else StoreUnavailableError(_BROKEN_OFF))
 
     def _serve(self) -> None:
@@ -287,7 +361,7 @@ class AppendPool:
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
-                if self._waiting and not self._closed:
+                if self._is_more() and not self._closed:
                     self._call()
 
     def _watch(self) -> None:
@@ -296,14 +370,14 @@ class AppendPool:
             with self._lock:
                 if self._closed:
                     return
-                if self._waiting or self._looks - self._last <= LOOKS:
+                if self._is_more() or self._looks - self._last <= LOOKS:
                     self._came.wait(LINGER)
                 else:
                     self._asleep = True
                     self._came.wait()
                     self._asleep = False
                 self._looks += 1
-                if self._waiting and self._lingers(next(iter(self._waiting))):
+                if any(map(self._lingers, [*islice(self._ready, 1), *islice(self._alone, 1)])):
                     self._call()
 
     def _stand_in(self) -> None:
@@ -314,40 +388,11 @@ class AppendPool:
     def _is_left(self) -> bool:
         """Have what is left written by a thread of the pool, and wait for a while; whether there is more."""
         with self._lock:
-            if self._waiting:
+            if self._is_more():
                 self._call()
-            if self._waiting or self._begun:
+            if self._is_more() or self._begun:
                 self._ended.wait(LINGER)
-            return bool(self._waiting or self._begun)
-
-
-def _chosen(
-    waiting: Iterable[_Job], busy: AbstractSet[str], *, only: _Job | None, together: bool, alone: bool, room: int
-) -> list[_Job]:
-    """What is written next: ``only`` this, or what can be written ``together``, or one that has to be ``alone``.
-
-    And nothing behind what shares a stream with it and is not in the same batch, which has ``room`` for so many events.
-    """
-    held = set(busy)
-    chosen: list[_Job] = []
-    for job in waiting:
-        events = len(job.append.events)
-        if not held.isdisjoint(job.streams):
-            held.update(job.streams)
-        elif only is not None:
-            if job is only:
-                return [job]
-            held.update(job.streams)
-        elif job.together and together and events <= room:
-            chosen.append(job)
-            room -= events
-            if not room:
-                break
-        elif alone and not job.together and not chosen:
-            return [job]
-        else:
-            held.update(job.streams)
-    return chosen
+            return self._is_more() or bool(self._begun)
 
 
 def _is_main() -> bool:

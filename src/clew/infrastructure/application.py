@@ -230,8 +230,16 @@ class ConversationLog(Application[str]):
 
 
 def _event(row: Row) -> Event:
-    _checked(row)
-    return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
+    try:
+        _checked(row)
+        return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
+    except CorruptEventError as error:
+        found = CorruptEventError(
+            f"{error} To read on behind it, ask for what comes after version {row.version}, "
+            f"or of the whole store after position {row.position}."
+        )
+        found.stream, found.version, found.position = row.stream, row.version, row.position
+        raise found from None
 
 
 def _checked(row: Row) -> Row:

@@ -8,6 +8,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clew.domain.projection import Projection
 
 
@@ -20,9 +22,9 @@ def code(projection: Projection) -> str:
     return _digest(f"{projection.version}\n{source}")
 
 
-def shape(projection: Projection) -> str:
-    """The digest of the tables and indexes as they are declared."""
-    return _digest(json.dumps([projection.tables, projection.texts]))
+def shape(projection: Projection, made: Iterable[str]) -> str:
+    """The digest of the tables and indexes as they are declared, and as they are made: by these statements."""
+    return _digest(json.dumps([projection.tables, projection.texts, *made]))
 
 
 def _digest(text: str) -> str:

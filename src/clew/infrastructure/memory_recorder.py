@@ -8,23 +8,16 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from itertools import islice
 from threading import RLock
-from typing import Any
 from uuid import UUID
 
-from eventsourcing.persistence import (
-    ApplicationRecorder,
-    IntegrityError,
-    Notification,
-    StoredEvent,
-    Subscription,
-    Tracking,
-)
+from eventsourcing.persistence import IntegrityError, Notification, StoredEvent, Tracking
 from eventsourcing.popo import POPOProcessRecorder
 
 from clew.domain.errors import ClewError, ClosedError
 from clew.infrastructure import forking
 from clew.infrastructure.append_plan import plan, stream_name
 from clew.infrastructure.append_queue import AppendQueue
+from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.memory_events import MemoryEvents
 from clew.infrastructure.recorder import (
     Append,
@@ -38,11 +31,10 @@ from clew.infrastructure.recorder import (
     Snapshot,
     StreamInfo,
 )
-from clew.infrastructure.subscription import StoredSubscription
 from clew.infrastructure.wakeups import Wakeups
 
 
-class MemoryRecorder(POPOProcessRecorder):
+class MemoryRecorder(LibraryRecorder, POPOProcessRecorder):
     """Events of chained, contiguous streams in memory, behind the same writer thread as the other stores have."""
 
     def __init__(self) -> None:
@@ -59,13 +51,6 @@ class MemoryRecorder(POPOProcessRecorder):
     def submit(self, append: Append) -> Future[Appended]:
         """Hand an append to the writer thread."""
         return self._queue.submit(append)
-
-    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
-        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
-        tracking = kwargs.get("tracking")
-        if not stored_events and tracking is None:
-            return []
-        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
 
     def _write(self, appends: Sequence[Append]) -> Sequence[Appended | Exception]:
         with self._database_lock:
@@ -255,14 +240,6 @@ class MemoryRecorder(POPOProcessRecorder):
                     originator_id = self._events.originator_id(row.stream)
                     found.append(Notification(originator_id, row.version, row.type, row.state, id=row.position))
         return found
-
-    def max_notification_id(self) -> int | None:
-        """The highest position, None for an empty store."""
-        return self.last_position() or None
-
-    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
-        """Events above a position, those to come included."""
-        return StoredSubscription(self, self, gt, topics)
 
     def _open_lock(self) -> AbstractContextManager[object]:
         if self._shut:

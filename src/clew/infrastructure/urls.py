@@ -42,7 +42,7 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
     library knows (``?sslmode=verify-full``), a service or a password file; without ``create`` a database without
     Clew's tables is a StoreSchemaError. ``?workers=16`` and ``?readers=8`` are how many appends and queries of the
     process are sent at a time, at the most. ``?prepare=no`` is for a pooler that does not keep prepared statements
-    apart, as PgBouncer before 1.21. ``tenant`` is whose rows are read and written, where the
+    apart, as PgBouncer before 1.22. ``tenant`` is whose rows are read and written, where the
     database tells tenants apart.
 
     Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, or MissingExtraError.
@@ -155,9 +155,10 @@ def migrate(
     """Lead the database that a URL names to the schema that this Clew knows; returns what its schema was.
 
     First it is copied to the file ``backup``, which must not be there. In an empty PostgreSQL database the tables are
-    divided into so many ``partitions``; where they are there otherwise that is a StoreSchemaError. With
-    ``row_level_security`` a PostgreSQL database keeps tenants apart by itself from then on. Raises StoreUrlError,
-    StoreSchemaError or StoreUnavailableError.
+    divided into so many ``partitions``, from 2 to 1024, or 0 for none; where they are there otherwise, or for another
+    number, that is a StoreSchemaError. With ``row_level_security`` a PostgreSQL database to which nobody else is
+    connected keeps tenants apart by itself from then on. Raises StoreUrlError, StoreSchemaError or
+    StoreUnavailableError.
     """
     from clew.infrastructure.sqlite import migrations as sqlite_migrations
 

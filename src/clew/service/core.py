@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decisions import Decided, Intent, decide
-from clew.domain.errors import ClewError, ConflictError
+from clew.domain.errors import ClewError, ConflictError, CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
 from clew.domain.history import unshared
 from clew.domain.memory.ports import VectorIndex
@@ -60,12 +62,11 @@ class Core:
 
     def close(self) -> None:
         """Write what was submitted, then let go of the store."""
-        self.models.stop()
-        try:
-            self.log.close()
-        finally:
-            self.models.close()
-            self.vectors.close()
+        with ExitStack() as last:  # each of them, whatever another raises
+            last.callback(self.vectors.close)
+            last.callback(self.models.close)
+            last.callback(self.log.close)
+            self.models.stop()
 
     def stream(self, thread_id: str) -> str:
         """The name of a thread's stream. Raises InvalidNameError."""
@@ -96,18 +97,22 @@ def open_core(
     shown = SHIPPED if projections is None else projections
     check_projections(shown)
     url = placed(url, tenant=tenant, create=create)
-    log = open_log(url, create=create, tenant=tenant)
-    fills, bound = log.may_fill(), log.is_bound()
-    models = ReadModels(
-        log,
-        open_projections(url, tenant=tenant),
-        shown,
-        embedded=embedded and fills,
-        awaited=embedded and bound,
-        on_standby=embedded and not fills and not bound,
-    )
+    with ExitStack() as opened:  # nothing stays open where the rest cannot be had
+        log = opened.enter_context(closing(open_log(url, create=create, tenant=tenant)))
+        fills, bound = log.may_fill(), log.is_bound()
+        tables = opened.enter_context(closing(open_projections(url, tenant=tenant)))
+        models = ReadModels(
+            log,
+            tables,
+            shown,
+            embedded=embedded and fills,
+            awaited=embedded and bound,
+            on_standby=embedded and not fills and not bound,
+        )
+        vectors = open_vectors(url, tenant=tenant)
+        opened.pop_all()
     ids = clock.event_id, clock.thread_id
-    return Core(log, tenant, now, *ids, models, open_vectors(url, tenant=tenant), authorize=authorize)
+    return Core(log, tenant, now, *ids, models, vectors, authorize=authorize)
 
 
 class Terms(NamedTuple):
@@ -148,11 +153,19 @@ def load(core: Core, thread_id: str) -> Operation[Control]:
     if control is None:
         control = yield from read(lambda: core.log.control(stream))
     else:
-        after = control.version
-        for event in (yield from read(lambda: core.log.lineage(stream, after=after))):
-            control = advance(control, event)
+        control = yield from read(partial(_gone_on, core.log, stream, control))
     if control.version:
         _remember(core, stream, control)
+    return control
+
+
+def _gone_on(log: EventLog, stream: str, control: Control) -> Control:
+    """The control at the head, from one that was read before."""
+    try:
+        for event in log.lineage(stream, after=control.version):
+            control = advance(control, event)
+    except CorruptEventError:  # of a damaged message the control need not be told
+        return log.control(stream)
     return control
 
 

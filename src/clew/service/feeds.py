@@ -7,8 +7,10 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from clew.service.authorizing import check, permitted
+from clew.domain.errors import CorruptEventError
+from clew.service.authorizing import asked_of, check, permitted
 from clew.service.operations import Operation, read
+from clew.service.paging import undamaged
 from clew.service.reading import PAGE
 
 if TYPE_CHECKING:
@@ -22,7 +24,10 @@ Page: TypeAlias = tuple["list[Event]", int]
 
 
 class Feed:
-    """Events after a place, a page at a time: by position over all threads of a tenant, or by version on one."""
+    """Events after a place, a page at a time: by position over all threads of a tenant, or by version on one.
+
+    A page ends before an event that is damaged; the next one raises CorruptEventError.
+    """
 
     def __init__(self, page: Callable[[int], Operation[Page]], after: int) -> None:
         self._page = page
@@ -47,7 +52,14 @@ def thread_feed(core: Core, thread_id: str, after: int) -> Feed:
 def _of_store(core: Core, after: int) -> Operation[Page]:
     """A page of what may be read, past all that may not: an empty one is the end of what is there."""
     while True:
-        found, after = yield from read(partial(_store_page, core.log, core.prefix(), after))
+        page = partial(_store_page, core.log, core.prefix(), after)
+        try:
+            found, after = yield from read(partial(undamaged, page, PAGE))
+        except CorruptEventError as error:
+            if error.position is None or (yield from permitted(core, "subscribe", [error], _damaged_thread)):
+                raise
+            after = error.position
+            continue
         shown = yield from permitted(core, "subscribe", found, attrgetter("thread_id"))
         if shown or not found:
             return list(shown), after
@@ -55,17 +67,21 @@ def _of_store(core: Core, after: int) -> Operation[Page]:
 
 def _of_thread(core: Core, thread_id: str, stream: str, after: int) -> Operation[Page]:
     yield from check(core, "subscribe", thread_id)
-    return (yield from read(partial(_thread_page, core.log, stream, after)))
+    return (yield from read(partial(undamaged, partial(_thread_page, core.log, stream, after), PAGE)))
 
 
-def _store_page(log: EventLog, prefix: str, after: int) -> Page:
+def _damaged_thread(error: CorruptEventError) -> str | None:
+    return asked_of(error.stream or "", "subscribe")[1]
+
+
+def _store_page(log: EventLog, prefix: str, after: int, size: int) -> Page:
     last = log.last_position()  # asked first: what comes later is on the next page
-    found = log.events_after(after, PAGE, prefix)
+    found = log.events_after(after, size, prefix)
     seen = after if not found else found[-1].position or after
     # Where there is no more, what other tenants wrote is passed by, and not looked at again at every wake-up.
-    return found, seen if len(found) == PAGE else max(seen, last)
+    return found, seen if len(found) == size else max(seen, last)
 
 
-def _thread_page(log: EventLog, stream: str, after: int) -> Page:
-    found = log.lineage(stream, after=after, upto=after + PAGE)
+def _thread_page(log: EventLog, stream: str, after: int, size: int) -> Page:
+    found = log.lineage(stream, after=after, upto=after + size)
     return found, found[-1].version if found else after

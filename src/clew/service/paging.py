@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from clew.domain.errors import CorruptEventError
 from clew.service.operations import Operation
 
 T = TypeVar("T")
@@ -14,6 +15,20 @@ PAGE = 100
 
 Page: TypeAlias = tuple[list[T], C | None]
 """What was found, which may be nothing, and the place after which the next page begins, None after the last."""
+
+
+def undamaged(page: Callable[[int], T], size: int) -> T:
+    """A page of so many events at the most; where one of them is damaged, of fewer, which come before that one.
+
+    Raises CorruptEventError when the first is damaged.
+    """
+    while True:
+        try:
+            return page(size)
+        except CorruptEventError:
+            if size == 1:
+                raise
+            size //= 2
 
 
 class Pages(Generic[T]):

@@ -16,7 +16,7 @@ from clew.service.reindexing import Filled, reindex
 from clew.service.taking_in import take_in
 
 BATCH = 2_000
-"""Events of one transaction."""
+"""Events of one transaction, at the most."""
 
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for the process that fills tables which this one cannot fill."""
@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 class Projector:
     """Fills the tables of projections, a batch at a time; many processes may do so, and take turns.
 
-    ``code`` gives the digest of a projection's code. A projection whose code is other than that which built its live
-    tables is built anew beside them, once; if another process puts other code in its place, this one does not begin
-    again. ``shape`` is the digest of its tables: what is live is filled by whoever declares it alike, unless a newer
-    version of the projection has built it.
+    ``code`` gives the digest of a projection's code. A projection whose live tables were built by other code than that,
+    or are made otherwise than here, is built anew beside them, once; if another process puts other code in its place,
+    this one does not begin again. What is live is filled by whoever declares and makes it alike, unless a newer version
+    of the projection has built it.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class Projector:
         store: ProjectionStore,
         projections: Sequence[Projection],
         code: Callable[[Projection], str],
-        shape: Callable[[Projection], str],
     ) -> None:
         check_projections(projections)
         self.log = log
@@ -52,7 +51,7 @@ class Projector:
         self.projections = {projection.name: projection for projection in projections}
         self._code = code
         self._codes: dict[str, str] = {}
-        self._shapes = {projection.name: shape(projection) for projection in projections}
+        self._shapes = {projection.name: store.shape(projection) for projection in projections}
         self._checked: set[str] = set()
         self._taken: set[str] = set()
         self._ahead = ReadingAhead(log)
@@ -73,14 +72,19 @@ class Projector:
             self._codes[projection.name] = self._code(projection)
         return self._codes[projection.name]
 
-    def fills(self, built: Built) -> bool:
-        """Whether a generation is filled here: what is built beside by its own code, what is live by its like."""
+    def is_own(self, built: Built) -> bool:
+        """Whether a generation was built by the code that is here, in tables as they are made here."""
         projection = self.projections.get(built.name)
         if projection is None:
             return False
-        if built.live:
-            return built.version <= projection.version and built.shape == self._shapes[built.name]
-        return built.code == self.code(projection)
+        return (built.code, built.shape) == (self.code(projection), self._shapes[built.name])
+
+    def fills(self, built: Built) -> bool:
+        """Whether a generation is filled here: what is built beside by its own code, what is live by its like."""
+        projection = self.projections.get(built.name)
+        if projection is None or not built.live:
+            return self.is_own(built)
+        return built.version <= projection.version and built.shape == self._shapes[built.name]
 
     # One batch
 
@@ -137,9 +141,9 @@ class Projector:
             events = [event for event in events if event.position <= min(further)]
         if not events:
             return group
-        end = events[-1]
         lowest = [each for each in group if each.built.position == low]
-        take_in(self.log, session, lowest, events, careful=careful)
+        taken = take_in(self.log, session, lowest, events, careful=careful)
+        end = events[taken - 1]
         moved: list[Filled] = []
         for each in group:
             if each.built.position != low:
@@ -147,9 +151,9 @@ class Projector:
                 continue
             session.move(each.built, end.position, end.hash)
             if each.built.live:
-                self._counts.append((each.built.name, len(events)))
+                self._counts.append((each.built.name, taken))
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
-        if len(events) == BATCH:
+        if taken == BATCH:
             self._ahead.read(end.position, BATCH)
         return moved
 
@@ -174,7 +178,7 @@ class Projector:
                 continue
             if live.version > projection.version:
                 continue  # a newer Clew's: the status says so
-            if live.code != code and name not in self._taken and not any(built.code == code for built in own):
+            if name not in self._taken and not any(map(self.is_own, own)):
                 for built in own:
                     if not built.live:
                         session.drop(built)
@@ -256,7 +260,7 @@ class Projector:
         """Whether a projection is to be built anew, or is being built anew, by the code that is here."""
         there = self.store.built() if there is None else there
         projection, live = self.projection(name), self._live(name, there)
-        if live is None or live.version > projection.version or live.code == self.code(projection):
+        if live is None or live.version > projection.version or self.is_own(live):
             return False
         return name not in self._taken or any(self.fills(each) for each in there if each.name == name and not each.live)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import TypeVar
@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_SECONDS = 0.02
+
+STANDSTILL_SECONDS = 10.0
+"""After so long in which nothing came nearer to what is waited for, the log of the process tells of it."""
 
 SCRUB_SECONDS = 0.1
 """How long somebody else may go on reading before it is tried again to let go of text that was to be forgotten."""
@@ -47,7 +50,7 @@ class ReadModels:
         awaited: bool = False,
         on_standby: bool = False,
     ) -> None:
-        self.projector = Projector(log, store, projections, code_digest.code, code_digest.shape)
+        self.projector = Projector(log, store, projections, code_digest.code)
         self.embedded = embedded
         self._awaited = awaited
         self._on_standby = on_standby
@@ -166,7 +169,14 @@ class ReadModels:
         names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
         target: int = (yield from read(self.projector.log.last_position)) if position is None else position
         until = None if timeout is None else time.monotonic() + timeout
+        before: dict[str, int] = {}
+        stands = 0.0
         while behind := (yield from read(lambda: self._behind(target, names))):
+            if behind != before:
+                before, stands = behind, time.monotonic() + STANDSTILL_SECONDS
+            elif time.monotonic() >= stands:
+                stands = float("inf")
+                _warn_of_standstill(target, behind)
             if progress is not None:
                 progress(*(yield from read(partial(self.projector.progress, min(behind.values()), target))))
             if until is not None and time.monotonic() >= until:
@@ -180,10 +190,11 @@ class ReadModels:
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
         """What has not come to a position, and where it is; of projections without tables -1.
 
-        Beside the projections that may be the log: a standby's is behind its primary's.
+        Beside the projections that may be the log: a standby's is behind its primary's. Who sees one tenant's events
+        alone does not see how far the log is, but what fills the projections does.
         """
         last = self.projector.log.last_position()
-        log = {"the log": last} if last < target else {}
+        log = {"the log": last} if last < target and not self.projector.log.is_bound() else {}
         live = {built.name: built.position for built in self._store.built() if built.live}
         return log | {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
 
@@ -205,6 +216,16 @@ class ReadModels:
     def read_statuses(self, wanted: Sequence[str] | None = None) -> list[ProjectionStatus]:
         """How far each projection has come, or each of those that are ``wanted``."""
         return read_statuses(self.projector, wanted)
+
+
+def _warn_of_standstill(target: int, behind: Iterable[str]) -> None:
+    _log.warning(
+        "Position %d is waited for, and in %g s nothing came nearer to it of what has not reached it: %s. "
+        "Projections are filled by `clew project run`, or by a service that may write; see `clew project status`",
+        target,
+        STANDSTILL_SECONDS,
+        ", ".join(behind),
+    )
 
 
 def _of_tenant(query: Query, tables: Mapping[str, Table], tenant: str) -> Query:

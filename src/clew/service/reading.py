@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from clew.domain.control import Control, Status, detached
 from clew.domain.decisions import check_readable
 from clew.domain.errors import (
+    CorruptEventError,
     InvalidTimeError,
     UnknownCheckpointError,
     UnknownThreadError,
@@ -24,6 +25,7 @@ from clew.domain.ports import EventLog, StreamInfo, Verdict
 from clew.service.authorizing import Action, check, permitted
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
+from clew.service.paging import undamaged
 from clew.service.remembered import Reading
 
 At: TypeAlias = int | str | datetime | None
@@ -110,18 +112,30 @@ def newest(core: Core, thread_id: str) -> Operation[History]:
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
     """One page of a thread's lineage: versions without a gap, so that a page is bounded by versions.
 
-    It is asked for every page whether the thread may be read.
+    It is asked for every page whether the thread may be read. A page ends before an event that is damaged; the next
+    one raises CorruptEventError.
     """
     yield from check(core, "read", thread_id)
     stream = core.stream(thread_id)
-    last = after + PAGE if upto is None else min(after + PAGE, upto)
-    found = yield from read(lambda: core.log.lineage(stream, after=after, upto=last))
-    return found
+
+    def page(size: int) -> list[Event]:
+        last = after + size if upto is None else min(after + size, upto)
+        return core.log.lineage(stream, after=after, upto=last)
+
+    return (yield from read(partial(undamaged, page, PAGE)))
 
 
-def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int]:
-    """The version up to which events are asked for. Events can be read of a deleted thread, too."""
-    control = yield from existing(core, thread_id)
+def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:
+    """The version up to which events are asked for. Events can be read of a deleted thread, too.
+
+    None, for the newest, where an event is damaged that says what the thread is: the others can be read.
+    """
+    try:
+        control = yield from existing(core, thread_id)
+    except CorruptEventError:
+        if at is None and at_message is None:
+            return None
+        raise
     return (yield from resolve(core, thread_id, control, at, at_message))
 
 

@@ -85,6 +85,7 @@ class Runner:
             self.tell()
             while not self._stopped and self._projector.advance(self._names):
                 self.tell()
+            self._projector.store.scrub()
 
     def follow(self) -> None:
         """Fill what no other worker does, and go on as events are appended, by anybody, until ``stop``."""
@@ -94,6 +95,7 @@ class Runner:
                 while not self._stopped:
                     self._renew()
                     self._fill()
+                    self._projector.store.scrub()  # again after each rest, until it is done
                     self._rest()
         finally:
             unlisten()
@@ -197,14 +199,15 @@ class LastingRunner:
             try:
                 self._follow_one()
             except StoreUnavailableError as error:
+                if self._stopped:  # whatever it was waiting for, it is not waited for any more
+                    return
                 if self._runner is not None and self._runner.begun:
                     begun, wait = True, AGAIN_SECONDS
                 if not begun:
                     raise
-                if not self._stopped:
-                    self._said(f"{error} Tried again in {wait:g} s.")
-                    self._rest(wait)
-                    wait = min(2 * wait, LONGEST_SECONDS)
+                self._said(f"{error} Tried again in {wait:g} s.")
+                self._rest(wait)
+                wait = min(2 * wait, LONGEST_SECONDS)
 
     def _follow_one(self) -> None:
         with closing(self._opened()) as core:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import weakref
@@ -14,6 +15,7 @@ from clew.domain.errors import StoreError
 from clew.domain.events import Event
 from clew.domain.ports import EventLog
 from clew.domain.sharding import Positions, Shard
+from clew.service.paging import undamaged
 
 PAGE = 500
 
@@ -22,6 +24,8 @@ AGAIN_SECONDS = 0.5
 
 LOOK_SECONDS = 2.0
 """So often the directory is asked for shards that have come."""
+
+_log = logging.getLogger(__name__)
 
 Logs: TypeAlias = Callable[[Shard], EventLog]
 Listed: TypeAlias = Callable[[], Sequence[Shard]]
@@ -50,6 +54,8 @@ class ShardEvents(Iterator[ShardEvent]):
         self._page: _Page | None = None
         self._next = 0
         self._closed = threading.Event()
+        self._lock = threading.Lock()
+        """Held while readers begin or end: none begins behind the back of who ends them."""
         self._tails: dict[str, _Tail] = {}
         self._begin(listed(), opened, after)
         # It does not hold this reader, which nobody may want any more.
@@ -88,7 +94,8 @@ class ShardEvents(Iterator[ShardEvent]):
 
     def close(self) -> None:
         """End the iteration, also of a thread that waits in it."""
-        _end(self._closed, self._tails)
+        with self._lock:
+            _end(self._closed, self._tails)
         self._pages.put(None)
 
     def __enter__(self) -> Self:
@@ -100,11 +107,12 @@ class ShardEvents(Iterator[ShardEvent]):
         self.close()
 
     def _begin(self, shards: Sequence[Shard], opened: Logs, after: Positions) -> None:
-        for shard in shards:
-            if shard.name in self._tails:
-                self._tails[shard.name].shard = shard
-            elif not self._closed.is_set():
-                self._tails[shard.name] = _Tail(shard, opened, after.of(shard.name), self._pages)
+        with self._lock:
+            for shard in shards:
+                if shard.name in self._tails:
+                    self._tails[shard.name].shard = shard
+                elif not self._closed.is_set():
+                    self._tails[shard.name] = _Tail(shard, opened, after.of(shard.name), self._pages)
 
 
 class _Page(NamedTuple):
@@ -141,6 +149,10 @@ class _Tail:
             except StoreError as error:
                 self.failed = str(error)
                 self._stopped.wait(AGAIN_SECONDS)
+            except Exception as error:  # noqa: BLE001 - logged and told of: a shard is not left out in silence
+                _log.exception("Shard %s could not be read", self.shard.name)
+                self.failed = f"{type(error).__name__}: this is a mistake in Clew, and the log says more."
+                self._stopped.wait(AGAIN_SECONDS)
 
     def _follow(self, log: EventLog) -> None:
         end = log.listen(self._woken.set)
@@ -162,7 +174,7 @@ class _Tail:
 
     def _read(self, log: EventLog) -> Sequence[Event]:
         try:
-            found = log.events_after(self._after, PAGE, "")
+            found = undamaged(lambda size: log.events_after(self._after, size, ""), PAGE)
         except StoreError:
             self._taken.release()  # nothing of this turn was given to anybody
             raise

@@ -69,8 +69,7 @@ def _status(projector: Projector, name: str, own: Sequence[Built], holders: Mapp
     """What its tables say; the end of the log is left open."""
     projection = projector.projections.get(name)
     live = next((built for built in own if built.live), None)
-    code = None if projection is None else projector.code(projection)
-    building = next((built for built in own if not built.live and built.code == code), None)
+    building = next((built for built in own if not built.live and projector.is_own(built)), None)
     version = 1 if projection is None else projection.version
     if projection is None:
         state = "other"
@@ -81,7 +80,7 @@ def _status(projector: Projector, name: str, own: Sequence[Built], holders: Mapp
     elif building is not None:
         state = "building"
     else:
-        state = "live" if live.code == code else "changed"
+        state = "live" if projector.is_own(live) else "changed"
     parked, first = (0, ()) if live is None else projector.store.parked(name, PARKED_SHOWN)
     return ProjectionStatus(
         name=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -13,6 +14,9 @@ from clew.domain.projection import Delete, ForgetText, Parked, Recorded, Recount
 from clew.domain.projection_store import ProjectionSession
 from clew.service.parking import kind_and_place
 from clew.service.reindexing import Filled, is_wanted
+
+LONGEST_SECONDS = 0.25
+"""After so long a batch ends where it is: while its transaction is open nobody reads what is appended meanwhile."""
 
 AT_ONCE = 50
 """Events that each takes in before the next does: what was decoded is near at hand, and gone before there is more."""
@@ -30,18 +34,22 @@ def take_in(
     events: Sequence[Recorded | Unreadable],
     *,
     careful: bool,
-) -> None:
-    """Let all of a group take in the same events, at least one.
+) -> int:
+    """Let all of a group take in the same events, at least one; returns how many, which are not all if it takes long.
 
     If that is done carefully each event is alone: one that a projection raises for is parked.
     """
     taking = [_TakingIn(log, session, each, careful=careful) for each in group]
-    for begin in range(0, len(events), AT_ONCE):
-        part = [*events[begin : begin + AT_ONCE]]
+    until = time.monotonic() + LONGEST_SECONDS
+    taken = 0
+    while taken < len(events) and (not taken or time.monotonic() < until):
+        part = [*events[taken : taken + AT_ONCE]]
         for each in taking:
             each.take(part)
+        taken += len(part)
     for each in taking:
-        each.finish(events[-1].position)
+        each.finish(events[taken - 1].position)
+    return taken
 
 
 class _TakingIn:
@@ -93,7 +101,7 @@ class _TakingIn:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
             _log.warning("Projection %s goes on without the event at position %d", projection.name, event.position)
-            stream = f"{event.tenant}/{event.kind}/{event.thread_id}"
+            stream = stream_name(event.tenant, event.kind, event.thread_id)
             self._park(event, stream, kind_and_place(error, projection))
 
     def _park(self, event: Recorded | Unreadable, stream: str, error: str) -> None:

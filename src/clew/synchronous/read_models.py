@@ -41,9 +41,10 @@ class HasReadModels:
     ) -> None:
         """Wait until a projection, or every one, has come to a position, by default the newest one at the call.
 
-        So has the log then, which is waited for on a standby. ``timeout`` is in seconds. ``progress`` is told how
-        far it is and how far there is to go, in positions from the first event. Raises ProjectionBehindError or
-        UnknownProjectionError.
+        So has the log then, which is waited for on a standby. ``timeout`` is in seconds; without one it is waited for
+        ever where nobody fills them, of which there is a warning in Python's log after ten seconds without progress.
+        ``progress`` is told how far it is and how far there is to go, in positions from the first event. Raises
+        ProjectionBehindError or UnknownProjectionError.
         """
         run(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
 

@@ -34,6 +34,7 @@ class Shards:
         """
         check_shard_name(name)
         url = self._directory.url_at(address)
+        self._directory.check_free(name, address)  # before tables are made there
         urls.open_log(url).close()
         self._directory.add(name, address, urls.address(url))
 

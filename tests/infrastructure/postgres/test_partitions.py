@@ -91,6 +91,17 @@ def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
         migrate(postgres, partitions=4)
 
 
+@pytest.mark.parametrize("count", [-1, 1, 1025, 2**70])
+def test_refuses_a_number_of_partitions_that_is_none(
+    postgres: str, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    with pytest.raises(StoreSchemaError, match="Say a number from 2 to 1024, or 0"):
+        migrate(postgres, partitions=count)
+    assert ask(postgres, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
+    assert main(["--db", postgres, "migrate", "--partitions", str(count)]) == 2
+    assert "Invalid value for '--partitions'" in capsys.readouterr().err
+
+
 def test_is_opened_and_migrated_whatever_its_partitions(postgres: str) -> None:
     migrate(postgres, partitions=4)
     assert migrate(postgres) == migrate(postgres, partitions=4) == schemas(postgres) == (1, 1)

@@ -23,6 +23,7 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, ask
 from tests.service.projected import History, contents, made, projector
 
 from clew.conversations import Conversations
+from clew.domain.errors import InvalidProjectionError
 from clew.domain.messages import Message
 from clew.domain.projection import IndexText, Query, Words
 from clew.domain.projection_store import ProjectionStore
@@ -204,7 +205,7 @@ def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
             if moves:
                 session.move(built, 7, b"hash")
 
-    with pytest.raises(psycopg.Error, match="index row"):
+    with pytest.raises(InvalidProjectionError, match="ProgramLimitExceeded"):
         fill()
     assert store.built() == [built]
     assert store.select("declared", Query("thing")) == []

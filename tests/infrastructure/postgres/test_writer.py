@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -9,11 +10,13 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.infrastructure.recording import append, event
+from tests.infrastructure.recording import PATIENCE, append, event
 from tests.servers.postgres_server import PostgresServer
 from tests.servers.tenanted import keep_apart
 
 from clew.domain.chain import ROOT
+from clew.domain.errors import StoreUnavailableError
+from clew.infrastructure.append_streams import only_stream
 from clew.infrastructure.memory_recorder import MemoryRecorder
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.encoding import stream_id
@@ -34,8 +37,12 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
         yield recorder
 
 
-def write(recorder: PostgresRecorder, *appends: Append) -> list[Appended | Exception]:
-    return list(recorder.datastore.writer.write(appends))
+def write(recorder: PostgresRecorder, *appends: Append) -> list[Appended | Exception | None]:
+    """As the pool has it done: what was left where others might be held up is written alone."""
+    writer = recorder.datastore.writer
+    patient = len({only_stream(each) for each in appends}) == 1
+    written = writer.write(appends, patient=patient)
+    return [done or writer.write([each], patient=True)[0] for done, each in zip(written, appends, strict=True)]
 
 
 def head(recorder: Recorder, stream: str) -> bytes:
@@ -180,7 +187,7 @@ def test_orders_the_appends_of_a_statement_by_stream(
     at_once = recorder.datastore.write_at_once
 
     def note(session: Session, statement: Statement, values: list[bytes | None]) -> list[int]:
-        said.append([each for number, each in enumerate(values[1:]) if number % 8 == 1 and each is not None])
+        said.append([each for number, each in enumerate(values[2:]) if number % 8 == 1 and each is not None])
         return at_once(session, statement, values)
 
     monkeypatch.setattr(recorder.datastore, "write_at_once", note)
@@ -191,3 +198,67 @@ def test_orders_the_appends_of_a_statement_by_stream(
             order
         )
     assert said == [sorted(int8(stream_id(name)) for name in "abc")] * 2
+
+
+@pytest.fixture
+def stranger(
+    postgres: str,
+    recorder: PostgresRecorder,  # noqa: ARG001 - it has written the first
+) -> Iterator[psycopg.Connection[object]]:
+    """Has written the second version of the stream ``a``, and not said yet whether it stays."""
+    with psycopg.connect(postgres) as connection:
+        connection.execute(
+            "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash) "
+            "SELECT position + 1, tenant, stream, 2, type, state, hash FROM clew_event WHERE stream = %s",
+            (stream_id("a"),),
+        )
+        yield connection
+        connection.rollback()
+
+
+def test_holds_up_nobody_for_a_lock_on_another_s_stream(
+    recorder: PostgresRecorder, stranger: psycopg.Connection[object]
+) -> None:
+    pool = recorder.datastore.pool
+    kept, behind = (pool.submit(Append([event("a", version)])) for version in (2, 3))
+    others = [pool.submit(Append([event(name, version)])) for version in (2, 3) for name in "bc"]
+    threads = [threading.Thread(target=future.result) for future in (kept, *others)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    others += [pool.submit(Append([event("b", 4)]))]
+    assert all(future.result(PATIENCE).positions for future in others)
+    assert not kept.done()
+    assert not behind.done()
+    stranger.rollback()
+    assert kept.result(PATIENCE).positions < behind.result(PATIENCE).positions
+    threads[0].join(PATIENCE)
+    assert [len(recorder.own_rows(name, limit=99)) for name in "abc"] == [3, 4, 3]
+    assert verify_store(recorder).first_bad is None
+
+
+def test_leaves_all_of_a_statement_that_meets_a_lock_and_changes_no_setting_of_the_session(
+    recorder: PostgresRecorder, stranger: psycopg.Connection[object]
+) -> None:
+    writer = recorder.datastore.writer
+    batch = [Append([event(name, 2)]) for name in "ab"]
+    with recorder.datastore.writing.use() as session:
+        before = session.ask("SHOW lock_timeout")
+    assert writer.write(batch, patient=False) == [None, None]
+    stranger.rollback()
+    assert [type(each) for each in writer.write(batch, patient=False)] == [Appended, Appended]
+    with recorder.datastore.writing.use() as session:
+        assert session.ask("SHOW lock_timeout") == before
+
+
+def test_says_what_its_user_s_own_limit_on_locks_came_to(postgres: str, stranger: psycopg.Connection[object]) -> None:
+    limit = ("&" if "?" in postgres else "?") + "options=-clock_timeout%3D20ms"
+    with closing(PostgresRecorder.open(postgres + limit)) as limited:
+        alone, other = (limited.submit(Append([event(name, 2)])) for name in "ab")
+        with pytest.raises(StoreUnavailableError, match="somebody else keeps locked"):
+            alone.result()
+        assert other.result(PATIENCE).positions
+        stranger.rollback()
+        append(limited, event("a", 2))

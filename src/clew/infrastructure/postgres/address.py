@@ -24,7 +24,7 @@ _CUT = "closed the connection unexpectedly"
 
 
 class Address:
-    """Where a database is, with its password; ``shown`` is without it. Raises StoreUrlError.
+    """Where a database is, with its password; ``shown`` is without it, ``server`` its host. Raises StoreUrlError.
 
     With ``?prepare=no`` nothing is prepared, for poolers that give each transaction another session and do not prepare
     there what was prepared in the last.
@@ -50,14 +50,15 @@ class Address:
         if "PGCONNECT_TIMEOUT" not in os.environ:
             given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         given.setdefault("fallback_application_name", "clew")
+        given["client_encoding"] = "UTF8"  # whatever a role or an environment would have
         self.conninfo = make_conninfo(**given)
         # Those of the environment are the client library's own affair, but for what is shown.
         hosts, ports = (
             str(given.get(name) or os.environ.get(f"PG{name.upper()}") or "").split(",") for name in ("host", "port")
         )
         places = zip_longest(hosts, ports[: len(hosts)], fillvalue=ports[0])
-        shown = ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in places)
-        self.shown = f"postgresql://{shown}/{given.get('dbname') or given.get('user') or ''}"
+        self.server = ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in places)
+        self.shown = f"postgresql://{self.server}/{given.get('dbname') or given.get('user') or ''}"
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection without a transaction. Raises StoreUnavailableError."""

@@ -2,11 +2,13 @@
 
 -- insert what follows
 -- One statement and one round trip: of each append the rows are there, or none where the event before is not. {rows}
--- are n, tenant, stream, version, type, state, hash, and version and hash of the event before; $1 is the base.
+-- are n, tenant, stream, version, type, state, hash, and version and hash of the event before; $1 is the base; $2 says
+-- how long to wait for a lock, in this transaction only, null that it is as it was.
 INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
 SELECT (($1 + pg_current_xact_id()::text::int8) << 20) | n, tenant, stream, version, type, state, hash
 FROM (VALUES {rows}) AS row (n, tenant, stream, version, type, state, hash, before, previous)
 WHERE (SELECT hash FROM clew_event AS last WHERE last.stream = row.stream AND last.version = row.before) = row.previous
+    AND (SELECT set_config('lock_timeout', convert_from($2, 'UTF8'), true) WHERE $2 IS NOT NULL) IS DISTINCT FROM ''
 RETURNING position
 
 -- insert

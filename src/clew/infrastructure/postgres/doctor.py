@@ -51,7 +51,11 @@ def of_server(address: Address) -> Iterator[Finding]:
         def ask(name: str, **parameters: Any) -> Rows:
             return connection.execute(_SQL[name].encode(), parameters or None).fetchall()
 
-        version, user, standby = ask("server")[0]
+        try:
+            version, user, standby = ask("server")[0]
+        except psycopg.Error as error:
+            yield _not_looked_at("server", address, error)
+            return
         role = "standby, which is only read" if standby else "server"
         yield Finding("server", "ok", f"{address.shown} is a {role}, PostgreSQL {version}; this user is {user}.")
         looks: list[tuple[str, Callable[[], Finding]]] = [
@@ -86,8 +90,12 @@ def _looked(name: str, address: Address, look: Callable[[], Finding]) -> Finding
     try:
         return look()
     except psycopg.Error as error:
-        advice = "See what the message says, or run `clew doctor` as a user with more rights (pg_monitor)."
-        return Finding(name, "warning", f"It cannot be looked at: {unavailable(address.shown, error)}", advice)
+        return _not_looked_at(name, address, error)
+
+
+def _not_looked_at(name: str, address: Address, error: psycopg.Error) -> Finding:
+    advice = "See what the message says, or run `clew doctor` as a user with more rights (pg_monitor)."
+    return Finding(name, "warning", f"It cannot be looked at: {unavailable(address.shown, error)}", advice)
 
 
 def _rights(ask: Asking, user: str, *, standby: bool) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +26,7 @@ from clew.domain.projection import (
     Table,
     Value,
 )
-from clew.infrastructure.code_digest import shape
+from clew.infrastructure import code_digest
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.encoding import stream_id, tenant_id
 from clew.infrastructure.postgres.errors import unavailable
@@ -60,6 +60,11 @@ def live(session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]
 def table_name(generation: int, table: str) -> str:
     """The name in SQL of a table, or of an index of words, of a generation."""
     return f"clew_g{generation}_{table}"
+
+
+def shape(projection: Projection) -> str:
+    """The digest of a projection's tables and indexes as they are made here."""
+    return code_digest.shape(projection, [statement for _, making in _made(0, projection) for statement in making])
 
 
 def is_refused(error: BaseException) -> bool:
@@ -97,12 +102,10 @@ class PostgresSession:
             tables=json.dumps(projection.tables),
             texts=list(projection.texts),
         )
-        for table in projection.tables:
-            name = table_name(generation, table.name)
-            self._make(name, statements(name, table))
-        for index in projection.texts:
-            name = table_name(generation, index)
-            self._make(name, text_index.statements(name))
+        for name, making in _made(generation, projection):
+            for statement in making:
+                self._session.connection.execute(statement.encode())
+            protect(self._session, name)
         return Built(generation, projection.name, projection.version, code, made, 0, b"", live)
 
     def rows(self, built: Built, projection: Projection) -> _Generation:
@@ -126,6 +129,8 @@ class PostgresSession:
             self._generations.clear()
             if isinstance(error, psycopg.Error) and not is_refused(error):
                 raise unavailable(self._where, error) from error
+            with suppress(psycopg.Error):  # of what is on its way the server may refuse something, too: it is undone
+                self.settle()
             connection.execute("ROLLBACK TO attempt")
             connection.execute("RELEASE attempt")
             raise
@@ -226,11 +231,6 @@ class PostgresSession:
             self._pipeline = self._session.connection.pipeline()
             self._pipeline.__enter__()
 
-    def _make(self, table: str, made: Iterable[str]) -> None:
-        for statement in made:
-            self._session.connection.execute(statement.encode())
-        protect(self._session, table)
-
     def _ask(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         return _ask(self._session, statement, **parameters)
 
@@ -293,6 +293,16 @@ class _Generation:
             if texts:
                 self._indexes[index].add(texts)
                 texts.clear()
+
+
+def _made(generation: int, projection: Projection) -> Iterator[tuple[str, Sequence[str]]]:
+    """The tables and indexes of a generation, each with the statements that make it."""
+    for table in projection.tables:
+        name = table_name(generation, table.name)
+        yield name, statements(name, table)
+    for index in projection.texts:
+        name = table_name(generation, index)
+        yield name, text_index.statements(name)
 
 
 def _ask(session: Session, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -36,18 +36,18 @@ _TYPES = {"integer": "bigint", "text": "bytea", "json": "bytea"}
 def statements(name: str, table: Table) -> tuple[str, ...]:
     """The statements that make a table of this name, and its indexes."""
     columns = ", ".join(map(_declaration, table.columns))
-    made = f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({quoted(table.key)}))"
+    key = f"CONSTRAINT {index_name(name, 'key')} PRIMARY KEY ({quoted(table.key)})"
     needed = _needed(table)
     indexes = [
         f"CREATE INDEX {index_name(name, number)} ON {name} ({', '.join(_in_order(each, needed) for each in index)})"
         for number, index in enumerate(table.indexes)
     ]
-    return made, *indexes
+    return f"CREATE TABLE {name} ({columns}, {key})", *indexes
 
 
-def index_name(table: str, number: int) -> str:
-    """The name of an index of a table."""
-    return f"{table.replace('clew_g', 'clew_i', 1)}_{number}"
+def index_name(table: str, which: int | str) -> str:
+    """The name of an index of a table: such as no table has, and no index of another one."""
+    return f"{table.replace('clew_g', 'clew_i', 1)}_{which}"
 
 
 def _declaration(column: Column) -> str:

@@ -17,7 +17,8 @@ from typing import TypeVar
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.projection import Built, Parked, Query, RowValues, Table, Words
+from clew.domain.errors import InvalidProjectionError, StoreError
+from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Table, Words
 from clew.infrastructure import forking
 from clew.infrastructure.postgres import projection_workers, text_index
 from clew.infrastructure.postgres.address import Address
@@ -30,6 +31,7 @@ from clew.infrastructure.postgres.projection_session import (
     is_refused,
     live,
     locks,
+    shape,
     table_name,
 )
 from clew.infrastructure.postgres.projection_tables import select
@@ -45,9 +47,18 @@ TRIES = 5
 REST = 10
 """So many times as long as it took to clean a table is it left alone after."""
 
+AGAIN_SECONDS = 10.0
+"""After so long it is tried again to clean a table that could not be cleaned."""
+
 _log = logging.getLogger(__name__)
 
-_SETTINGS = ("SET LOCAL synchronous_commit = off", "SET LOCAL lock_timeout = '60s'")
+PATIENCE = 60.0
+"""Seconds to wait for whoever fills the same, or has locked a table."""
+
+TURN = 0.1
+"""Seconds to wait for whoever fills the same before the connection is let go of, and wait again."""
+
+_SETTINGS = ("SET LOCAL synchronous_commit = off", f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
 
 
 class PostgresProjections:
@@ -76,7 +87,10 @@ class PostgresProjections:
         with self._using() as session:
             given = PostgresSession(session, self.address.shown)
             try:
-                _begin(session, *locks(names))
+                if names is None:  # which is seldom: in line without a break, or others would come before it for ever
+                    _begin(session, *locks(None))
+                else:
+                    _take_turn(session, locks(names))
                 yield given
                 given.commit()
             except BaseException:
@@ -104,7 +118,7 @@ class PostgresProjections:
                 yield session
             except psycopg.Error as error:
                 if is_refused(error):
-                    raise
+                    raise InvalidProjectionError(_refused(error)) from None  # its words may quote what was said
                 raise unavailable(self.address.shown, error) from error
 
     # Workers
@@ -124,6 +138,10 @@ class PostgresProjections:
         return self._read(projection_workers.holders)
 
     # Reading
+
+    def shape(self, projection: Projection) -> str:
+        """The digest of a projection's tables and indexes as they are made here."""
+        return shape(projection)
 
     def built(self) -> list[Built]:
         """The generations that there are."""
@@ -196,24 +214,30 @@ class PostgresProjections:
                 for table, rests in [*self._forgot.items()]:
                     if rests <= time.monotonic():
                         self._clean(table)
-            except psycopg.Error as error:
-                _log.warning("%s: words could not be cleaned away: %s", self.address.shown, error)
-                self._forgot.clear()
+            except (psycopg.Error, StoreError) as error:
+                _log.warning("%s: words could not be cleaned away for now: %s", self.address.shown, error)
             return bool(self._forgot)
 
     def _look(self) -> None:
         """Another process may have ended before it cleaned what it took words out of."""
         if self._looked or self._closed:
             return
-        self._looked = True
         with self._sessions.use() as session:
             for generation, texts in session.connection.execute(SQL["text indexes"].encode()).fetchall():
                 names = [table_name(generation, each) for each in texts]
                 self._forgot.update({name: 0.0 for name in names if self._dead(session, name)})
+        self._looked = True
 
     def _clean(self, table: str) -> None:
         # Before, so that what is forgotten meanwhile is noted again.
         self._forgot.pop(table)
+        try:
+            self._vacuum(table)
+        except (psycopg.Error, StoreError):
+            self._forgot.setdefault(table, time.monotonic() + AGAIN_SECONDS)
+            raise
+
+    def _vacuum(self, table: str) -> None:
         begin = time.monotonic()
         with self._sessions.use() as session:
             before = self._counted(session, "vacuum_count", table)
@@ -255,6 +279,29 @@ class PostgresProjections:
         """Start afresh with connections of the child's own."""
         self._restart()
         self._sessions.restart()
+
+
+def _take_turn(session: Session, locked: Sequence[str]) -> None:
+    """Begin a transaction when nobody else fills the same.
+
+    A pooler has few connections, and who fills needs a second one to read the log. So one that waits in a transaction
+    is given back after a moment, and asked for again.
+    """
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            _begin(session, f"SET LOCAL lock_timeout = {int(TURN * 1e3)}", *locked, _SETTINGS[-1])
+        except psycopg.errors.LockNotAvailable:
+            if time.monotonic() >= until:
+                raise
+            session.connection.execute("ROLLBACK")
+        else:
+            return
+
+
+def _refused(error: psycopg.Error) -> str:
+    said = f"{type(error).__name__} ({error.sqlstate or 'of the driver'})"
+    return f"PostgreSQL refuses what a projection declares or writes: {said}. Correct the projection."
 
 
 def _begin(session: Session, *more: str) -> None:

@@ -25,7 +25,7 @@ WINDOW = 50_000
 FEW_STREAMS = 1_000
 """Of a prefix that fewer streams have these are found by their names, else in the order in which they were made."""
 
-OWN_WAIT = 0.5
+OWN_WAIT = 1.0
 """Seconds that a reader in position order waits for what this process has appended: an older transaction is open."""
 
 SQL = statements("reads.sql")

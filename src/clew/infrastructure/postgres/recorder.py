@@ -7,28 +7,21 @@ from concurrent.futures import Future
 from typing import Any, Self
 from uuid import UUID
 
-from eventsourcing.persistence import (
-    ApplicationRecorder,
-    Notification,
-    ProcessRecorder,
-    StoredEvent,
-    Subscription,
-    Tracking,
-)
+from eventsourcing.persistence import Notification, StoredEvent, Tracking
 from psycopg.types.numeric import Int8
 
 from clew.infrastructure.append_plan import stream_name
+from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
 from clew.infrastructure.postgres.encoding import HIGHEST, text, within
 from clew.infrastructure.postgres.reads import PostgresReads
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Append, Appended
-from clew.infrastructure.subscription import StoredSubscription
 
 _TRACKED = statements("appends.sql")["tracked"]
 
 
-class PostgresRecorder(PostgresReads, ProcessRecorder):
+class PostgresRecorder(PostgresReads, LibraryRecorder):
     """Events of chained, contiguous streams in a PostgreSQL database.
 
     Several recorders may share a datastore, as those of a factory of the library's do.
@@ -48,13 +41,6 @@ class PostgresRecorder(PostgresReads, ProcessRecorder):
     def submit(self, append: Append) -> Future[Appended]:
         """Hand an append to the writer threads."""
         return self.datastore.pool.submit(append)
-
-    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
-        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
-        tracking = kwargs.get("tracking")
-        if not stored_events and tracking is None:
-            return []
-        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
 
     def insert_tracking(self, tracking: Tracking) -> None:
         """Record how far an application has come."""
@@ -106,14 +92,6 @@ class PostgresRecorder(PostgresReads, ProcessRecorder):
             Notification(self._originator_id(text(name)), version, text(type_), state, id=position)
             for position, name, version, type_, state, _, _ in found
         ]
-
-    def max_notification_id(self) -> int | None:
-        """The highest position, None for an empty store."""
-        return self.last_position() or None
-
-    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
-        """Events above a position, those to come included."""
-        return StoredSubscription(self, self, gt, topics)
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another."""

@@ -15,6 +15,8 @@ from clew.infrastructure.postgres.sql_files import statements
 
 SCHEMA_VERSION = 1
 
+FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 1024
+
 _LOCK = 0x436C6577
 """Of the advisory lock under which tables are made: ``Clew`` in ASCII."""
 
@@ -60,9 +62,16 @@ def version(address: Address) -> int:
 def migrate(address: Address, *, partitions: int | None = None) -> int:
     """Lead a database to the present schema, all the way or not at all; returns the schema that it had.
 
-    In an empty database what grows with the number of events is divided into so many ``partitions``, 0 for none. None
-    is whatever is there. Raises StoreSchemaError where the tables are there, divided otherwise.
+    In an empty database what grows with the number of events is divided into so many ``partitions``, from 2 to 1024,
+    or 0 for none. None is whatever is there. Raises StoreSchemaError where the tables are there, divided otherwise,
+    and for a number that is none of these.
     """
+    if partitions not in {None, 0, *range(FEWEST_PARTITIONS, MOST_PARTITIONS + 1)}:
+        msg = (
+            f"{address.shown}: tables are not divided into {partitions!r} partitions. Say a number from "
+            f"{FEWEST_PARTITIONS} to {MOST_PARTITIONS}, or 0 to leave them whole."
+        )
+        raise StoreSchemaError(msg)
     with closing(address.connect()) as connection:
         try:
             found = _version(connection, address)

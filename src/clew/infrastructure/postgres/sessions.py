@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
-from collections.abc import Callable
+import weakref
 from contextlib import suppress
+from typing import Any
 
 import psycopg
 
@@ -19,45 +21,70 @@ PATIENCE = CONNECT_TIMEOUT * 3
 """Seconds to wait for a connection that another thread of this process has."""
 
 RESTED = 1.0
-"""Seconds after which a connection is asked whether it is there before it is used again."""
+"""Seconds after which a connection is asked whether it is there before it is used again, and a server that made no more
+whether it does."""
+
+LEAVING = 1.0
+"""Seconds to wait for a connection that another pool closes: a server counts it for a while yet."""
+
+_PAUSE = 0.02
+
+_CLOSED = "The store is closed: nothing can be read. Open it again."
 
 
 class _Use:
     """A connection for a block."""
 
-    __slots__ = ("_session", "_sessions")
+    __slots__ = ("_sessions", "counted", "session")
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        self.session: Session | None = None
+        self.counted = False
 
     def __enter__(self) -> Session:
-        self._session = self._sessions.take()
-        return self._session
+        try:
+            return self._sessions.take(self)
+        except BaseException:
+            self._sessions.give_back(self)  # whatever it had when it was interrupted
+            raise
 
     def __exit__(self, *_: object) -> None:
-        self._sessions.give_back(self._session)
+        try:
+            self._sessions.give_back(self)
+        except BaseException:
+            self._sessions.give_back(self)  # what is left
+            raise
 
 
 class Sessions:
-    """At most ``most`` connections at a time; who wants another waits. A standby is refused by those that ``write``."""
+    """At most ``most`` connections at a time; who wants another waits. A standby is refused by those that ``write``.
+
+    Where the server makes no more, fewer have to do; and for a pool that has none others close what they do not need.
+    """
 
     def __init__(self, address: Address, most: int, *, tenant: str | None = None, write: bool = False) -> None:
         self.address = address
         self._tenant = tenant
         self._most = most
         self._write = write
-        self._made: list[Session] = []
+        self._made: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
         self.restart()
+        _pools.add(self)
 
     def restart(self) -> None:
         """Begin without connections: those that the parent of a forked process had are the parent's."""
         _inherited.extend(self._made)
-        self._lock = lock = threading.Lock()
-        self._freed = threading.Condition(lock)
-        self._wanted = 0
+        self._lock = threading.Lock()
+        self._queue: list[threading.Condition] = []
+        """Of those who wait, each with a condition of its own: who came first is served first."""
         self._idle: list[tuple[Session, float]] = []
-        self._made = []
+        self._made = weakref.WeakSet()
         self._used = 0
+        self._room = self._most
+        """How many there may be: fewer than ``most`` where the server makes no more."""
+        self._refused = -math.inf
+        """When the server last said so."""
         self._closed = False
 
     def use(self) -> _Use:
@@ -65,7 +92,7 @@ class Sessions:
         return _Use(self)
 
     def fresh(self) -> Session:
-        """A new connection, that the caller closes."""
+        """A new connection, that the caller closes. Raises StoreUnavailableError."""
         try:
             session = self._begun()
         except psycopg.Error as error:
@@ -82,6 +109,136 @@ class Sessions:
             raise PostgresUnavailableError(msg)
         return session
 
+    def drop(self) -> None:
+        """Close those that wait: the server has cut another."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for session, _ in idle:
+            _close(session)
+
+    def close(self) -> None:
+        """Close those that wait, and each of the others when it is given back. Later calls raise ClosedError."""
+        with self._lock:
+            self._closed = True
+            self._call()
+        self.drop()
+
+    def take(self, use: _Use) -> Session:
+        """A connection, to be given back. Raises ClosedError or StoreUnavailableError.
+
+        What is taken is put into ``use`` at once: no interruption comes where nothing is called.
+        """
+        now = since = time.monotonic()
+        until = now + PATIENCE
+        returns = False
+        while True:
+            with self._lock:
+                if self._queue or self._used >= self._room or self._closed:
+                    self._wait(until, first=returns)
+                use.counted = True
+                self._used += 1
+                if self._idle:
+                    use.session, since = self._idle[-1]
+                    del self._idle[-1]
+            session = use.session
+            if session is None:
+                session = self._add(use)
+                if session is not None:
+                    return session
+                returns = True
+            elif now - since < RESTED or not _is_cut(session):
+                return session
+            else:
+                _close(session)
+            self.give_back(use)
+
+    def give_back(self, use: _Use) -> None:
+        """Let others have it, if it can be used again. Does nothing the second time."""
+        session = use.session
+        fit = session is not None and session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        now = time.monotonic()
+        with self._lock:
+            if use.counted:
+                use.counted = False
+                self._used -= 1
+                if session is not None and fit and self._used < self._room and not self._closed:
+                    use.session = None
+                    self._idle.append((session, now))
+                if self._queue:
+                    self._call()
+        if use.session is not None:
+            _close(use.session)
+            use.session = None
+
+    # With the lock
+
+    def _wait(self, until: float, *, first: bool) -> None:
+        """Wait for one that is idle, or for the right to make one; ``first``: it was this one's turn before."""
+        turn = threading.Condition(self._lock)
+        try:
+            self._queue.insert(0 if first else len(self._queue), turn)
+            while True:
+                if self._closed:
+                    raise ClosedError(_CLOSED)
+                if self._queue[0] is turn and self._is_room():
+                    return
+                left = until - time.monotonic()
+                if left <= 0:
+                    busy = f"all {self._used} connections of this process are busy"
+                    more = ", and the server makes no more" if self._room < self._most else ""
+                    msg = f"{self.address.shown}: {busy}{more}. Try again later."
+                    raise PostgresUnavailableError(msg)
+                turn.wait(min(left, RESTED))
+        finally:
+            with suppress(ValueError):
+                self._queue.remove(turn)
+            self._call()
+
+    def _call(self) -> None:
+        """Let the first of those who wait look."""
+        if self._queue:
+            self._queue[0].notify()
+
+    def _is_room(self) -> bool:
+        if not self._idle and self._room <= self._used < self._most and time.monotonic() - self._refused > RESTED:
+            self._room = self._used + 1  # the server may make one now
+        return bool(self._idle) or self._used < max(self._room, 1)
+
+    # Without
+
+    def _add(self, use: _Use) -> Session | None:
+        """A new one; None where the server makes no more, and others of this pool will be given back."""
+        try:
+            use.session = self.fresh()
+        except TooManyConnectionsError:
+            with self._lock:
+                others = self._used - 1 + len(self._idle)
+                self._room = max(others, 1)
+                self._refused = time.monotonic()
+            if others:
+                return None
+            use.session = self._instead()
+        with self._lock:
+            self._made.add(use.session.connection)
+            if self._room < self._most:
+                self._room += 1  # there may be more
+                self._call()
+        return use.session
+
+    def _instead(self) -> Session:
+        """A new one, where the server makes none but in place of those that other pools have no use for."""
+        until = time.monotonic() + LEAVING
+        while True:
+            for pool in list(_pools):
+                if pool is not self and pool.address.server == self.address.server:
+                    pool.drop()
+            try:
+                return self.fresh()
+            except TooManyConnectionsError:
+                if self._closed or time.monotonic() > until:
+                    raise
+            time.sleep(_PAUSE)
+
     def _begun(self) -> Session:
         connection = self.address.connect()
         try:
@@ -90,102 +247,16 @@ class Sessions:
             connection.close()
             raise
 
-    def drop(self) -> None:
-        """Close those that wait: the server has cut another."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for session, _ in idle:
-            self._close(session)
 
-    def close(self) -> None:
-        """Close those that wait, and each of the others when it is given back. Later calls raise ClosedError."""
-        with self._lock:
-            self._closed = True
-        self.drop()
-
-    def take(self) -> Session:
-        """A connection, to be given back. Raises ClosedError or StoreUnavailableError."""
-        now = time.monotonic()
-        until = now + PATIENCE
-        while True:
-            session, since = self._idle_one(until)
-            try:
-                if session is None:
-                    return self._add()
-                if now - since < RESTED or not _is_cut(session):
-                    return session
-                self._close(session)
-            except TooManyConnectionsError:
-                self._free()
-                if not self._comes_free(until):
-                    raise
-            except BaseException:
-                self._free()
-                raise
-            else:
-                self._free()
-
-    def give_back(self, session: Session) -> None:
-        """Let others have it, if it can be used again."""
-        fit = session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        now = time.monotonic()
-        with self._lock:
-            self._used -= 1
-            kept = fit and not self._closed
-            if kept:
-                self._idle.append((session, now))
-            if self._wanted:
-                self._freed.notify_all()
-        if not kept:
-            self._close(session)
-
-    def _idle_one(self, until: float) -> tuple[Session | None, float]:
-        """One that is there, and since when it is idle, or the right to make one."""
-        with self._lock:
-            if self._used >= self._most and not self._wait(lambda: self._used < self._most, until):
-                msg = f"{self.address.shown}: all {self._most} connections of this process are busy. Try again later."
-                raise PostgresUnavailableError(msg)
-            if self._closed:
-                msg = "The store is closed: nothing can be read. Open it again."
-                raise ClosedError(msg)
-            found = self._idle.pop() if self._idle else (None, 0.0)
-            self._used += 1
-        return found
-
-    def _add(self) -> Session:
-        session = self.fresh()
-        with self._lock:
-            self._made.append(session)
-        return session
-
-    def _free(self) -> None:
-        with self._lock:
-            self._used -= 1
-            if self._wanted:
-                self._freed.notify_all()
-
-    def _comes_free(self, until: float) -> bool:
-        """Wait for one that another thread gives back, as the server makes no more; False if there is none."""
-        with self._lock:
-            self._wait(lambda: bool(self._idle) or not self._used, until)
-            return bool(self._idle)
-
-    def _wait(self, for_what: Callable[[], bool], until: float) -> bool:
-        self._wanted += 1
-        try:
-            return self._freed.wait_for(for_what, until - time.monotonic())
-        finally:
-            self._wanted -= 1
-
-    def _close(self, session: Session) -> None:
-        with self._lock, suppress(ValueError):
-            self._made.remove(session)
-        with suppress(psycopg.Error):
-            session.connection.close()
-
-
-_inherited: list[Session] = []
+_inherited: list[psycopg.Connection[Any]] = []
 """Connections of the parent of this process: neither used nor closed, as closing one would end it in the parent too."""
+
+_pools: weakref.WeakSet[Sessions] = weakref.WeakSet()
+
+
+def _close(session: Session) -> None:
+    with suppress(psycopg.Error):
+        session.connection.close()
 
 
 def _is_cut(session: Session) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import starmap
 from typing import Any
 from uuid import UUID
 
@@ -82,6 +83,13 @@ class Directory:
         )
         raise ShardError(msg)
 
+    def check_free(self, name: str, address: str) -> None:
+        """Raise ShardError for a name or an address that a shard has."""
+        with self._connected(make=True) as connection:
+            found = connection.execute(_SQL["shards"].encode()).fetchall()
+        if any(name == shard.name or address == shard.address for shard in starmap(Shard, found)):
+            raise self._taken(name, address)
+
     def add(self, name: str, address: str, there: Address) -> None:
         """Note a shard, which is given tenants from now on; ``there`` Clew's tables are.
 
@@ -94,9 +102,8 @@ class Directory:
                 return
             same = connection.execute(_SQL["same store"].encode(), new).fetchone()
         if same is None:
-            msg = f"{self.shown}: there is a shard {name!r} or one at {address} already. See `clew shards list`."
-        else:
-            msg = f"{self.shown}: that store is the shard {same[0]!r}, at {same[1]}, already. See `clew shards list`."
+            raise self._taken(name, address)
+        msg = f"{self.shown}: that store is the shard {same[0]!r}, at {same[1]}, already. See `clew shards list`."
         raise ShardError(msg)
 
     def move(self, name: str, address: str, there: Address) -> None:
@@ -135,6 +142,10 @@ class Directory:
             settings.append(address)
             address = ""
         return f"{scheme}://{user}{at}{address}" + ("?" + "&".join(settings) if settings else "")
+
+    def _taken(self, name: str, address: str) -> ShardError:
+        msg = f"{self.shown}: there is a shard {name!r} or one at {address} already. See `clew shards list`."
+        return ShardError(msg)
 
     def _unknown(self, name: str) -> ShardError:
         return ShardError(f"{self.shown}: there is no shard {name!r}. See `clew shards list`.")

@@ -4,11 +4,13 @@
 -- database has of it is the statements before "schema".
 
 -- is bound
--- Whether row-level security is in force on this connection, and whether it keeps it to one tenant.
+-- Whether row-level security is in force on this connection, and whether it keeps it to one tenant. The events are named
+-- so that this waits where it is just being switched on.
 SELECT
     row_security_active('clew_event'),
     row_security_active('clew_event')
         AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'clew_operator' AND pg_has_role(oid, 'USAGE'))
+FROM (SELECT count(*) FROM clew_event WHERE false) AS locked
 
 -- set tenant
 SELECT set_config('clew.tenant', %(tenant)s, true)
@@ -27,6 +29,15 @@ BEGIN
         PERFORM clew_publish('{table}');
     END IF;
 END $$
+
+-- is secured
+SELECT relforcerowsecurity FROM pg_catalog.pg_class WHERE oid = 'clew_event'::regclass::oid
+
+-- sessions
+-- Of clients, other than this one. Of other users' sessions a user may not be told of which kind they are.
+SELECT count(*)::int8 FROM pg_catalog.pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND usesysid IS NOT NULL
+    AND coalesce(backend_type, 'client backend') = 'client backend'
 
 -- strangers
 -- Operators make tables beside Clew's, and others may have made there what they liked. A function of theirs, of a name

@@ -21,6 +21,7 @@ from clew.domain.projection import Indexed, Words
 from clew.domain.views.searching import compared
 from clew.infrastructure.postgres.encoding import HIGHEST, tenant_id, within
 from clew.infrastructure.postgres.lexemes import Lexemes, lexemes
+from clew.infrastructure.postgres.projection_tables import index_name
 from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 
@@ -64,9 +65,9 @@ _ANY = "+"
 
 def statements(table: str) -> tuple[str, ...]:
     """The statements that make an index of words."""
-    index = table.replace("clew_g", "clew_i", 1) + "_words"
+    key, index = index_name(table, "key"), index_name(table, "words")
     made = (_SQL["table"], _SQL["words are kept as they are"], _SQL["index"])
-    return tuple(each.replace("{table}", table).replace("{index}", index) for each in made)
+    return tuple(each.replace("{table}", table).replace("{key}", key).replace("{index}", index) for each in made)
 
 
 class _Row(NamedTuple):

@@ -1,9 +1,9 @@
 -- Indexes of words: a table for each, and stretches of texts in the order of the log. Each heading names a statement.
--- {table} stands for the table's name, {index} for that of its inverted index.
+-- {table} stands for the table's name, {key} for that of its key, {index} for that of its inverted index.
 
 -- table
 CREATE TABLE {table} (
-    position bigint PRIMARY KEY,
+    position bigint CONSTRAINT {key} PRIMARY KEY,
     tenant bigint NOT NULL,
     words text COLLATE "C" NOT NULL,
     listed tsvector NOT NULL,

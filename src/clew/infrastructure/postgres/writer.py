@@ -39,6 +39,9 @@ MOST_HEADS = 100_000
 MOST_AT_ONCE = 32
 """Events of an append that are written in the one statement; more are arrays, or copied, in a transaction."""
 
+HURRY = b"50ms"
+"""So long a statement waits for a lock of somebody else's where it holds up others than those of the locked stream."""
+
 LONGEST_TRANSACTION = 60.0
 """Seconds to wait for the end of one whose client is gone: the server ends what stands still after half of that."""
 
@@ -62,9 +65,14 @@ class PostgresWriter:
         self._lock = threading.Lock()
         self._heads: dict[str, KnownHead] = {}
 
-    def write(self, appends: Sequence[Append]) -> Sequence[Appended | Exception]:
-        """Write appends, each or say why not: more than one only of those that follow what was last seen."""
-        written = self._at_once(self._following(appends))
+    def write(self, appends: Sequence[Append], *, patient: bool) -> Sequence[Appended | Exception | None]:
+        """Write appends, each or say why not: more than one only of those that follow what was last seen.
+
+        Without patience what may have to wait for somebody else is left, and None is said of it.
+        """
+        written = self._at_once(self._following(appends), patient=patient)
+        if not patient:
+            return written
         return [done or self._alone(append) for done, append in zip(written, appends, strict=True)]
 
     def _alone(self, append: Append) -> Appended | Exception:
@@ -101,19 +109,21 @@ class PostgresWriter:
             found.append(each)
         return found
 
-    def _at_once(self, appends: Sequence[Following | None]) -> list[Appended | Exception | None]:
+    def _at_once(
+        self, appends: Sequence[Following | None], *, patient: bool = True
+    ) -> list[Appended | Exception | None]:
         """Write them in one statement, of each all or nothing: None where it did not follow."""
-        asked = [each for each in appends if each is not None]
+        # In the same order by all writers, so that no two wait for each other; those of one stream stay in theirs.
+        asked = sorted(filter(None, appends), key=_stream_id)
         if not asked:
             return [None] * len(appends)
-        if len(asked) > 1:
-            # In the same order by all writers, so that no two wait for each other; those of one stream stay in theirs.
-            asked.sort(key=_stream_id)
         try:
-            found = dict(zip(map(id, asked), self._insert(asked), strict=True))
+            found = dict(zip(map(id, asked), self._insert(asked, patient=patient), strict=True))
         except ClewError as error:
             return [each and error for each in appends]
         except psycopg.Error as error:
+            if not patient:
+                return [None] * len(appends)
             if len(asked) > 1:  # whose fault it is shows when each is alone
                 return [each and self._at_once([each])[0] for each in appends]
             if not isinstance(error, _AGAIN):
@@ -139,19 +149,19 @@ class PostgresWriter:
             self._store.newest = max(self._store.newest, first + len(rows) - 1)
         return outcome(rows, first)
 
-    def _insert(self, appends: Sequence[Following]) -> list[int | None]:
+    def _insert(self, appends: Sequence[Following], *, patient: bool) -> list[int | None]:
         """The position of the first row of each that is there now."""
         try:
             with self._store.writing.use() as session:
-                return self._inserted(session, appends)
+                return self._inserted(session, appends, patient=patient)
         except psycopg.OperationalError as error:
             if isinstance(error, _AGAIN) or not is_cut(error):
                 raise
             lost = error
         return self._look(lost, lambda session: [self._inserted_again(session, each) for each in appends])
 
-    def _inserted(self, session: Session, appends: Sequence[Following]) -> list[int | None]:
-        begins, values = _values(session.base, appends)
+    def _inserted(self, session: Session, appends: Sequence[Following], *, patient: bool = True) -> list[int | None]:
+        begins, values = _values(session.base, appends, None if patient else HURRY)
         count = len(values) // len(_TYPES)
         # Some of its rows stay empty, so that there are few of these statements.
         statement = _insertion(1 << (count - 1).bit_length())
@@ -213,6 +223,7 @@ class PostgresWriter:
         if session.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             try:
                 session.connection.execute("ROLLBACK")
+                session.prepared.clear()  # the driver has the server forget all that is prepared
             except psycopg.Error:
                 session.connection.close()
 
@@ -237,14 +248,14 @@ def _stream_id(append: Following) -> int:
     return stream_id(append.stream)
 
 
-def _values(base: int, appends: Sequence[Following]) -> tuple[list[int], list[bytes | None]]:
-    """The number of the first row of each, and the parameters of their rows.
+def _values(base: int, appends: Sequence[Following], most: bytes | None) -> tuple[list[int], list[bytes | None]]:
+    """The number of the first row of each, and the parameters: how long to wait at most, and the rows.
 
     What follows another of them is there if that is: it looks for the same head.
     """
     begins: list[int] = []
     number = 0
-    values: list[bytes | None] = [int8(base)]
+    values: list[bytes | None] = [int8(base), most]
     heads: dict[str, KnownHead] = {}
     for name, head, rows, _ in appends:
         begins.append(number)
@@ -260,11 +271,11 @@ def _values(base: int, appends: Sequence[Following]) -> tuple[list[int], list[by
 def _insertion(count: int) -> Statement:
     """The statement for so many rows."""
     rows = ", ".join(
-        f"({number}, " + ", ".join(f"${2 + number * len(_TYPES) + n}" for n in range(len(_TYPES))) + ")"
+        f"({number}, " + ", ".join(f"${3 + number * len(_TYPES) + n}" for n in range(len(_TYPES))) + ")"
         for number in range(count)
     )
     text = _SQL["insert what follows"].format(rows=rows)
-    return Statement(text.encode(), [INT8_TYPE, *_TYPES * count])
+    return Statement(text.encode(), [INT8_TYPE, BYTEA_TYPE, *_TYPES * count])
 
 
 def _first(found: Rows) -> int | None:

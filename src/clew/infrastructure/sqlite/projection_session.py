@@ -19,7 +19,7 @@ from clew.domain.projection import (
     Table,
     Value,
 )
-from clew.infrastructure.code_digest import shape
+from clew.infrastructure import code_digest
 from clew.infrastructure.projection_changes import WaitingChanges
 from clew.infrastructure.projection_sql import declared
 from clew.infrastructure.sqlite import text_index
@@ -78,6 +78,11 @@ def tables_of(connection: sqlite3.Connection, generation: int) -> dict[str, tupl
     return {table.name: (_table_name(generation, table.name), table) for table in declared(row[0])}
 
 
+def shape(projection: Projection) -> str:
+    """The digest of a projection's tables and indexes as they are made here."""
+    return code_digest.shape(projection, (*_made(0, projection), *(text_index.layout() if projection.texts else ())))
+
+
 class SQLiteSession:
     """What is done in it is committed by the store that gave it. ``forgot`` tells whether text has left it."""
 
@@ -94,17 +99,16 @@ class SQLiteSession:
 
     def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
         """Make the tables of a new generation."""
-        declared = json.dumps(projection.tables)
+        made, declared = shape(projection), json.dumps(projection.tables)
         cursor = self._connection.execute(
             "INSERT INTO generation (name, version, code, shape, position, hash, live, tables) "
             "VALUES (?, ?, ?, ?, 0, x'', ?, ?)",
-            (projection.name, projection.version, code, shape(projection), live, declared),
+            (projection.name, projection.version, code, made, live, declared),
         )
         generation = cursor.lastrowid or 0
-        for table in projection.tables:
-            for statement in statements(_table_name(generation, table.name), table):
-                self._connection.execute(statement)
-        return Built(generation, projection.name, projection.version, code, shape(projection), 0, b"", live)
+        for statement in _made(generation, projection):
+            self._connection.execute(statement)
+        return Built(generation, projection.name, projection.version, code, made, 0, b"", live)
 
     def rows(self, built: Built, projection: Projection) -> _Generation:
         """The rows of a generation as they are now."""
@@ -223,6 +227,12 @@ class _Generation:
             if texts:
                 text_index.add(self._connection, self._generation, index, texts, self._seen)
                 texts.clear()
+
+
+def _made(generation: int, projection: Projection) -> Iterator[str]:
+    """The statements that make the tables of a generation."""
+    for table in projection.tables:
+        yield from statements(_table_name(generation, table.name), table)
 
 
 def _table_name(generation: int, table: str) -> str:

@@ -18,13 +18,13 @@ from typing import TypeAlias, TypeVar
 from urllib.parse import quote
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
-from clew.domain.projection import Built, Parked, Query, RowValues, Words
+from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
 from clew.infrastructure import forking
 from clew.infrastructure.file_lock import FileLock
 from clew.infrastructure.sqlite import projection_tables, projection_workers, text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
-from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, live, tables_of
+from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, live, shape, tables_of
 from clew.infrastructure.sqlite.readers import Readers
 
 T = TypeVar("T")
@@ -231,6 +231,10 @@ class SQLiteProjections:
         )
 
     # Reading
+
+    def shape(self, projection: Projection) -> str:
+        """The digest of a projection's tables and indexes as they are made here."""
+        return shape(projection)
 
     def built(self) -> list[Built]:
         """The generations that there are."""

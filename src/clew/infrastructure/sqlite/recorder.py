@@ -7,17 +7,18 @@ from concurrent.futures import Future
 from typing import Any, Self
 from uuid import UUID
 
-from eventsourcing.persistence import ApplicationRecorder, Notification, StoredEvent, Subscription
+from eventsourcing.persistence import Notification, StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor, SQLiteProcessRecorder
 
 from clew.infrastructure.append_plan import stream_name
+from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.recorder import Append, Appended
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous
 from clew.infrastructure.sqlite.reads import HIGHEST, SQLiteReads
-from clew.infrastructure.subscription import StoredSubscription
 
 
-class SQLiteRecorder(SQLiteReads, SQLiteProcessRecorder):
+# The library's own max_notification_id answers None as well, whatever it says.
+class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # type: ignore[misc]
     """Events of chained, contiguous streams in a SQLite file.
 
     Several recorders may share a datastore, as those of a factory of the library's do: they have one writer thread.
@@ -54,13 +55,6 @@ class SQLiteRecorder(SQLiteReads, SQLiteProcessRecorder):
     def submit(self, append: Append) -> Future[Appended]:
         """Hand an append to the writer thread."""
         return self.datastore.queue.submit(append)
-
-    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
-        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
-        tracking = kwargs.get("tracking")
-        if not stored_events and tracking is None:
-            return []
-        return list(self.submit(Append(stored_events, tracking=tracking)).result().positions)
 
     def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int] | None:
         msg = "Events of a chained stream are appended by the store's writer: use insert_events()."
@@ -106,14 +100,6 @@ class SQLiteRecorder(SQLiteReads, SQLiteProcessRecorder):
             (after, HIGHEST if stop is None else stop, *topics, limit),
         )
         return [Notification(self.convert_originator_id(row[0]), *row[1:]) for row in found]
-
-    def max_notification_id(self) -> int | None:  # type: ignore[override] # the library's own answers None as well
-        """The highest position, None for an empty store."""
-        return self.last_position() or None
-
-    def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
-        """Events above a position, those to come included."""
-        return StoredSubscription(self, self, gt, topics)
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another."""

@@ -158,6 +158,11 @@ def _table(name: str) -> str:
     return f"CREATE VIRTUAL TABLE {name} USING fts5(words, scopes, content = '', columnsize = 0)"
 
 
+def layout() -> tuple[str, ...]:
+    """How an index lies in the file: one that lies there otherwise cannot be read."""
+    return _table("words"), f"{STRETCH} positions"
+
+
 def _name(generation: int, index: str, number: int, made: int) -> str:
     return f"t{generation}_{index}_{number}_{made}"
 

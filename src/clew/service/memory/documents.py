@@ -133,12 +133,12 @@ def _seen(core: Core, view: View, at: MemoryAt) -> Operation[Seen]:
 def _shown(core: Core, view: View, kept: Kept, at: MemoryAt) -> Seen:
     fold: DocumentFold = kept.fold
     version = _version(view.name, fold, at)
-    with core.known.lock(view.name):  # nobody adds to the fold meanwhile
+    with core.known.lock(stream_of(core, view.name)):  # nobody adds to the fold meanwhile
         shelf = fold.shelf(view.namespace)
         if version >= shelf.stamp:
             return Seen(shelf, _searchable(core, view, kept, shelf, "now"))
     past = _past(core, view.name, kept, version).shelf(view.namespace)
-    with core.known.lock(view.name):
+    with core.known.lock(stream_of(core, view.name)):
         return Seen(past, _searchable(core, view, kept, past, "past"))
 
 

@@ -1,0 +1,351 @@
+"""The connections of a process: given back whatever happens, shared fairly, and enough where the server makes few."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, in_child, run_threads, wait_until
+from tests.servers.postgres_server import PostgresServer, ask
+
+from clew import Conversations, Message
+from clew.domain.errors import ClosedError, StoreUnavailableError
+from clew.infrastructure.postgres import sessions
+from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.errors import TooManyConnectionsError
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.sessions import Sessions
+from clew.infrastructure.recorder import Append
+
+LIMITED = "clew_limited"
+THREADS = 16
+FOR_EVER = 3_600.0
+
+
+@pytest.fixture
+def limited(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a database as a user who may have two connections; the tables are there."""
+    with postgres_server.database() as url:
+        ask(url, f"CREATE ROLE {LIMITED} LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO {LIMITED}")
+        given = _as_limited(url)
+        try:
+            PostgresRecorder.open(given).close()
+            limit(url, 2)
+            yield given
+        finally:
+            others = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '{LIMITED}'"  # noqa: S608 - of constants
+            ask(url, f"{others}; DROP OWNED BY {LIMITED}; DROP ROLE {LIMITED}")
+
+
+@pytest.fixture
+def pool(postgres: str) -> Iterator[Sessions]:
+    """A pool of one connection to a database with Clew's tables."""
+    PostgresRecorder.open(postgres).close()
+    pool = Sessions(Address(postgres), 1)
+    yield pool
+    pool.close()
+
+
+def _as_limited(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{LIMITED}@{parts.netloc.rpartition('@')[2]}"))
+
+
+def limit(url: str, most: int) -> None:
+    ask(url, f"ALTER ROLE {LIMITED} CONNECTION LIMIT {most}")
+
+
+@contextmanager
+def used_up(url: str) -> Iterator[None]:
+    """Somebody else has the connections of the user."""
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(psycopg.connect(url))
+        yield
+
+
+def one(pool: Sessions) -> int:
+    """The process of the server that a connection of the pool is to."""
+    with pool.use() as session:
+        return int(session.ask("SELECT pg_backend_pid()")[0][0])
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits in vain, or is not called, waits for ever, and the test ends it."""
+    monkeypatch.setattr(sessions, "PATIENCE", FOR_EVER)
+    monkeypatch.setattr(sessions, "RESTED", FOR_EVER)
+
+
+# Where the server makes no more
+
+
+@pytest.mark.usefixtures("patient")
+def test_many_threads_append_over_two_connections(limited: str, scale: float) -> None:
+    each = max(5, round(50 * scale))
+    recorder = PostgresRecorder.open(limited)
+    try:
+
+        def work(name: str) -> None:
+            for version in range(1, each + 1):
+                assert recorder.submit(Append([event(name, version)])).result().positions
+                assert len(recorder.select_events(name)) == version
+
+        run_threads([lambda name=f"s{n}": work(name) for n in range(THREADS)])  # type: ignore[misc] # a bound loop variable
+        for number in range(THREADS):
+            assert [found.originator_version for found in recorder.select_events(f"s{number}")] == [*range(1, each + 1)]
+    finally:
+        recorder.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_threads_projections_and_searches_of_a_service_share_two_connections(limited: str) -> None:
+    with Conversations.open(limited) as conversations:
+
+        def work(name: str) -> None:
+            thread = conversations.start_thread(thread_id=name, messages=[Message.user("Hello")])
+            for number in range(5):
+                thread.append(Message.user(f"word{number}"))
+                assert len(thread.history()) == number + 2
+
+        run_threads([lambda name=f"t{n}": work(name) for n in range(THREADS)])  # type: ignore[misc] # a bound loop variable
+        assert len(conversations.search("word4")) == THREADS
+        assert conversations.usage()[0].threads == THREADS
+        assert conversations.verify().first_bad is None
+
+
+@pytest.mark.usefixtures("patient")
+def test_says_soon_that_somebody_else_has_them_all_and_goes_on_afterwards(
+    limited: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LEAVING", 0.1)
+    recorder = PostgresRecorder.open(limited)
+    try:
+        for _ in range(2):  # before it has had any, and after
+            with used_up(limited):
+                futures = [recorder.submit(Append([event(f"s{number}", 1)])) for number in range(THREADS)]
+                for future in futures:
+                    error = future.exception(PATIENCE)
+                    assert isinstance(error, TooManyConnectionsError)
+                    assert "Let it take more (max_connections), or open fewer stores" in str(error)
+                with pytest.raises(TooManyConnectionsError):
+                    recorder.last_position()
+            wait_until(lambda: _free(limited))
+            append(recorder, event("s", len(recorder.select_events("s")) + 1))
+            recorder.datastore.writing.drop()
+            recorder.datastore.reading.drop()
+            wait_until(lambda: _free(limited))
+    finally:
+        recorder.close()
+
+
+def _free(url: str) -> bool:
+    """Whether the user has no connection any more."""
+    owner = url.replace(LIMITED, "clew_tests")
+    return ask(owner, f"SELECT count(*) FROM pg_stat_activity WHERE usename = '{LIMITED}'") == [(0,)]  # noqa: S608 - of constants
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_pool_that_has_none_gets_one_that_another_has_no_use_for(limited: str) -> None:
+    address = Address(limited)
+    reading, writing = Sessions(address, 8), Sessions(Address(limited), 8)
+    with reading.use(), reading.use():
+        pass
+    first = one(writing)
+    assert one(writing) == first, "it is kept"
+    assert one(reading) != first
+    assert one(writing) == first, "each has one now"
+    for pool in (reading, writing):
+        pool.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_one_that_is_closed_has_another_in_its_place(limited: str) -> None:
+    limit(limited.replace(LIMITED, "clew_tests"), 1)
+    pool = Sessions(Address(limited), 8)
+    for _ in range(5):
+        before = one(pool)
+        with pool.use() as session:
+            session.begin()  # and left open, so that nobody is given this connection
+        assert one(pool) != before
+    pool.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_takes_more_again_when_the_server_makes_more(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "RESTED", 0.01)
+    pool = Sessions(Address(limited), 4)
+    ready, go = threading.Semaphore(0), threading.Event()
+
+    def hold() -> None:
+        with pool.use():
+            ready.release()
+            assert go.wait(PATIENCE)
+
+    threads = [threading.Thread(target=hold) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert all(ready.acquire(timeout=PATIENCE) for _ in range(2))
+    wait_until(lambda: len(pool._queue) == 2)
+    limit(limited.replace(LIMITED, "clew_tests"), 4)
+    assert all(ready.acquire(timeout=PATIENCE) for _ in range(2))
+    go.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    pool.close()
+
+
+# Who waits
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_came_first_is_served_first(pool: Sessions) -> None:
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        with pool.use():
+            served.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    with pool.use():
+        for number, thread in enumerate(threads):
+            thread.start()
+            wait_until(lambda: len(pool._queue) == number + 1)  # noqa: B023 - called at once
+    with pool.use():
+        served.append(THREADS)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert served == [*range(THREADS + 1)]
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_waits_when_a_store_is_closed_is_told_so(pool: Sessions) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            one(pool)
+        except ClosedError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    with pool.use():
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(pool._queue) == len(threads))
+        pool.close()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert len(errors) == len(threads)
+    with pytest.raises(ClosedError):
+        one(pool)
+
+
+def test_who_has_waited_long_enough_is_told_so(pool: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "PATIENCE", 0.01)
+    with pool.use(), pytest.raises(StoreUnavailableError, match="all 1 connections of this process are busy"):
+        one(pool)
+    assert not pool._queue
+    assert one(pool)
+
+
+def test_a_child_begins_with_none_and_keeps_nobody_waiting(pool: Sessions) -> None:
+    before = one(pool)
+    waiting = threading.Thread(target=lambda: one(pool))
+
+    def work() -> None:
+        pool.restart()
+        assert one(pool) != before
+
+    with pool.use():
+        waiting.start()
+        wait_until(lambda: len(pool._queue) == 1)
+        assert in_child(work) == 0
+    waiting.join(PATIENCE)
+    assert one(pool) == before
+
+
+# Interruptions
+
+
+def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
+    pool: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "PATIENCE", PATIENCE)
+
+    def begun() -> None:
+        pool.drop()
+        one(pool)
+
+    def unfit() -> None:
+        with pool.use() as session:
+            session.begin()
+
+    monkeypatch.setattr(sessions, "RESTED", -1.0)  # so that each is asked whether it is there
+    for do in (begun, lambda: one(pool), unfit):
+        points = _Interruptions()
+        while points.more:
+            points.next_in(do)
+            assert (pool._used, pool._queue) == (0, [])
+            assert one(pool)
+        assert points.made > 5
+    wait_until(lambda: ask(pool.address.conninfo, _OTHERS) == [(1,)])
+
+
+_OTHERS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND backend_type = 'client backend'"
+)
+
+
+class _Interruptions:
+    """Ctrl-C at each point of the pool's where the interpreter looks for it, one after the other.
+
+    It looks when a function begins, or a loop begins again, and after a call of what is not written in Python. Where
+    the end of a block begins nothing can be done about it.
+    """
+
+    def __init__(self) -> None:
+        self.more = True
+        self.made = 0
+
+    def next_in(self, do: Callable[[], object]) -> None:
+        left = self.made
+        before: dict[FrameType, str] = {}
+
+        def trace(frame: FrameType, kind: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_back in before:
+                before[frame.f_back] = ""  # what it calls is written in Python
+            if frame.f_code.co_filename != sessions.__file__:
+                return None
+            frame.f_trace_opcodes = True
+            last = before.get(frame, "")
+            looks = last.startswith(("CALL", "JUMP_BACKWARD")) or (
+                last == "RESUME" and frame.f_code.co_name != "__exit__"
+            )
+            if kind == "opcode" and frame.f_lasti >= 0:
+                before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if kind == "opcode" and looks:
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        outside = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            do()
+            self.more = False
+        except KeyboardInterrupt:
+            self.made += 1
+        finally:
+            sys.settrace(outside)

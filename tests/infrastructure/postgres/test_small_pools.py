@@ -1,0 +1,107 @@
+"""The PostgreSQL store behind a pooler with few connections: nobody keeps one that others need to go on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from tests.infrastructure.postgres.test_server import at
+from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, run_threads, wait_until
+from tests.servers.pooling_proxy import PoolingProxy
+from tests.servers.postgres_server import OWNER, PostgresServer, ask
+
+from clew import Conversations, Message
+from clew.domain.errors import StoreUrlError
+from clew.infrastructure.postgres.errors import unavailable
+from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import RecordedConflictError
+from clew.projections import SHIPPED
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Iterator[str]:
+    with postgres_server.database() as url:
+        yield url
+
+
+def pooler(url: str, sessions: int) -> PoolingProxy:
+    port = urlsplit(url).port
+    assert port is not None
+    return PoolingProxy(port, OWNER, urlsplit(url).path[1:], sessions)
+
+
+def through(proxy: PoolingProxy, url: str) -> str:
+    return at(url, port=proxy.port) + "?prepare=no"
+
+
+def test_who_waits_for_a_turn_to_fill_leaves_the_connection_to_who_has_it(database: str) -> None:
+    with pooler(database, 2) as proxy, closing(PostgresRecorder.open(through(proxy, database))) as recorder:
+        fill(recorder, "a", 1)
+        with closing(PostgresProjections(through(proxy, database))) as projections:
+            turns: list[str] = []
+
+            def second() -> None:
+                with projections.session(0, ["directory"]):
+                    turns.append("second")
+
+            other = threading.Thread(target=second)
+            with projections.session(0, ["directory"]):
+                other.start()
+                wait_until(lambda: ask(database, WAITING) == [(1,)])
+                assert recorder.last_position() > 0, "one of the two is free"
+                turns.append("first")
+            other.join(PATIENCE)
+            assert turns == ["first", "second"]
+
+
+def test_processes_fill_and_read_with_few_connections(database: str) -> None:
+    """As many as are filled at once, one for what is read meanwhile, and one that waits."""
+    with pooler(database, len(SHIPPED) + 2) as proxy:
+        url = through(proxy, database)
+        with Conversations.open(url) as one, Conversations.open(url) as two:
+
+            def talk(conversations: Conversations, number: int) -> None:
+                thread = conversations.start_thread()
+                for turn in range(3):
+                    thread.append(Message.user(f"word{number}"))
+                    assert len(conversations.search(f"word{number}")) == turn + 1
+                    assert thread.id in {each.thread_id for each in conversations.threads()}
+                    assert len(list(conversations.audit(thread=thread.id))) == turn + 2
+
+            run_threads([lambda n=n: talk((one, two)[n % 2], n) for n in range(4)])  # type: ignore[misc] # a bound loop
+
+
+def test_a_session_knows_what_is_prepared_on_it_after_a_roll_back(database: str) -> None:
+    """A pooler closes the connection of a client that names a statement which it has had forgotten."""
+    with closing(PostgresRecorder.open(database, workers=1)) as recorder:
+        fill(recorder, "a", 2)
+        append(recorder, event("a", 3))
+        with recorder.datastore.writing.use() as session:
+            assert session.prepared, "the third followed what was seen"
+        assert isinstance(failure(recorder, event("a", 2)), RecordedConflictError)
+        with recorder.datastore.writing.use() as session:
+            there = session.connection.execute("SELECT name FROM pg_prepared_statements").fetchall()
+            assert {name.decode() for name in session.prepared.values()} <= {name for (name,) in there}
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "advice"),
+    [
+        ("FATAL: unsupported startup parameter in options: search_path", StoreUrlError, "a setting of its URL"),
+        ('FATAL: pg_hba.conf rejects connection for host "127.0.0.1", no encryption', None, "did not let this user in"),
+        ('private key file "client.key" has group or world access', None, "no TLS connection"),
+    ],
+)
+def test_says_what_to_do_where_a_pooler_or_the_server_refuses(
+    said: str, kind: type[Exception] | None, advice: str
+) -> None:
+    error = unavailable("postgresql://db:5432/chats", psycopg.OperationalError(f"connection failed: {said}"))
+    assert advice in str(error)
+    assert kind is None or isinstance(error, kind)

@@ -1,0 +1,89 @@
+"""Rights on Clew's tables that others were given: in a database that keeps tenants apart nobody has them any more."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from tests.servers.postgres_server import GUARDED, ask
+from tests.servers.tenanted import Logins, asked, fill, keep_apart
+
+from clew import Conversations, Message
+from clew.infrastructure import urls
+
+
+def test_a_partition_is_nobody_s(postgres: str) -> None:
+    urls.migrate(postgres, partitions=2)
+    logins = keep_apart(postgres)
+    with Conversations.open(logins.app, tenant="a") as conversations:
+        conversations.start_thread(messages=[Message.user("hello")])
+        assert conversations.verify().threads == 1
+    for login in (logins.app, logins.operator):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            asked(login, "SELECT * FROM clew_event_0", "a")
+
+
+def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: str) -> None:
+    ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO PUBLIC")
+    ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO PUBLIC")
+    urls.migrate(postgres, partitions=2)
+    with Conversations.open(postgres, tenant="a") as before:
+        before.start_thread(messages=[Message.user("hello")])
+        before.usage()
+    logins = keep_apart(postgres)
+    tables = (*("clew_event", "clew_event_0", "clew_key_1", "clew_stream", "clew_meta"), "clew_g1_usage")
+    refused = ["TRUNCATE {}", "DELETE FROM {}", "CREATE TRIGGER mine AFTER INSERT ON {} EXECUTE FUNCTION suppress()"]
+    for table in tables:
+        for statement in refused:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                asked(logins.app, statement.format(table), "a")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        asked(logins.app, "SELECT setval('clew_generation_id_seq', 1)", "a")
+    for statement in ("UPDATE clew_event_0 SET state = ''", "DELETE FROM clew_event_1"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            asked(logins.operator, statement, "a")
+    with Conversations.open(logins.operator) as operator:
+        operator.wait()
+    with Conversations.open(logins.app, tenant="a") as conversations:
+        assert conversations.usage()[0].threads == 1
+
+
+def test_what_others_were_granted_is_taken_back(postgres: str) -> None:
+    for what in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+        ask(postgres, f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON {what} TO {GUARDED} WITH GRANT OPTION")
+    urls.migrate(postgres)
+    ask(postgres, f"GRANT UPDATE (state) ON clew_event TO {GUARDED}")
+    with Conversations.open(postgres, tenant="a") as before:
+        before.start_thread(messages=[Message.user("hello")])
+        before.usage()
+    keep_apart(postgres)
+    tables = "SELECT relname FROM pg_class WHERE relname LIKE 'clew%' AND relacl::text || {} LIKE '%{}%'"
+    columns = "coalesce((SELECT string_agg(attacl::text, '') FROM pg_attribute WHERE attrelid = pg_class.oid), '')"
+    assert ask(postgres, tables.format(columns, GUARDED)) == []
+    functions = "SELECT proname FROM pg_proc WHERE proname LIKE 'clew%' AND prosecdef AND proacl::text LIKE '%{}%'"
+    assert ask(postgres, functions.format(GUARDED)) == []
+
+
+def test_who_may_call_nothing_by_default_may_call_what_it_needs(postgres: str) -> None:
+    ask(postgres, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
+    try:
+        logins = fill(keep_apart(postgres))
+        with Conversations.open(logins.operator) as operator:
+            operator.wait()
+        with Conversations.open(logins.app, tenant="a") as conversations:
+            assert [hit.thread_id for hit in conversations.search("more")] == ["t"]
+            thread = conversations.thread("t")
+            thread.redact(thread.history().messages[0])
+    finally:
+        ask(postgres, "ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC")
+
+
+def test_what_is_shown_without_a_policy_tells_of_no_tenant(filled: Logins) -> None:
+    with Conversations.open(filled.operator) as operator:
+        operator.wait()
+    shown = ask(
+        filled.owner,
+        "SELECT relname FROM pg_class WHERE relname LIKE 'clew%' AND relkind IN ('r', 'p', 'v', 'm', 'S') "
+        "AND NOT relrowsecurity AND (has_table_privilege('clew_app', oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') "
+        "OR has_any_column_privilege('clew_app', oid, 'SELECT, INSERT, UPDATE')) ORDER BY 1",
+    )
+    assert [name for (name,) in shown] == ["clew_generation", "clew_meta", "clew_stretch", "clew_worker"]

@@ -1,0 +1,191 @@
+"""How a database is led to keep tenants apart: by whom, when, beside whom, and again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.servers.postgres_server import GUARDED, PASSWORD, ask
+from tests.servers.tenanted import Logins, asked, fill, keep_apart
+
+from clew import Conversations, Message
+from clew.cli import main
+from clew.domain.errors import StoreUnavailableError, StoreUrlError
+from clew.infrastructure import urls
+from clew.infrastructure.postgres import tenancy
+from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.sessions import Sessions
+from clew.infrastructure.postgres.sql_files import statements
+
+PRIVILEGES = """
+SELECT relname, relacl::text, relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname LIKE 'clew%' ORDER BY 1
+"""
+POLICIES = "SELECT * FROM pg_policies ORDER BY tablename, policyname"
+FUNCTIONS = """
+SELECT proname, proacl::text, prosecdef, proconfig, pg_get_userbyid(proowner) FROM pg_proc WHERE proname LIKE 'clew%'
+ORDER BY proname
+"""
+
+
+def test_to_say_it_again_changes_nothing(kept: Logins) -> None:
+    before = [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)]
+    urls.migrate(kept.owner, row_level_security=True)
+    assert [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)] == before
+    tables = ask(
+        kept.owner,
+        "SELECT relname FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid "
+        "WHERE relname LIKE 'clew%' AND attname = 'tenant' AND relkind IN ('r', 'p') "
+        "AND NOT (relrowsecurity AND relforcerowsecurity)",
+    )
+    assert tables == []
+
+
+def test_a_user_without_the_rights_is_told_who_may(postgres: str) -> None:
+    urls.migrate(postgres)
+    parts = urlsplit(postgres)
+    netloc = f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"
+    ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
+    with pytest.raises(StoreUnavailableError, match="a superuser, or by the owner") as error:
+        urls.migrate(urlunsplit(parts._replace(netloc=netloc)), row_level_security=True)
+    assert PASSWORD not in str(error.value)
+    assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
+
+
+def test_an_owner_who_is_no_superuser_may_do_it(logins: Logins, postgres: str) -> None:
+    owner = "clew_owner_of_tests"
+    schema = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+    ask(
+        postgres,
+        f"{schema}; DROP ROLE IF EXISTS {owner}; CREATE ROLE {owner} LOGIN CREATEROLE PASSWORD '{PASSWORD}'; "
+        f"GRANT clew_app, clew_operator, clew_shredder TO {owner} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE; "
+        f"ALTER SCHEMA public OWNER TO {owner}",
+    )
+    parts = urlsplit(postgres)
+    url = urlunsplit(parts._replace(netloc=f"{owner}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
+    try:
+        urls.migrate(url, row_level_security=True)
+        urls.migrate(url, row_level_security=True)
+        with Conversations.open(logins.app, tenant="a") as conversations:
+            thread = conversations.start_thread(messages=[Message.user("hello")])
+            thread.redact(thread.history().messages[0])
+            assert conversations.verify().first_bad is None
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            asked(logins.app, "DELETE FROM clew_event", "a")
+    finally:
+        ask(postgres, f"{schema}; GRANT USAGE ON SCHEMA public TO public; DROP ROLE {owner}")
+
+
+def test_what_others_have_made_in_the_schema_does_not_run_as_who_migrates(filled: Logins) -> None:
+    trap = "RETURNS {} LANGUAGE sql AS 'UPDATE clew_event SET state = NULL; SELECT NULL::{}'"
+    function = f"CREATE FUNCTION format(text, regclass) {trap.format('text', 'text')}; RESET ROLE"
+    ask(filled.owner, f"GRANT USAGE, CREATE ON SCHEMA public TO {GUARDED}; SET ROLE {GUARDED}; {function}")
+    with pytest.raises(StoreUnavailableError, match="made format: drop it first"):
+        urls.migrate(filled.owner, row_level_security=True)
+    ask(filled.owner, "DROP FUNCTION format(text, regclass)")
+    for name in ("clew_protect(oid)", "format(text, regclass)", "pg_advisory_xact_lock(integer)"):
+        asked(filled.operator, f"CREATE FUNCTION {name} {trap.format('void', 'void')}", None)
+        with pytest.raises(StoreUnavailableError, match="drop it first"):
+            urls.migrate(filled.owner, row_level_security=True)
+        asked(filled.operator, f"DROP FUNCTION {name}", None)
+    asked(filled.operator, f"CREATE FUNCTION same(oid, regclass) {trap.format('boolean', 'boolean')}", None)
+    asked(filled.operator, "CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = same)", None)
+    with pytest.raises(StoreUnavailableError, match="drop it first"):
+        urls.migrate(filled.owner, row_level_security=True)
+    asked(filled.operator, "DROP OPERATOR = (oid, regclass); DROP FUNCTION same", None)
+    urls.migrate(filled.owner, row_level_security=True)
+    with Conversations.open(filled.operator) as conversations:
+        assert conversations.verify().first_bad is None
+
+
+def test_tables_in_another_schema_are_kept_apart_too(postgres: str) -> None:
+    ask(postgres, "CREATE SCHEMA elsewhere; CREATE TABLE public.clew_event (state bytea)")
+    there = f"{postgres}{'&' if '?' in postgres else '?'}options=-csearch_path%3Delsewhere"
+    logins = fill(keep_apart(there))
+    with Conversations.open(logins.app, tenant="a") as conversations:
+        thread = conversations.thread("t")
+        thread.redact(thread.history().messages[0])
+        with Conversations.open(logins.operator) as operator:
+            operator.wait()
+        assert conversations.usage()[0].threads == 1
+        assert [hit.thread_id for hit in conversations.search("more")] == ["t"]
+        assert conversations.verify().first_bad is None
+    assert ask(postgres, "SELECT count(*) FROM public.clew_event") == [(0,)]
+    ask(postgres, "DROP SCHEMA elsewhere CASCADE")
+
+
+def test_only_a_server_keeps_tenants_apart() -> None:
+    with pytest.raises(StoreUrlError, match="SQLite file"):
+        urls.migrate("sqlite:///clew.db", row_level_security=True)
+
+
+# Beside others
+
+
+def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenancy, "LEAVING", 0.0)
+    with Conversations.open(postgres, projections=()) as service:
+        thread = service.start_thread(messages=[Message.user("Hello")])
+        with pytest.raises(StoreUnavailableError, match="connected to this database, and would find it empty"):
+            urls.migrate(postgres, row_level_security=True)
+        assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
+        assert [each.text for each in thread.history()] == ["Hello"]
+    monkeypatch.undo()
+    logins = keep_apart(postgres)
+    with Conversations.open(logins.app, projections=()) as service:
+        assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
+        monkeypatch.setattr(tenancy, "LEAVING", 0.0)
+        urls.migrate(postgres, row_level_security=True)
+        assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
+
+
+def test_counts_whoever_is_connected_also_where_little_is_told_of_him(
+    postgres: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tenancy, "LEAVING", 0.0)
+    urls.migrate(postgres)
+    ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
+    parts = urlsplit(postgres)
+    guarded = urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
+    with psycopg.connect(guarded), psycopg.connect(postgres, application_name="somebody"):
+        wait_until(lambda: _others(postgres) == 2)
+        assert _others(guarded) == 2
+        assert main(["--db", postgres, "migrate", "--row-level-security"]) == 1
+        assert "2 other sessions are connected" in capsys.readouterr().err
+    wait_until(lambda: not _others(postgres))
+    assert main(["--db", postgres, "migrate", "--row-level-security"]) == 0
+
+
+def _others(url: str) -> int:
+    return int(ask(url, statements("tenancy.sql")["sessions"])[0][0])
+
+
+def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
+    postgres: str, kept: Logins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls.migrate(postgres)
+    app = urlunsplit(urlsplit(kept.app)._replace(path=urlsplit(postgres).path))
+    pool = Sessions(Address(app), 1, tenant="a")
+    found: list[tuple[bool, str | None]] = []
+
+    def come() -> None:
+        with pool.use() as session:
+            found.append((session.secured, session.tenant))
+
+    coming = threading.Thread(target=come)
+    seen = tenancy._see_that_nobody_is_connected
+
+    def see(connection: psycopg.Connection[Any], address: Address, *, patience: float) -> None:
+        seen(connection, address, patience=patience)
+        if not patience:  # the last look, with the tables locked
+            coming.start()
+            wait_until(lambda: bool(ask(postgres, "SELECT pid FROM pg_locks WHERE NOT granted")))
+
+    monkeypatch.setattr(tenancy, "_see_that_nobody_is_connected", see)
+    urls.migrate(postgres, row_level_security=True)
+    coming.join(PATIENCE)
+    pool.close()
+    assert found == [(True, "a")]
