@@ -42,7 +42,7 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int, events: int) -> Iterator[Figure]:
     crew = _processes if shown.endswith("processes") else _threads
-    saves = max(setting.size(1_600, 240) // events, 160) // writers
+    saves = max(setting.size(1_600, 240) // events, setting.size(640, 160)) // writers
     with ExitStack() as stack:
         urls = {name: stack.enter_context(server.database()) for name in CONTENDERS}
         for name, url in list(urls.items()):
