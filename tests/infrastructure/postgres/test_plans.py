@@ -8,13 +8,17 @@ from contextlib import closing
 import pytest
 from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
+from tests.servers.tenanted import Logins, asked
 
 from clew.infrastructure.postgres import writer
+from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Fork, Key, Snapshot
 from clew.infrastructure.urls import migrate
+
+MINE = statements("tenancy.sql")["mine"]
 
 _NUMBERS = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "size": 100, "few": 1_000}
 _NUMBERS |= {"base": 0, "tenant": 1, "before": 6, "first": 1 << 30, "last": 2 << 30, "count": 1, "transaction": 700}
@@ -67,3 +71,28 @@ def test_reads_no_table_of_events_from_end_to_end(filled: str) -> None:
                 name,
                 lines,
             )
+
+
+def test_who_sees_one_tenant_reads_a_thread_by_its_own_index_and_the_store_by_the_tenant_s(logins: Logins) -> None:
+    with closing(PostgresRecorder.open(logins.owner)) as recorder:
+        append(recorder, *[event("a/thread/long", version) for version in range(1, 2_001)])
+    # Many tenants with a little each, so that the planner takes any for one of them.
+    events, streams = "SELECT 900 + n, n / 30, n / 30, n % 30, 'x', '', ''", "SELECT n, n, 'x', 900 + n * 30"
+    ask(
+        logins.owner,
+        "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash) "
+        f"{events} FROM generate_series(1, 30000) AS n; INSERT INTO clew_stream (id, tenant, name, began) "
+        f"{streams} FROM generate_series(1, 1000) AS n; ANALYZE",
+    )
+    known = KNOWN | {"ids": f"('{{{stream_id('a/thread/long')}}}')"}
+
+    def explained(sql: str) -> str:
+        asked_for = re.sub(r"%\((\w+)\)b", lambda found: known[found[1]], sql).replace("/* mine */", MINE)
+        return "\n".join(line for (line,) in asked(logins.app, f"EXPLAIN {asked_for}", "a"))
+
+    heads = explained(statements("appends.sql")["heads"])
+    assert "Index Scan Backward using clew_event_pkey" in heads
+    assert "_tenant" not in heads
+    for name in ("rows", "rows of types", "window", "last position", "count after"):
+        assert "clew_event_tenant" in explained(statements("reads.sql")[name]), name
+    assert "clew_stream_tenant" in explained(statements("reads.sql")["streams"])

@@ -2,6 +2,8 @@
 --
 -- Who reads in the order of positions reads below the horizon: the lowest transaction that has not ended when the
 -- statement begins. What is below it is there or will never be.
+--
+-- Who sees one tenant reads with the words of "mine" of tenancy.sql in the place of its name, for the tenant's index.
 
 -- horizon
 SELECT (%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
@@ -52,7 +54,7 @@ SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM (
     SELECT * FROM clew_event
     WHERE position > %(after)b AND position <= %(upto)b
-        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20 /* mine */
     ORDER BY position LIMIT %(limit)b
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
@@ -62,7 +64,7 @@ SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM (
     SELECT * FROM clew_event
     WHERE position > %(after)b AND position <= %(upto)b AND type = ANY (%(types)b::bytea[])
-        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20 /* mine */
     ORDER BY position LIMIT %(limit)b
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
@@ -71,7 +73,7 @@ ORDER BY e.position
 SELECT max(position), count(*) FROM (
     SELECT position FROM clew_event
     WHERE position > %(after)b
-        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20 /* mine */
     ORDER BY position LIMIT %(size)b
 ) AS next
 
@@ -95,23 +97,26 @@ ORDER BY e.position
 
 -- last position
 SELECT max(position) FROM clew_event
-WHERE position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+WHERE position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20 /* mine */
 
 -- count after
 SELECT count(*) FROM (
     SELECT FROM clew_event
     WHERE position > %(after)b
-        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
+        AND position < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20 /* mine */
     ORDER BY position LIMIT %(limit)b
 ) AS after
 
 -- streams
 -- A parent that is no stream, where somebody changed it, is shown by its key and not as none.
 SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
-FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
-WHERE s.began > %(after)b
-    AND s.began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
-ORDER BY s.began LIMIT %(limit)b
+FROM (
+    SELECT * FROM clew_stream
+    WHERE began > %(after)b
+        AND began < (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20 /* mine */
+    ORDER BY began LIMIT %(limit)b
+) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
+ORDER BY s.began
 
 -- few streams with a prefix
 -- In the order of names, so that the index on their beginnings is what is read.

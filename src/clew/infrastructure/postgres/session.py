@@ -31,6 +31,8 @@ _UNSETTLED = (
 _TENANCY = statements("tenancy.sql")
 _IS_BOUND, _BASE_OF_ALL, _SET_TENANT = (_TENANCY[name].encode() for name in ("is bound", "base", "set tenant"))
 
+_PLACE_OF_MINE, _MINE = "/* mine */", _TENANCY["mine"]
+
 _ON_BEHALF = Statement(_TENANCY["on behalf"].encode(), [BYTEA_TYPE])
 
 # What a transaction has waited for it must see, however the database would isolate it. Readers stop below a transaction
@@ -62,6 +64,8 @@ class Session(NamedTuple):
     ) -> Rows:
         """The rows of a prepared statement, in binary; ``setting`` is a statement that sets something for it alone."""
         before: list[tuple[bytes, Mapping[str, Any] | None]] = []
+        if self.tenant is not None:
+            sql = sql.replace(_PLACE_OF_MINE, _MINE)
         if self.tenant is not None and self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             before.append((_SET_TENANT, {"tenant": self.tenant}))
         if setting is not None:

@@ -15,6 +15,9 @@ FROM (SELECT count(*) FROM clew_event WHERE false) AS locked
 -- set tenant
 SELECT set_config('clew.tenant', %(tenant)s, true)
 
+-- mine
+AND tenant = (SELECT clew_tenant())
+
 -- on behalf
 -- The same before a statement that goes past the driver's cursor; it answers numbers.
 SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)
@@ -151,9 +154,13 @@ DECLARE
         SELECT atttypid::regtype::text FROM pg_attribute
         WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped
     );
-    mine text := CASE kind
-        WHEN 'bigint' THEN 'tenant = (SELECT clew_tenant())'
-        WHEN 'bytea' THEN 'tenant = (SELECT clew_tenant_name())'
+    mine text := CASE
+        -- Nothing that an index could answer: the planner would look for all that a tenant has beside what is asked for,
+        -- as it does not know that a stream is of one tenant. What needs that index asks for the tenant itself.
+        WHEN given IN ('clew_event'::regclass, 'clew_stream'::regclass)
+        THEN 'CASE WHEN tenant = (SELECT clew_tenant()) THEN true ELSE false END'
+        WHEN kind = 'bigint' THEN 'tenant = (SELECT clew_tenant())'
+        WHEN kind = 'bytea' THEN 'tenant = (SELECT clew_tenant_name())'
         ELSE 'tenant = (SELECT convert_from(clew_tenant_name(), ''UTF8''))'
     END;
     new text := mine;
