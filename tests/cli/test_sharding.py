@@ -62,7 +62,7 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
     ask(stores[0], "INSERT INTO clew_shard VALUES ('gone', '127.0.0.1:1/none', true)")
     told = clew.text("--db", url, "shards", "list")
     assert "east  " in told
-    assert "1 tenants, takes no more tenants" in told
+    assert "1 tenant, takes no more tenants" in told
     assert "cannot be reached: postgresql://127.0.0.1:1/none" in told
     assert "there is no shard" in clew.refused(1, "--db", url, "shards", "close", "none")
     assert "names no directory" in clew.refused(2, "--db", stores[1], "shards", "list")

@@ -134,7 +134,7 @@ def _projections(load: Sequence[str]) -> list[Projection]:
     from clew.projections import SHIPPED
 
     found: list[Any] = list(SHIPPED)
-    if load:
+    if load and "" not in sys.path:
         sys.path.insert(0, "")
     for each in load:
         module, _, name = each.partition(":")

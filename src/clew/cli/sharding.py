@@ -16,6 +16,7 @@ from clew.cli.failures import USAGE, report
 from clew.cli.options import AsJson
 from clew.cli.stores import Chosen
 from clew.cli.text import named, one_line, write_json
+from clew.cli.words import counted
 
 if TYPE_CHECKING:
     from clew.domain.sharding import Shard
@@ -57,7 +58,9 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
             write_json({**_shape(shard), "reachable": down is None})
             continue
         takes = "takes new tenants" if shard.takes else "takes no more tenants"
-        typer.echo(one_line(f"{shard.name}  {shard.address}  {shard.tenants:,} tenants, {takes}"))
+        typer.echo(
+            one_line(f"{shard.name}  {shard.address}  {counted(shard.tenants, 'tenant') or 'no tenants'}, {takes}")
+        )
         if down is not None:
             typer.echo(f"  cannot be reached: {one_line(down)}")
 

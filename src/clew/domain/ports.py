@@ -246,7 +246,10 @@ class EventLog(Protocol):
         ...
 
     def may_fill(self) -> bool:
-        """Whether tables can be filled from this log by who has it open: not so on a standby, which only reads."""
+        """Whether tables can be filled from this log by who has it open.
+
+        Not so on a standby, which only reads, and where one tenant's events alone can be seen.
+        """
         ...
 
     def is_bound(self) -> bool:

@@ -129,7 +129,7 @@ class Recorder(Protocol):
         ...
 
     def may_fill(self) -> bool:
-        """Whether tables can be filled beside it: not so on a standby, which only reads."""
+        """Whether tables can be filled beside it: not so on a standby, nor where one tenant's rows alone can be seen."""
         ...
 
     def is_bound(self) -> bool:

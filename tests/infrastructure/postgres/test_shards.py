@@ -167,6 +167,7 @@ def test_says_what_is_wrong_with_a_directory_and_with_what_it_is_given(three: li
     for name, place in (("east", three[2]), ("other", three[1])):
         with pytest.raises(ShardError, match="already"):
             shards.add(name, address(place))
+    assert ask(three[2], "SELECT to_regclass('clew_event')") == [(None,)], "no tables are made for nothing"
     with pytest.raises(ShardError, match="no shard 'none'"):
         shards.take_no_more("none")
     with pytest.raises(ShardError, match="no shard 'none'"):
