@@ -58,9 +58,8 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
             write_json({**_shape(shard), "reachable": down is None})
             continue
         takes = "takes new tenants" if shard.takes else "takes no more tenants"
-        typer.echo(
-            one_line(f"{shard.name}  {shard.address}  {counted(shard.tenants, 'tenant') or 'no tenants'}, {takes}")
-        )
+        tenants = counted(shard.tenants, "tenant") or "no tenants"
+        typer.echo(one_line(f"{shard.name}  {shard.address}  {tenants}, {takes}"))
         if down is not None:
             typer.echo(f"  cannot be reached: {one_line(down)}")
 

@@ -129,7 +129,7 @@ class Recorder(Protocol):
         ...
 
     def may_fill(self) -> bool:
-        """Whether tables can be filled beside it: not so on a standby, nor where one tenant's rows alone can be seen."""
+        """Whether tables can be filled beside it: not so on a standby, nor where one tenant's rows alone are seen."""
         ...
 
     def is_bound(self) -> bool:
