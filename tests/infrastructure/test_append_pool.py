@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import random
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.infrastructure.interruptions import Interruptions, Points
 from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
@@ -156,6 +156,14 @@ class Hurried:
     def submit(self, *names: str) -> list[Future[Appended]]:
         return [self.pool.submit(Append([event(name[0], int(name[1]))])) for name in names]
 
+    def wait_for_the_second(self, *names: str) -> None:
+        """Submit them, and let a thread wait for one; all come to be written."""
+        futures = self.submit(*names)
+        thread = threading.Thread(target=futures[1].result)
+        thread.start()
+        assert [future.result(PATIENCE) for future in futures] == [DONE] * len(names)
+        _end([thread])
+
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
@@ -166,22 +174,14 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
 
 
 def test_writes_alone_and_in_order_what_was_left_as_it_might_have_held_up_others(hurried: Hurried) -> None:
-    futures = hurried.submit("a1", "a2", "b1")
-    thread = threading.Thread(target=futures[1].result)
-    thread.start()
-    assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
-    _end([thread])
+    hurried.wait_for_the_second("a1", "a2", "b1")
     assert hurried.given[0] == (["a1", "a2", "b1"], False)
     assert sorted(hurried.given[1:]) == [(["a1"], True), (["a2"], True), (["b1"], True)]
     assert hurried.given.index((["a1"], True)) < hurried.given.index((["a2"], True))
 
 
 def test_has_patience_for_what_shares_a_stream_with_what_is_waited_for(hurried: Hurried) -> None:
-    futures = hurried.submit("a1", "a2", "a3")
-    thread = threading.Thread(target=futures[1].result)
-    thread.start()
-    assert [future.result(PATIENCE) for future in futures] == [DONE] * 3
-    _end([thread])
+    hurried.wait_for_the_second("a1", "a2", "a3")
     assert hurried.given == [(["a1", "a2", "a3"], True)]
 
 
@@ -202,7 +202,7 @@ def test_has_no_patience_in_a_thread_that_waits_for_something_else(hurried: Hurr
 
 
 def test_goes_on_wherever_who_leaves_something_is_interrupted(hurried: Hurried) -> None:
-    lines = _Interruptions()
+    lines = Interruptions(_lines)
     number = 0
     while lines.more:
         number += 1
@@ -548,7 +548,7 @@ def test_has_no_more_written_at_a_time_than_there_are_writers_however_many_threa
 
 
 def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
-    lines = _Interruptions()
+    lines = Interruptions(_lines)
     version = 100
     while lines.more:
         version += 10
@@ -559,37 +559,17 @@ def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
     assert lines.made > 30
 
 
-class _Interruptions:
-    """Ctrl-C on each line of the pool that a thread comes to, one after the other."""
+def _lines() -> Points:
+    """Each line of the pool that a thread comes to."""
 
-    def __init__(self) -> None:
-        self.more = True
-        self.made = 0
+    def is_point(frame: FrameType, kind: str) -> bool | None:
+        if frame.f_code.co_filename != append_pool.__file__:
+            return None
+        said = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        # A signal is not looked at between a lock and its block.
+        return kind == "line" and not said.startswith(("with ", "try:", "finally:"))
 
-    def next_in(self, do: Any) -> None:
-        left = self.made
-
-        def trace(frame: FrameType, kind: str, _: object) -> Any:
-            nonlocal left
-            if frame.f_code.co_filename != append_pool.__file__:
-                return None
-            said = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            # A signal is not looked at between a lock and its block.
-            if kind == "line" and not said.startswith(("with ", "try:", "finally:")):
-                left -= 1
-                if left < 0:
-                    raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            do()
-            self.more = False
-        except KeyboardInterrupt:
-            self.made += 1
-        finally:
-            sys.settrace(before)
+    return is_point
 
 
 def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:

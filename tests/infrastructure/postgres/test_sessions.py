@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dis
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from tests.infrastructure.interruptions import Interruptions, Points
 from tests.infrastructure.recording import PATIENCE, append, event, in_child, run_threads, wait_until
 from tests.servers.postgres_server import PostgresServer, ask
 
@@ -291,7 +290,7 @@ def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
 
     monkeypatch.setattr(sessions, "RESTED", -1.0)  # so that each is asked whether it is there
     for do in (begun, lambda: one(pool), unfit):
-        points = _Interruptions()
+        points = Interruptions(_looks)
         while points.more:
             points.next_in(do)
             assert (pool._used, pool._queue) == (0, [])
@@ -306,46 +305,25 @@ _OTHERS = (
 )
 
 
-class _Interruptions:
-    """Ctrl-C at each point of the pool's where the interpreter looks for it, one after the other.
+def _looks() -> Points:
+    """Each point of the pool's where the interpreter looks for a signal.
 
     It looks when a function begins, or a loop begins again, and after a call of what is not written in Python. Where
     the end of a block begins nothing can be done about it.
     """
+    before: dict[FrameType, str] = {}
 
-    def __init__(self) -> None:
-        self.more = True
-        self.made = 0
+    def is_point(frame: FrameType, kind: str) -> bool | None:
+        if frame.f_back in before:
+            before[frame.f_back] = ""  # what it calls is written in Python
+        if frame.f_code.co_filename != sessions.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        last = before.get(frame, "")
+        if kind != "opcode":
+            return False
+        if frame.f_lasti >= 0:
+            before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        return last.startswith(("CALL", "JUMP_BACKWARD")) or (last == "RESUME" and frame.f_code.co_name != "__exit__")
 
-    def next_in(self, do: Callable[[], object]) -> None:
-        left = self.made
-        before: dict[FrameType, str] = {}
-
-        def trace(frame: FrameType, kind: str, _: object) -> Any:
-            nonlocal left
-            if frame.f_back in before:
-                before[frame.f_back] = ""  # what it calls is written in Python
-            if frame.f_code.co_filename != sessions.__file__:
-                return None
-            frame.f_trace_opcodes = True
-            last = before.get(frame, "")
-            looks = last.startswith(("CALL", "JUMP_BACKWARD")) or (
-                last == "RESUME" and frame.f_code.co_name != "__exit__"
-            )
-            if kind == "opcode" and frame.f_lasti >= 0:
-                before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if kind == "opcode" and looks:
-                left -= 1
-                if left < 0:
-                    raise KeyboardInterrupt
-            return trace
-
-        outside = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            do()
-            self.more = False
-        except KeyboardInterrupt:
-            self.made += 1
-        finally:
-            sys.settrace(outside)
+    return is_point
