@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,6 +18,10 @@ SCALE = float(os.environ.get("CLEW_SCALE", "0.1"))
 
 # The commands that tests start must never reach a database that the shell names.
 os.environ.pop("CLEW_DB", None)
+
+# What nohup, or a shell that starts this in the background, lets it ignore, the processes that tests start would, too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

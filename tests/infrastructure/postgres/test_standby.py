@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from examples import several_servers
+from tests.infrastructure.postgres.tailing import transaction
 from tests.infrastructure.recording import PATIENCE, append, event, recomputed, run_threads, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Standby, ask
 
 from clew import Conversations, Engine, Message
 from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
-from clew.infrastructure.postgres import reads as postgres_reads
+from clew.infrastructure.postgres import horizon
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Claim, Draft, Key
 from clew.infrastructure.urls import migrate
@@ -143,9 +144,8 @@ def test_a_standby_of_a_restored_dump_is_not_read_before_its_primary_was_opened(
 
 
 def test_says_how_far_it_wrote_also_while_readers_are_held_back(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
-    with recorder_at(postgres) as recorder, psycopg.connect(postgres) as beside:
-        beside.execute("SELECT pg_current_xact_id()")
+    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
+    with recorder_at(postgres) as recorder, transaction(postgres):
         position = append(recorder, event("a", 1)).positions[-1]
         assert recorder.last_position() < position == recorder.newest_position()
 

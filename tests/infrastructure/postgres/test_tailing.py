@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tests.infrastructure.postgres.tailing import Seen, follow, insert, transact
 from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
 from tests.servers.postgres_server import Databases, ask
 
-from clew.infrastructure.postgres import reads as postgres_reads
+from clew.infrastructure.postgres import horizon
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Key
 
@@ -40,7 +40,7 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
 def test_shows_nothing_above_an_open_transaction_until_it_has_ended(
     postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
     first = fill(recorder, "first", 1).positions[0]
     with transaction(postgres) as late:
         insert(late, "late")
@@ -83,17 +83,40 @@ def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
     assert [each[1:] for each in seen] == [("late-0", 1), ("late-1", 1), ("late-2", 1), ("above", 1), ("above", 2)]
 
 
-def test_another_database_of_the_cluster_holds_readers_back_and_loses_them_nothing(
-    databases: Databases, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["in the database", "in another of the server"])
+def test_who_appends_nothing_holds_no_reader_back_however_long_he_stays(
+    postgres: str, databases: Databases, recorder: PostgresRecorder, where: str
 ) -> None:
-    monkeypatch.setattr(postgres_reads, "OWN_WAIT", 0.05)
-    with databases.one() as other:
-        with transaction(other) as beside:
-            beside.execute("CREATE TABLE t AS SELECT 1")
-            fill(recorder, "a", 3)
-            assert tailing.page(recorder, 0) == []
-            beside.commit()
-        assert [each[1:] for each in tailing.page(recorder, 0)] == [("a", 1), ("a", 2), ("a", 3)]
+    seen: list[Seen] = []
+    reader = threading.Thread(target=lambda: seen.extend(follow(recorder, 6)))
+    with ExitStack() as opened:
+        here = postgres if where == "in the database" else opened.enter_context(databases.one())
+        beside = opened.enter_context(transaction(here, appends=False))
+        beside.execute("CREATE TABLE t AS SELECT 1")
+        with closing(PostgresRecorder.open(postgres)) as other:
+            reader.start()
+            fill(other, "a", 3)
+            fill(recorder, "b", 3)
+            reader.join(PATIENCE)
+            assert [each[1:] for each in seen] == [(name, version) for name in "ab" for version in (1, 2, 3)]
+            assert tailing.page(recorder, 0) == seen
+            assert recorder.last_position() == seen[-1][0]
+            assert [info.name for info in recorder.streams(limit=9)] == ["a", "b"]
+            assert recorder.count_after(0, 9) == 6
+
+
+def test_is_held_back_by_who_appends_among_those_who_append_nothing(
+    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horizon, "STAYS", 0.0)
+    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
+    with transaction(postgres, appends=False), transaction(postgres) as late, transaction(postgres, appends=False):
+        fill(recorder, "above", 2)
+        assert tailing.page(recorder, 0) == []
+        insert(late, "late")
+        assert tailing.page(recorder, 0) == []
+        late.commit()
+        assert [each[1:] for each in tailing.page(recorder, 0)] == [("late", 1), ("above", 1), ("above", 2)]
 
 
 # Sixteen writers and four readers
@@ -146,7 +169,7 @@ def commit_late(url: str, progress: Progress) -> None:
 
 def hold(url: str, progress: Progress, *statements: str) -> None:
     while progress.wait_for_more(1):
-        with transaction(url) as beside:
+        with transaction(url, appends=False) as beside:
             progress.wait_for_more(10)
             for statement in statements:
                 beside.execute(statement.encode())
@@ -173,8 +196,10 @@ def tail_reconnecting(url: str, progress: Progress, found: list[Seen]) -> None:
 
 
 def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
-    postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float
+    postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Those of this process ask before each read who may append: the other programs where a transaction stays open.
+    monkeypatch.setattr(horizon, "STAYS", 0.0)
     count = max(20, round(1_000 * scale))
     writers = [*HERE, *(name for names in THERE for name in names)]
     assert len(writers) == 16

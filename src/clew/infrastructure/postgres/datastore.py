@@ -13,17 +13,15 @@ from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.horizon import Horizon
 from clew.infrastructure.postgres.round_trip import Statement
 from clew.infrastructure.postgres.session import Rows, Session
 from clew.infrastructure.postgres.sessions import Sessions
-from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.writer import MOST_AT_ONCE, PostgresWriter
 from clew.infrastructure.wakeups import Wakeups
 
 WORKERS = 16
 READERS = 8
-
-_CHANGE = statements("reads.sql")["change"]
 
 
 class PostgresDatastore:
@@ -48,10 +46,7 @@ class PostgresDatastore:
         self.address = Address(conninfo)
         self.tenant = tenant
         schema.prepare(self.address, create=create)
-        self.newest = 0
-        """The highest position that this process has appended."""
-        self.horizon = 0
-        """Below it there is nothing that readers do not see."""
+        self.horizon = Horizon(self.query)
         self.writing = Sessions(self.address, workers, tenant=tenant, write=True)
         self.reading = Sessions(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
@@ -96,10 +91,10 @@ class PostgresDatastore:
         return session.numbers(statement, values)
 
     def _changed(self) -> bool:
-        """Whether a transaction has ended since this was last asked, of this database or another of the server."""
-        seen = self.query(_CHANGE)[0][0]
+        """Whether there may be more to read than when this was last asked: a transaction of the server has ended."""
+        seen = self.horizon.look()
         changed, self._seen = seen != self._seen, seen
-        return bool(changed)
+        return changed
 
     def close(self) -> None:
         """Write what was submitted, then let go of everything. Does nothing the second time."""
@@ -122,6 +117,7 @@ class PostgresDatastore:
         """Start afresh with connections and threads of the child's own."""
         self.writing.restart()
         self.reading.restart()
+        self.horizon.restart()
         self.writer.forget()
         self.wakeups.restart()
         self.pool.restart()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
@@ -24,9 +23,6 @@ WINDOW = 50_000
 
 FEW_STREAMS = 1_000
 """Of a prefix that fewer streams have these are found by their names, else in the order in which they were made."""
-
-OWN_WAIT = 1.0
-"""Seconds that a reader in position order waits for what this process has appended: an older transaction is open."""
 
 SQL = statements("reads.sql")
 _KEYS = statements("appends.sql")
@@ -72,7 +68,7 @@ class PostgresReads:
 
     def newest_position(self) -> int:
         """The highest position that readers may see or that this process has appended."""
-        return max(self.last_position(), self.datastore.newest)
+        return max(self.last_position(), self.datastore.horizon.newest)
 
     def may_fill(self) -> bool:
         """Whether this is no standby, and shows the events of all."""
@@ -184,26 +180,9 @@ class PostgresReads:
 
     def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
         """What a statement finds below the horizon, when what this process has appended lies there too."""
-        self._wait_for_own()
-        return self.datastore.query(SQL[statement], parameters, based=True)
-
-    def _wait_for_own(self) -> None:
-        store = self.datastore
-        newest = store.newest
-        if newest < store.horizon:
-            return
-        until = time.monotonic() + OWN_WAIT
-        pause = 0.0005
-        while True:
-            store.horizon = max(store.horizon, store.query(SQL["horizon"], {}, based=True)[0][0])
-            if newest < store.horizon:
-                return
-            if time.monotonic() > until:
-                # Not again for the same: somebody keeps a transaction open.
-                store.horizon = newest + 1
-                return
-            time.sleep(pause)
-            pause = min(pause * 2, 0.01)
+        server, floor = self.datastore.horizon.floor()
+        sql = SQL[statement].replace("{horizon}", SQL["below"])
+        return self.datastore.query(sql, {**parameters, "server": Int8(server), "floor": Int8(floor)}, based=True)
 
 
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:

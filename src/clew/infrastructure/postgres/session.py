@@ -39,6 +39,9 @@ _ON_BEHALF = Statement(_TENANCY["on behalf"].encode(), [BYTEA_TYPE])
 # that is open: that of a process that stands still must not stay so.
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '30s'"
 
+# Before the transaction has an id: by this readers tell it from those that append nothing.
+_APPENDS = "; LOCK TABLE ONLY clew_event IN ROW EXCLUSIVE MODE"
+
 Rows = list[tuple[Any, ...]]
 
 
@@ -83,10 +86,10 @@ class Session(NamedTuple):
             return numbers(self.connection, self.prepared, (statement, values))
         return numbers(self.connection, self.prepared, (_ON_BEHALF, (self.tenant.encode(),)), (statement, values))
 
-    def begin(self) -> None:
+    def begin(self, *, appends: bool = False) -> None:
         """Begin a transaction, on behalf of the tenant; one that stands still is ended by the server."""
         on_behalf = "" if self.tenant is None else f"; SET LOCAL clew.tenant = {Literal(self.tenant).as_string(None)}"
-        self.connection.execute((_BEGIN + on_behalf).encode())
+        self.connection.execute((_BEGIN + on_behalf + (_APPENDS if appends else "")).encode())
 
 
 def begun(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: str | None) -> Session:

@@ -146,7 +146,7 @@ class PostgresWriter:
             self._heads = {}
         self._heads.update(heads)
         with self._lock:
-            self._store.newest = max(self._store.newest, first + len(rows) - 1)
+            self._store.horizon.newest = max(self._store.horizon.newest, first + len(rows) - 1)
         return outcome(rows, first)
 
     def _insert(self, appends: Sequence[Following], *, patient: bool) -> list[int | None]:
@@ -202,7 +202,7 @@ class PostgresWriter:
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _transaction(self, session: Session, append: Append) -> Appended:
-        session.begin()
+        session.begin(appends=True)
         transaction = Transaction(session, append, self._store.tenant)
         made = plan(append, transaction)
         if isinstance(made, Appended):
