@@ -139,9 +139,13 @@ def test_says_that_the_projections_are_anothers(filled: CalledClew, tmp_path: Pa
 
 
 def test_refuses_a_url_that_names_no_store(clew: CalledClew) -> None:
-    assert clew.run("--db", "gopher://x", "doctor").returncode == 2
-    with pytest.raises(StoreUrlError):
-        list(examine("gopher://x", tenant="default"))
+    for url in ("gopher://x", "postgres+shards://x", "sqllite:///clew.db", "clew.db", ""):
+        for command in ("doctor", "threads", "migrate"):
+            said = clew.refused(2, "--db", url, command)
+            for scheme in ("sqlite:///", "postgresql://", "postgresql+shards://", "memory:"):
+                assert scheme in said
+        with pytest.raises(StoreUrlError):
+            list(examine(url, tenant="default"))
 
 
 def test_has_nothing_to_say_of_a_store_in_memory() -> None:

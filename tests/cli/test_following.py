@@ -119,6 +119,11 @@ def test_gives_what_comes_before_a_damaged_event_and_goes_on_after_it(
     listed = clew.run("log", "first", "--json")
     assert [json.loads(each)["version"] for each in listed.stdout.splitlines()] == [1, 2, 3]
     assert listed.returncode == 1
+    shown = clew.run("log", "first")
+    assert [each.split()[0] for each in shown.stdout.splitlines()[2:]] == ["1", "2", "3"]
+    assert "first version 4 (message-appended) cannot be read" in shown.stderr
+    assert shown.returncode == 1
+    assert "version 4 (message-appended) cannot be read" in clew.refused(1, "log", "first", "--after", "3")
 
 
 @pytest.mark.usefixtures("conversations")

@@ -8,12 +8,15 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
+from eventsourcing.persistence import StoredEvent
 from tests.infrastructure.append_contract import AppendContract, KeyContract
 from tests.infrastructure.beside_contract import BlobContract, DraftContract, LeaseContract
 from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
 from tests.infrastructure.recording import PATIENCE, Opener, append, event, fill, run_threads
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
+from clew.infrastructure import recorder as recorder_port
+from clew.infrastructure.postgres import reads as postgres_reads
 from clew.infrastructure.recorder import Fork, Recorder, Row, Snapshot
 
 
@@ -68,6 +71,29 @@ class ReadContract:
             assert len(page) <= 4
             found.extend(page)
         assert found == recorder.lineage("a")
+
+    def test_ends_a_page_where_its_rows_are_large(self, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in recorder_port, postgres_reads:
+            monkeypatch.setattr(module, "PAGE_BYTES", 5_000)
+        sizes = [10, 4_000, 999, 1, 9_000, 20, 4_980, 30, 40]
+        for version, size in enumerate(sizes, 1):
+            append(recorder, StoredEvent("x/a", version, "noted", b"x" * size), event("y", version))
+        pages: dict[str, list[list[int]]] = {"own": [], "prefix": [], "all": []}
+        after = -1
+        while page := recorder.own_rows("x/a", after=after, limit=100):
+            pages["own"].append([len(row.state) for row in page])
+            after = page[-1].version
+        after = 0
+        while page := recorder.rows(after=after, limit=100, prefix="x/"):
+            pages["prefix"].append([len(row.state) for row in page])
+            after = page[-1].position
+        assert pages["own"] == pages["prefix"] == [[10, 4_000, 999], [1, 9_000], [20, 4_980], [30, 40]]
+        after = 0
+        while page := recorder.rows(after=after, limit=100):
+            pages["all"].append([len(row.state) for row in page if row.stream == "x/a"])
+            assert sum(len(row.state) for row in page[:-1]) < 5_000
+            after = page[-1].position
+        assert [size for page in pages["all"] for size in page] == sizes
 
     @pytest.mark.parametrize("far", [2**63, 2**70])
     def test_takes_an_integer_of_any_size(self, recorder: Any, far: int) -> None:

@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.service.lengths import Ten
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
+from clew.domain.ports import EventLog
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 
 
 @pytest.fixture
@@ -28,3 +31,23 @@ def url(any_url: str) -> str:
 def conversations(url: str, clock: SettableClock) -> Iterator[Conversations]:
     with Conversations.open(url, now=clock) as opened:
         yield opened
+
+
+@pytest.fixture
+def ten() -> Iterator[Ten]:
+    made = Ten()
+    yield made
+    made.conversations.close()
+
+
+@pytest.fixture
+def log(ten: Ten) -> EventLog:
+    return ten.log
+
+
+@pytest.fixture
+def store() -> Iterator[SQLiteProjections]:
+    """Tables of projections that nobody has filled."""
+    opened = SQLiteProjections(None)
+    yield opened
+    opened.close()

@@ -17,11 +17,7 @@ from clew.domain.formats.clew_jsonl import End, Header, write_line
 from clew.domain.formats.importing import Item
 from clew.domain.memory.events import Provenance
 from clew.domain.projection import Query
-from clew.errors import (
-    InvalidAuthorizeError,
-    NotAuthorizedError,
-    UnknownThreadError,
-)
+from clew.errors import NotAuthorizedError, UnknownThreadError
 from clew.infrastructure.memory_recorder import MemoryRecorder
 from clew.infrastructure.recorder import StreamInfo
 from clew.service import reading
@@ -376,41 +372,3 @@ def test_what_is_of_no_thread_is_asked_for_without_one(opened: Opened) -> None:
     assert b"Likes tea" in b"".join(opened.ada.export_events())
     with pytest.raises(NotAuthorizedError, match="may not use memory"):
         opened.ada.memory("user/42")
-
-
-def test_a_function_that_is_none_is_refused_at_once() -> None:
-    async def waits(actor: str | None, action: str, thread: str | None) -> bool:
-        raise AssertionError(actor, action, thread)
-
-    class Waits:
-        async def __call__(self, *asked: object) -> bool:
-            raise AssertionError(asked)
-
-    for wrong in (waits, Waits(), "read", True):
-        with pytest.raises(InvalidAuthorizeError, match="True or False"):
-            Conversations.open("memory:", authorize=wrong)  # type: ignore[arg-type]  # that is the point
-
-
-@pytest.mark.parametrize("said", [None, 1, "yes", object()])
-def test_an_answer_that_is_neither_yes_nor_no_lets_nothing_out(said: Any) -> None:
-    with Conversations.open("memory:", authorize=lambda *_: said) as service:
-        thread = service.start_thread()
-        with pytest.raises(InvalidAuthorizeError, match=type(said).__name__):
-            thread.history()
-        with pytest.raises(InvalidAuthorizeError):
-            list(service.threads())
-
-
-def test_a_function_that_fails_lets_nothing_out() -> None:
-    def fails(actor: str | None, action: str, thread: str | None) -> bool:
-        raise PermissionError(actor, action, thread)
-
-    with Conversations.open("memory:", authorize=fails) as service:
-        service.start_thread(messages=[Message.user("Hello")])
-        for ask in (
-            lambda: list(service.threads()),
-            lambda: service.search("Hello"),
-            lambda: service.subscribe().wait(0),
-        ):
-            with pytest.raises(PermissionError):
-                ask()

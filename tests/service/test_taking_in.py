@@ -28,13 +28,6 @@ class Events:
         yield Upsert("event", {"position": event.position})
 
 
-@pytest.fixture
-def store() -> Iterator[SQLiteProjections]:
-    opened = SQLiteProjections(None)
-    yield opened
-    opened.close()
-
-
 def test_a_batch_that_takes_long_ends_where_it_is(store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking_in, "LONGEST_SECONDS", 0.0)
     with Conversations.open("memory:", embedded=False) as conversations:

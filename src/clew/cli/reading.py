@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clew.conversations import Conversations
+    from clew.domain.events import Event
     from clew.domain.history import History
     from clew.domain.runs.summaries import RunSummary
 
@@ -85,12 +86,23 @@ def print_thread(conversations: Conversations, id_: str, when: Moment, console: 
 
 
 def print_events(conversations: Conversations, id_: str, console: Console, after: int = 0) -> None:
-    """Write what ``clew log`` shows to people."""
+    """Write what ``clew log`` shows to people; of a thread that cannot be read to its end, what comes before."""
     from clew.cli import rendering
     from clew.cli.named_events import lookup
+    from clew.domain.errors import ClewError
 
-    events = conversations.thread(id_).events(after=after)
+    events: list[Event] = []
+    error = None
+    try:
+        for event in conversations.thread(id_).events(after=after):
+            events.append(event)  # noqa: PERF402 - those before the error are kept
+    except ClewError as found:
+        if not events:
+            raise
+        error = found
     console.print(rendering.event_table(events, id_, console, lookup(conversations.thread)))
+    if error is not None:
+        raise error
 
 
 def runs(conversations: Conversations, history: History) -> list[RunSummary]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clew.domain.runs.summaries import Contribution, RunSummary
     from clew.domain.views.stepping import Step
     from clew.domain.views.tree import Branch
-    from clew.infrastructure.sqlite.migrations import Schemas
+    from clew.infrastructure.schemas import Schemas
     from clew.service.accounting import Usage
     from clew.service.auditing import AuditEntry
     from clew.service.reading import ThreadSummary

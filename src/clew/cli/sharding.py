@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,9 +21,6 @@ from clew.cli.words import counted
 if TYPE_CHECKING:
     from clew.domain.sharding import Shard
     from clew.synchronous.shards import Shards
-
-LOOK_SECONDS = 2.0
-"""So often the directory is asked for shards that have come."""
 
 NONE = "There are no servers in the directory. `clew shards add NAME HOST:PORT/DATABASE` adds one."
 
@@ -151,7 +148,7 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
 
     A shard that comes to the directory meanwhile is filled as well.
     """
-    from clew.domain.errors import StoreError
+    from clew.service.new_shards import tell_of_shards
     from clew.service.running import worker_name
     from clew.service.workers import Workers, ended_by_signals
 
@@ -161,22 +158,16 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
     known: set[str] = set()
     ended = threading.Event()
 
-    def look() -> None:
-        for shard in found.shards():
+    def told(shards: Sequence[Shard]) -> bool:
+        for shard in shards:
             if shard.name not in known:
                 known.add(shard.name)
                 for number in range(options["workers"] or 1):
                     worker = f"{own}:{number + 1}"
                     workers.add((context.obj, load, names, worker, options["as_json"], shard.name))
+        return True
 
-    def look_on() -> None:
-        while not ended.wait(LOOK_SECONDS):
-            with suppress(StoreError):  # it is asked again
-                look()
-
-    look()
-    # A directory that does not answer does not keep the others from being looked after.
-    threading.Thread(target=look_on, name="clew-shards", daemon=True).start()
+    tell_of_shards(found.shards, told, ended)
     try:
         with ended_by_signals(workers.stop):
             workers.run()

@@ -20,7 +20,7 @@ class Value(BaseModel):
 
         def __init__(self, **fields: Any) -> None:
             try:
-                super().__init__(**fields)
+                self.__pydantic_validator__.validate_python(fields, self_instance=self)  # as pydantic's own does
             except ValidationError as error:
                 raise InvalidContentError(explain(type(self).__name__, error)) from None
 

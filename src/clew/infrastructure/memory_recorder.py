@@ -30,6 +30,7 @@ from clew.infrastructure.recorder import (
     Row,
     Snapshot,
     StreamInfo,
+    page,
 )
 from clew.infrastructure.wakeups import Wakeups
 
@@ -101,15 +102,15 @@ class MemoryRecorder(LibraryRecorder, POPOProcessRecorder):
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows that lie under the stream itself, in version order."""
         with self._open_lock():
-            return self._events.first(stream, after, limit)
+            return page(self._events.first(stream, after, limit))
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""
         with self._open_lock():
             if not prefix:
-                return self._events.rows[max(after, 0) : max(after, 0) + limit]
+                return page(self._events.rows[max(after, 0) : max(after, 0) + limit])
             found = (row for row in self._events.rows[max(after, 0) :] if row.stream.startswith(prefix))
-            return list(islice(found, min(limit, sys.maxsize)))
+            return page(islice(found, min(limit, sys.maxsize)))
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:
         """The rows at these positions, in position order."""

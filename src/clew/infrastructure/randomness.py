@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from struct import Struct
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 SIZE = 16
-_AT_A_TIME = 256
+AT_A_TIME = 256
 
-_kept: list[bytes] = []
-os.register_at_fork(after_in_child=_kept.clear)
+_split = Struct(f"{SIZE}s" * AT_A_TIME).unpack
 
 
-def sixteen_bytes() -> bytes:
-    """Sixteen random bytes that nobody else gets, in this process or one that is forked off it."""
-    try:
-        return _kept.pop()
-    except IndexError:
-        block = os.urandom(SIZE * _AT_A_TIME)
-        _kept.extend(block[begin : begin + SIZE] for begin in range(SIZE, len(block), SIZE))
-        return block[:SIZE]
+class Kept(Generic[T]):
+    """Random things that are made many at a time; each is given once, in this process or one that is forked off it."""
+
+    def __init__(self, make: Callable[[], list[T]]) -> None:
+        self._make = make
+        self._kept: list[T] = []
+        os.register_at_fork(after_in_child=self._kept.clear)
+
+    def take(self) -> T:
+        """One that nobody else gets."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            made = self._make()
+            mine = made.pop()
+            self._kept.extend(made)
+            return mine
+
+
+sixteen_bytes = Kept(lambda: list(_split(os.urandom(SIZE * AT_A_TIME)))).take
+"""Sixteen random bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -40,6 +40,31 @@ __all__ = [
     "Snapshot",
     "StreamInfo",
 ]
+
+PAGE_BYTES = 1 << 24
+"""Of the states of what is read together: then a page ends, however few its events are."""
+
+
+def page(rows: Iterable[Row]) -> list[Row]:
+    """The first of these rows, as many as make up a page."""
+    found: list[Row] = []
+    size = 0
+    for row in rows:
+        found.append(row)
+        size += _size(row)
+        if size >= PAGE_BYTES:
+            break
+    return found
+
+
+def is_full(rows: Iterable[Row]) -> bool:
+    """Whether it is for their size that no more rows are in a page."""
+    return sum(map(_size, rows)) >= PAGE_BYTES
+
+
+def _size(row: Row) -> int:
+    # In a file that somebody changed it may be anything.
+    return len(row.state) if isinstance(row.state, bytes) else 0
 
 
 class RecordedConflictError(ConflictError, IntegrityError):
@@ -109,11 +134,17 @@ class Recorder(Protocol):
         ...
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
-        """The rows that lie under the stream itself, in version order: what verification walks."""
+        """The rows that lie under the stream itself, in version order: what verification walks.
+
+        They are ``limit`` at the most, and fewer where they are large: there are no more when there are none.
+        """
         ...
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
-        """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
+        """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``.
+
+        They are ``limit`` at the most, and fewer where they are large: there are no more when there are none.
+        """
         ...
 
     def rows_at(self, positions: Sequence[int]) -> list[Row]:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from clew.domain.errors import StoreUrlError
 from clew.domain.names import tenant_part
+from clew.infrastructure.schemas import Schemas
 
 if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from clew.infrastructure.names import Glance
     from clew.infrastructure.postgres.address import Address
     from clew.infrastructure.postgres.shards import Directory
-    from clew.infrastructure.sqlite.migrations import Schemas
 
 FORMS = (
     "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database, "
@@ -61,8 +61,7 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
     if scheme == "sqlite":
         settings = _sqlite(url, create=create)
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite.factory:SQLiteFactory", **settings})
-    message = f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}"
-    raise StoreUrlError(message)
+    raise _unknown(url)
 
 
 def is_sharded(url: str) -> bool:
@@ -94,7 +93,10 @@ def placed(url: str, *, tenant: str, create: bool) -> str:
 
 def sqlite_path(url: str) -> str:
     """The path of the SQLite file that a URL names. Raises StoreUrlError for any other."""
-    if _scheme(url) != "sqlite":
+    scheme = _scheme(url)
+    if scheme != "sqlite":
+        if url != "memory:" and scheme not in {*POSTGRES, SHARDS}:
+            raise _unknown(url)
         message = (
             f"{_without_secrets(url)!r} names no SQLite file. Use sqlite:///file.db (sqlite:////absolute/file.db)."
         )
@@ -138,13 +140,12 @@ def shown(url: str) -> str:
 
 def schemas(url: str) -> Schemas:
     """The schema of the database that a URL names, and the one that this Clew knows. Raises what migrate() does."""
-    from clew.infrastructure.sqlite import migrations as sqlite_migrations
-
     if is_postgres(url):
         there = address(url)
         from clew.infrastructure.postgres import schema as postgres_schema
 
-        return sqlite_migrations.Schemas(postgres_schema.version(there), postgres_schema.SCHEMA_VERSION)
+        return Schemas(postgres_schema.version(there), postgres_schema.SCHEMA_VERSION)
+    from clew.infrastructure.sqlite import migrations as sqlite_migrations
 
     return sqlite_migrations.schemas(sqlite_path(url))
 
@@ -160,8 +161,6 @@ def migrate(
     connected keeps tenants apart by itself from then on. Raises StoreUrlError, StoreSchemaError or
     StoreUnavailableError.
     """
-    from clew.infrastructure.sqlite import migrations as sqlite_migrations
-
     if is_postgres(url):
         there = address(url)
         if backup is not None:
@@ -174,14 +173,15 @@ def migrate(
             from clew.infrastructure.postgres.tenancy import secure
 
             secure(there)
-        return sqlite_migrations.Schemas(found, postgres_schema.SCHEMA_VERSION)
-
+        return Schemas(found, postgres_schema.SCHEMA_VERSION)
     if partitions is not None:
         message = "Only a PostgreSQL database is divided into partitions: a SQLite database is one file."
         raise StoreUrlError(message)
     if row_level_security:
         message = "Only a PostgreSQL database keeps tenants apart by itself: who reads a SQLite file reads all of it."
         raise StoreUrlError(message)
+    from clew.infrastructure.sqlite import migrations as sqlite_migrations
+
     return sqlite_migrations.migrate(sqlite_path(url), backup=backup)
 
 
@@ -245,6 +245,10 @@ def _sqlite(url: str, *, create: bool) -> dict[str, str]:
         "SQLITE_CREATE": "yes" if create else "no",
         "ORIGINATOR_ID_TYPE": "text",
     }
+
+
+def _unknown(url: str) -> StoreUrlError:
+    return StoreUrlError(f"{_without_secrets(url)!r} names no store that Clew can open. {FORMS}")
 
 
 def _scheme(url: str) -> str:

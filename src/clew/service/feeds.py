@@ -77,9 +77,8 @@ def _damaged_thread(error: CorruptEventError) -> str | None:
 def _store_page(log: EventLog, prefix: str, after: int, size: int) -> Page:
     last = log.last_position()  # asked first: what comes later is on the next page
     found = log.events_after(after, size, prefix)
-    seen = after if not found else found[-1].position or after
     # Where there is no more, what other tenants wrote is passed by, and not looked at again at every wake-up.
-    return found, seen if len(found) == size else max(seen, last)
+    return found, found[-1].position or after if found else max(after, last)
 
 
 def _thread_page(log: EventLog, stream: str, after: int, size: int) -> Page:

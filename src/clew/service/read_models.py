@@ -167,7 +167,7 @@ class ReadModels:
         first event. Raises ProjectionBehindError or UnknownProjectionError.
         """
         names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
-        target: int = (yield from read(self.projector.log.last_position)) if position is None else position
+        target: int = (yield from self.position()) if position is None else position
         until = None if timeout is None else time.monotonic() + timeout
         before: dict[str, int] = {}
         stands = 0.0

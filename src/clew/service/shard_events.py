@@ -15,6 +15,7 @@ from clew.domain.errors import StoreError
 from clew.domain.events import Event
 from clew.domain.ports import EventLog
 from clew.domain.sharding import Positions, Shard
+from clew.service.new_shards import Listed, tell_of_shards
 from clew.service.paging import undamaged
 
 PAGE = 500
@@ -22,13 +23,9 @@ PAGE = 500
 AGAIN_SECONDS = 0.5
 """After so long a shard that could not be read is tried again."""
 
-LOOK_SECONDS = 2.0
-"""So often the directory is asked for shards that have come."""
-
 _log = logging.getLogger(__name__)
 
 Logs: TypeAlias = Callable[[Shard], EventLog]
-Listed: TypeAlias = Callable[[], Sequence[Shard]]
 
 
 class ShardEvent(NamedTuple):
@@ -57,12 +54,7 @@ class ShardEvents(Iterator[ShardEvent]):
         self._lock = threading.Lock()
         """Held while readers begin or end: none begins behind the back of who ends them."""
         self._tails: dict[str, _Tail] = {}
-        self._begin(listed(), opened, after)
-        # It does not hold this reader, which nobody may want any more.
-        finder = weakref.WeakMethod(self._begin)
-        threading.Thread(
-            target=_look, args=(listed, opened, after, finder, self._closed), name="clew-shards", daemon=True
-        ).start()
+        tell_of_shards(listed, _unless_gone(weakref.WeakMethod(self._begin), opened, after), self._closed)
         weakref.finalize(self, _end, self._closed, self._tails).atexit = False
 
     def __next__(self) -> ShardEvent:
@@ -188,20 +180,15 @@ def _end(closed: threading.Event, tails: Mapping[str, _Tail]) -> None:
         tail.stop()
 
 
-def _look(
-    listed: Listed,
-    opened: Logs,
-    after: Positions,
-    begin: weakref.WeakMethod[Callable[[Sequence[Shard], Logs, Positions], None]],
-    closed: threading.Event,
-) -> None:
-    """Ask for shards that have come, until the reader is closed or gone; a directory that is down is asked again."""
-    while not closed.wait(LOOK_SECONDS):
-        try:
-            shards = listed()
-        except StoreError:
-            continue
+def _unless_gone(
+    begin: weakref.WeakMethod[Callable[[Sequence[Shard], Logs, Positions], None]], opened: Logs, after: Positions
+) -> Callable[[Sequence[Shard]], bool]:
+    """What is told of shards, and does not hold the reader, which nobody may want any more; whether it is there."""
+
+    def told(shards: Sequence[Shard]) -> bool:
         found = begin()
-        if found is None:
-            return
-        found(shards, opened, after)
+        if found is not None:
+            found(shards, opened, after)
+        return found is not None
+
+    return told

@@ -16,7 +16,7 @@ from clew.service.parking import kind_and_place
 from clew.service.reindexing import Filled, is_wanted
 
 LONGEST_SECONDS = 0.25
-"""After so long a batch ends where it is: while its transaction is open nobody reads what is appended meanwhile."""
+"""After so long a batch ends where it is: whoever redacts, or fills the same, waits for its transaction."""
 
 AT_ONCE = 50
 """Events that each takes in before the next does: what was decoded is near at hand, and gone before there is more."""

@@ -9,16 +9,20 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
-from tests.infrastructure.recording import PATIENCE
+from tests.infrastructure.recording import PATIENCE, wait_until
 from tests.servers.cutting_proxy import CuttingProxy
-from tests.servers.postgres_server import PostgresServer
+from tests.servers.postgres_server import PostgresServer, ask
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient, tool
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.scripted_client import call
 
 user = Message.user
+
+MEASURED = 4
+"""Times that something is done before replies are lost: the first makes connections, and so may any under load."""
 
 DONE: dict[str, Callable[[Conversations, Any, int], object]] = {
     "one message": lambda _, thread, n: thread.append(user(f"{n}")),
@@ -71,10 +75,31 @@ def cut_off(server: PostgresServer) -> Iterator[tuple[CuttingProxy, str, str]]:
         yield proxy, urlunsplit(parts._replace(netloc=netloc)) + "?workers=2&readers=2", url
 
 
+def asked_for(proxy: CuttingProxy, do: Callable[..., object], *given: object) -> int:
+    """How many requests it takes."""
+    before = proxy.requests
+    do(*given)
+    return proxy.requests - before
+
+
 def cuts(requests: int, scale: float) -> list[int]:
     """Which of so many requests lose their replies: all of them at the full scale, else some from first to last."""
     step = max(1, round(requests / max(4, 60 * scale)))
     return [*range(1, requests + 1, step), requests]
+
+
+def test_a_goodbye_is_no_request(postgres_server: PostgresServer) -> None:
+    """Or the reply that is to be lost would be one that never comes."""
+    with cut_off(postgres_server) as (proxy, url, own):
+        through = url.partition("?")[0]
+        with psycopg.connect(through, autocommit=True) as stays:
+            with psycopg.connect(through) as leaves:
+                there = f"SELECT FROM pg_stat_activity WHERE pid = {leaves.info.backend_pid}"
+                proxy.lose_reply_number(1)
+            wait_until(lambda: not ask(own, there))
+            with pytest.raises(psycopg.OperationalError):
+                stays.execute("SELECT 1")
+        assert proxy.lost.is_set()
 
 
 @pytest.mark.parametrize("what", DONE)
@@ -85,12 +110,10 @@ def test_does_once_what_it_was_asked_whichever_reply_is_lost(
     with cut_off(postgres_server) as (proxy, url, own):
         with Conversations.open(url, projections=()) as conversations:
             thread = conversations.start_thread(thread_id="t", messages=[user("first")])
-            do(conversations, thread, 0)
-            before = proxy.requests
-            do(conversations, thread, 1)
-            numbers = cuts(proxy.requests - before, scale)
+            counts = [asked_for(proxy, do, conversations, thread, number) for number in range(MEASURED)]
+            numbers = cuts(min(counts), scale)
             lost = 0
-            for number, cut in enumerate(numbers, 2):
+            for number, cut in enumerate(numbers, MEASURED):
                 proxy.lose_reply_number(cut)
                 do(conversations, thread, number)
                 lost += proxy.lost.is_set()
@@ -98,7 +121,7 @@ def test_does_once_what_it_was_asked_whichever_reply_is_lost(
             assert lost >= len(numbers) / 2
         with Conversations.open("memory:") as expected:
             same = expected.start_thread(thread_id="t", messages=[user("first")])
-            for number in range(len(numbers) + 2):
+            for number in range(len(numbers) + MEASURED):
                 do(expected, same, number)
             with Conversations.open(own) as found:
                 assert found.verify().first_bad is None

@@ -10,7 +10,7 @@ from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.tenanted import Logins, asked
 
-from clew.infrastructure.postgres import writer
+from clew.infrastructure.postgres import reads, writer
 from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE
@@ -22,7 +22,7 @@ MINE = statements("tenancy.sql")["mine"]
 
 _NUMBERS = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "size": 100, "few": 1_000}
 _NUMBERS |= {"base": 0, "tenant": 1, "before": 6, "first": 1 << 30, "last": 2 << 30, "count": 1, "transaction": 700}
-_NUMBERS |= {"came": 1}
+_NUMBERS |= {"came": 1, "server": 1, "floor": 0, "most": 1 << 24}
 _BYTES = ("name", "hash", "digest", "key", "type", "state", "previous", "stub", "application")
 KNOWN = {name: f"({number}::int8)" for name, number in _NUMBERS.items()}
 KNOWN |= dict.fromkeys(_BYTES, "('x'::bytea)")
@@ -63,7 +63,7 @@ def test_reads_no_table_of_events_from_end_to_end(filled: str) -> None:
     assert any("Seq Scan on clew_event" in line for line in plan(filled, "SELECT * FROM clew_event"))
     appends = statements("appends.sql")
     named = ("heads", "row", "position of a row", "key", "rows of a key", "lock streams")
-    for name, sql in (statements("reads.sql") | {name: appends[name] for name in named}).items():
+    for name, sql in (reads.SQL | {name: appends[name] for name in named}).items():
         lines = plan(filled, sql)
         assert not [line for line in lines if "Seq Scan on clew_event" in line], (name, lines)
         if "stream = %(stream)b" in sql or name in {"own rows", "stored events", "stored events backwards"}:
@@ -94,5 +94,5 @@ def test_who_sees_one_tenant_reads_a_thread_by_its_own_index_and_the_store_by_th
     assert "Index Scan Backward using clew_event_pkey" in heads
     assert "_tenant" not in heads
     for name in ("rows", "rows of types", "window", "last position", "count after"):
-        assert "clew_event_tenant" in explained(statements("reads.sql")[name]), name
-    assert "clew_stream_tenant" in explained(statements("reads.sql")["streams"])
+        assert "clew_event_tenant" in explained(reads.SQL[name]), name
+    assert "clew_stream_tenant" in explained(reads.SQL["streams"])

@@ -16,6 +16,8 @@ from tests.infrastructure.postgres.tailing import Seen, follow, insert, transact
 from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
 from tests.servers.postgres_server import Databases, ask
 
+from clew import Conversations, Message
+from clew.domain.errors import ProjectionBehindError
 from clew.infrastructure.postgres import horizon
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Key
@@ -117,6 +119,20 @@ def test_is_held_back_by_who_appends_among_those_who_append_nothing(
         assert tailing.page(recorder, 0) == []
         late.commit()
         assert [each[1:] for each in tailing.page(recorder, 0)] == [("late", 1), ("above", 1), ("above", 2)]
+
+
+def test_a_service_waits_for_what_it_has_appended_beside_an_append_that_stays_open(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
+    with Conversations.open(postgres) as conversations:
+        with transaction(postgres) as late:
+            conversations.start_thread(thread_id="t", messages=[Message.user("a parcel")])
+            with pytest.raises(ProjectionBehindError, match="was waited for"):
+                conversations.wait(timeout=0.1)
+            late.commit()
+        conversations.wait(timeout=PATIENCE)
+        assert len(conversations.search("parcel")) == 1
 
 
 # Sixteen writers and four readers

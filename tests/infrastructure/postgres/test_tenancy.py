@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import psycopg
 import pytest
+from tests.infrastructure.recording import append, event
 from tests.servers.postgres_server import ask
 from tests.servers.tenanted import Logins, asked
 
@@ -16,6 +17,7 @@ from clew.infrastructure import urls
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import Fork
 
 A, B = stream_id("a"), stream_id("b")
 EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)"
@@ -145,10 +147,9 @@ def test_no_tenant_brings_the_count_of_all_to_its_end(filled: Logins) -> None:
 
 def test_a_part_of_a_name_is_no_tenant(kept: Logins) -> None:
     assert asked(kept.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
-    place = "((SELECT base FROM clew_meta) + pg_current_xact_id()::text::bigint) << 20"
     names = "clew_number('a/thread/new'), clew_number('a/thread'), 'a/thread/new'"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        asked(kept.app, f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {place})", "a/thread")  # noqa: S608 - of constants
+        asked(kept.app, f"INSERT INTO clew_stream (id, tenant, name, began) VALUES ({names}, {PLACE})", "a/thread")  # noqa: S608 - of constants
 
 
 def test_the_number_of_a_tenant_is_the_same_in_sql(kept: Logins) -> None:
@@ -158,10 +159,38 @@ def test_the_number_of_a_tenant_is_the_same_in_sql(kept: Logins) -> None:
         assert plain.decode() == re.sub("%2F", "/", name).replace("%C3%A4", "ä")
 
 
+PLACE = "((SELECT base FROM clew_meta) + pg_current_xact_id()::text::bigint) << 20"
+FORK = (
+    "INSERT INTO clew_stream (id, tenant, name, parent, cut, began) "
+    "SELECT clew_number('{0}'), clew_number('a'), '{0}', clew_number('{1}'), 3, " + PLACE
+)
+
+
+def test_a_parent_is_a_stream_of_the_same_tenant(kept: Logins) -> None:
+    told = set()
+    for parent in ("b/thread/t", "b/thread/none", "a/thread/none"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as error:
+            asked(kept.app, FORK.format("a/thread/forged", parent), "a")
+        told.add(str(error.value))
+    assert len(told) == 1, "whether another's is there is not told"
+    assert ask(kept.operator, "SELECT count(*) FROM clew_stream WHERE parent IS NOT NULL") == [(0,)]
+
+
+def test_a_fork_may_begin_in_one_append_with_its_parent(filled: Logins) -> None:
+    """Whichever of the two comes first in the statement, which puts them in the order of their numbers."""
+    store = PostgresDatastore(filled.app, tenant="a", originator_id_type="text")
+    try:
+        recorder = PostgresRecorder(store)
+        for parent, fork in (("a/thread/p", "a/thread/f"), ("a/thread/g", "a/thread/q")):
+            append(recorder, event(parent, 1), event(fork, 2), forks={fork: Fork(parent, 1)})
+            assert [row.version for row in recorder.lineage(fork)] == [1, 2]
+    finally:
+        store.close()
+
+
 def test_a_parent_that_is_another_s_shows_nothing_to_who_may_see_all(filled: Logins) -> None:
-    place = "((SELECT base FROM clew_meta) + pg_current_xact_id()::text::bigint) << 20"
-    forged = f"clew_number('a/thread/forged'), {A}, 'a/thread/forged', {stream_id('b/thread/t')}, 3, {place}"
-    asked(filled.app, f"INSERT INTO clew_stream (id, tenant, name, parent, cut, began) VALUES ({forged})", "a")  # noqa: S608 - of constants
+    forged = FORK.format("a/thread/forged", "b/thread/t")
+    ask(filled.owner, f"SET session_replication_role = replica; {forged}")  # past what refuses it
     store = PostgresDatastore(filled.operator, tenant="a", originator_id_type="text")
     try:
         recorder = PostgresRecorder(store)

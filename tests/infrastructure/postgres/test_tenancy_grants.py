@@ -77,6 +77,22 @@ def test_who_may_call_nothing_by_default_may_call_what_it_needs(postgres: str) -
         ask(postgres, "ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC")
 
 
+def test_only_operators_may_call_what_makes_tables_theirs(filled: Logins) -> None:
+    functions = ("clew_publish(regclass)", "clew_protect(regclass)", "clew_take_back(regclass)")
+    may = "SELECT has_function_privilege('{}', '{}', 'EXECUTE')"
+    for _ in range(2):
+        for function in functions:
+            for user, expected in (("clew_app", False), ("clew_shredder", False), ("clew_operator", True)):
+                assert ask(filled.owner, may.format(user, function)) == [(expected,)]
+            ask(filled.owner, f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC, clew_app")  # as an older Clew did
+        urls.migrate(filled.owner, row_level_security=True)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="clew_take_back"):
+        asked(filled.app, "SELECT clew_take_back('clew_event')", "a")
+    with Conversations.open(filled.operator, tenant="a") as operator:
+        operator.wait()
+        assert operator.usage()[0].threads == 1
+
+
 def test_what_is_shown_without_a_policy_tells_of_no_tenant(filled: Logins) -> None:
     with Conversations.open(filled.operator) as operator:
         operator.wait()

@@ -15,8 +15,8 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, in_child, last_version, recomputed
 
 from clew.domain.errors import ConflictError, StoreUnavailableError
-from clew.infrastructure.file_lock import FileLock
 from clew.infrastructure.recorder import Append, RecordedConflictError
+from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 PROCESSES = 16

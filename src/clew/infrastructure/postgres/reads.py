@@ -12,7 +12,18 @@ from psycopg.types.numeric import Int8
 from clew.infrastructure.append_plan import Outcome, first_after
 from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id, text, within
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo
+from clew.infrastructure.recorder import (
+    PAGE_BYTES,
+    Appended,
+    Blob,
+    Draft,
+    Key,
+    Lease,
+    Row,
+    Snapshot,
+    StreamInfo,
+    is_full,
+)
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.datastore import PostgresDatastore
@@ -24,7 +35,8 @@ WINDOW = 50_000
 FEW_STREAMS = 1_000
 """Of a prefix that fewer streams have these are found by their names, else in the order in which they were made."""
 
-SQL = statements("reads.sql")
+_FOUND = statements("reads.sql")
+SQL = {name: sql.replace("{horizon}", _FOUND["below"]) for name, sql in _FOUND.items() if name != "below"}
 _KEYS = statements("appends.sql")
 
 
@@ -47,13 +59,13 @@ class PostgresReads:
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows that lie under the stream itself, in version order."""
-        return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), limit=Int8(within(limit)))))
+        return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), **_page(limit))))
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""
-        parameters: dict[str, Any] = {"after": Int8(within(after)), "limit": Int8(within(limit))}
         if not prefix:
-            return list(map(_row, self._in_order("rows", parameters | {"upto": Int8(HIGHEST)})))
+            parameters = {"after": Int8(within(after)), "upto": Int8(HIGHEST), **_page(limit)}
+            return list(map(_row, self._in_order("rows", parameters)))
         bounds = _bounds(prefix)
         return [] if bounds is None else self._rows_within(bounds, after, limit)
 
@@ -162,9 +174,9 @@ class PostgresReads:
             upto, looked = self._in_order("window", window)[0]
             if not looked:
                 break
-            more = {"upto": Int8(upto), "limit": Int8(within(limit - len(rows)))}
+            more = {"upto": Int8(upto), **_page(limit - len(rows))}
             rows += map(_row, self.datastore.query(SQL["rows with a prefix"], window | more | bounds))
-            if looked < size:
+            if looked < size or is_full(rows):
                 break
             after, size = upto, min(size * 4, WINDOW)
         return rows
@@ -181,8 +193,8 @@ class PostgresReads:
     def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
         """What a statement finds below the horizon, when what this process has appended lies there too."""
         server, floor = self.datastore.horizon.floor()
-        sql = SQL[statement].replace("{horizon}", SQL["below"])
-        return self.datastore.query(sql, {**parameters, "server": Int8(server), "floor": Int8(floor)}, based=True)
+        parameters = {**parameters, "server": Int8(server), "floor": Int8(floor)}
+        return self.datastore.query(SQL[statement], parameters, based=True)
 
 
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:
@@ -204,6 +216,11 @@ def _type(stored: bytes) -> str:
 def _row(found: tuple[Any, ...]) -> Row:
     position, name, version, type_, state, hashed, digest = found
     return Row(position, text(name), version, _type(type_), state, hashed, digest)
+
+
+def _page(limit: int) -> dict[str, Int8]:
+    """What bounds a page: its number of rows, and the bytes of those before the last."""
+    return {"limit": Int8(within(limit)), "most": Int8(PAGE_BYTES)}
 
 
 def _info(found: tuple[Any, ...]) -> StreamInfo:

@@ -62,10 +62,17 @@ FROM line CROSS JOIN LATERAL (
 ORDER BY e.version
 
 -- own rows
-SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
-FROM clew_stream AS s JOIN clew_event AS e ON e.stream = s.id
-WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b
-ORDER BY e.version LIMIT %(limit)b
+SELECT position, name, version, type, state, hash, digest
+FROM (
+    SELECT
+        e.position, s.name, e.version, e.type, e.state, e.hash, e.digest,
+        sum(octet_length(e.state)) OVER (ORDER BY e.version ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM clew_stream AS s JOIN clew_event AS e ON e.stream = s.id
+    WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b
+    ORDER BY e.version LIMIT %(limit)b
+) AS e
+WHERE before < %(most)b OR before IS NULL
+ORDER BY version
 
 -- stored events
 SELECT e.version, e.type, e.state
@@ -80,12 +87,24 @@ WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b AND e.versio
 ORDER BY e.version DESC LIMIT %(limit)b
 
 -- rows
+-- Where the page ends is found first, in rows of two numbers: to carry all of them through the window costs more.
 SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM (
     SELECT * FROM clew_event
-    WHERE position > %(after)b AND position <= %(upto)b
-        AND position < {horizon} /* mine */
-    ORDER BY position LIMIT %(limit)b
+    WHERE position > %(after)b AND position <= (
+        SELECT max(position)
+        FROM (
+            SELECT
+                position, sum(size) OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+            FROM (
+                SELECT position, octet_length(state) AS size FROM clew_event
+                WHERE position > %(after)b AND position <= %(upto)b AND position < {horizon} /* mine */
+                ORDER BY position LIMIT %(limit)b
+            ) AS next
+        ) AS next
+        WHERE before < %(most)b OR before IS NULL
+    ) /* mine */
+    ORDER BY position
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
 
@@ -108,15 +127,22 @@ SELECT max(position), count(*) FROM (
 ) AS next
 
 -- rows with a prefix
-SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
+SELECT position, name, version, type, state, hash, digest
 FROM (
-    -- A fence: the positions are what is walked along, however many streams the planner thinks there are.
-    SELECT * FROM clew_event
-    WHERE position > %(after)b AND position <= %(upto)b AND (%(tenant)b::int8 IS NULL OR tenant = %(tenant)b)
-    ORDER BY position OFFSET 0
-) AS e JOIN clew_stream AS s ON s.id = e.stream
-WHERE s.name >= %(prefix)b AND (%(end)b::bytea IS NULL OR s.name < %(end)b)
-ORDER BY e.position LIMIT %(limit)b
+    SELECT
+        e.position, s.name, e.version, e.type, e.state, e.hash, e.digest,
+        sum(octet_length(e.state)) OVER (ORDER BY e.position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (
+        -- A fence: the positions are what is walked along, however many streams the planner thinks there are.
+        SELECT * FROM clew_event
+        WHERE position > %(after)b AND position <= %(upto)b AND (%(tenant)b::int8 IS NULL OR tenant = %(tenant)b)
+        ORDER BY position OFFSET 0
+    ) AS e JOIN clew_stream AS s ON s.id = e.stream
+    WHERE s.name >= %(prefix)b AND (%(end)b::bytea IS NULL OR s.name < %(end)b)
+    ORDER BY e.position LIMIT %(limit)b
+) AS e
+WHERE before < %(most)b OR before IS NULL
+ORDER BY position
 
 -- rows at
 SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest

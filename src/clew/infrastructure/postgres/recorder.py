@@ -84,6 +84,7 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
             "after": Int8(0 if start is None else within(start - inclusive_of_start)),
             "upto": Int8(HIGHEST if stop is None else within(stop)),
             "limit": Int8(within(limit)),
+            "most": Int8(HIGHEST),
         }
         if topics:
             parameters["types"] = [topic.encode() for topic in topics]

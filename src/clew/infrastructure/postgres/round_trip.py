@@ -1,24 +1,50 @@
-"""One statement and its reply straight through libpq: the driver's cursor costs more than the rest of an append."""
+"""Statements that are sent together, straight through libpq, and what they answer: one round trip.
+
+The driver's cursor costs more than the rest of an append. Its pipeline, when it ends, says of a statement that failed no
+more than that the others were not carried out; and it asks for a flush, for which a pooler may give it a session again.
+"""
 
 from __future__ import annotations
 
 import select
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
 from struct import Struct
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 INT8_TYPE, BYTEA_TYPE = 20, 17
 
 _INT8 = Struct(">q")
+_ARRAY = Struct(">iiiii")
+_LENGTH = Struct(">i")
+_NULL = _LENGTH.pack(-1)
 
 int8 = _INT8.pack
 """A number as PostgreSQL takes it in binary; bytes are what they are."""
+
+
+def int8s(numbers: Iterable[int | None]) -> bytes:
+    """Numbers as one array."""
+    return _array(INT8_TYPE, [None if number is None else int8(number) for number in numbers])
+
+
+def byteas(values: Iterable[bytes | None]) -> bytes:
+    """Values of bytes as one array."""
+    return _array(BYTEA_TYPE, list(values))
+
+
+def _array(type_: int, items: Sequence[bytes | None]) -> bytes:
+    """One dimension, in which nulls may be; the type, how many there are, and the number of the first; each item."""
+    parts = [_ARRAY.pack(1, 1, type_, len(items), 1)]
+    for item in items:
+        parts += (_NULL,) if item is None else (_LENGTH.pack(len(item)), item)
+    return b"".join(parts)
+
 
 _DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -28,58 +54,86 @@ _names = count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """A statement whose parameters are ``$1`` and so on, of these types, and that answers numbers."""
+    """A statement whose parameters are ``$1`` and so on, of these types, or of those that PostgreSQL sees they have.
+
+    It is prepared, unless it has none.
+    """
 
     command: bytes
-    types: Sequence[int]
+    types: Sequence[int] = ()
 
 
-Values = Sequence[bytes | None]
+Values: TypeAlias = Sequence[bytes | None]
+
+Asked: TypeAlias = tuple[Statement, Values]
+"""A statement and its parameters."""
 
 
-def numbers(
-    connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: tuple[Statement, Values]
-) -> list[int]:
+def numbers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> list[int]:
     """What the last of these statements answers, which are one transaction; raises what the driver's cursor would.
 
     ``known`` are those that this connection has prepared.
     """
-    pgconn = connection.pgconn
-    prepares = connection.prepare_threshold is not None
     try:
-        return _numbers(_sent(pgconn, known if prepares else None, asked))
+        return _numbers(answers(connection, known, *asked)[-1])
     except psycopg.errors.InvalidSqlStatementName:
         known.clear()  # the driver has the server forget all that is prepared when it rolls back
-        return _numbers(_sent(pgconn, known, asked))
+        return _numbers(answers(connection, known, *asked)[-1])
 
 
-def _sent(pgconn: PGconn, known: dict[Statement, bytes] | None, asked: Sequence[tuple[Statement, Values]]) -> PGresult:
-    if known is not None:
-        for statement, _ in asked:
-            if statement not in known:
-                name = b"clew_%d" % next(_names)
-                pgconn.send_prepare(name, statement.command, statement.types)
-                _checked(pgconn, _reply(pgconn))
-                known[statement] = name
-    pipelined = len(asked) > 1
+def answers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> list[PGresult]:
+    """What each of these statements answers, sent together; raises what the driver's cursor would of the first to fail.
+
+    Those after it are not carried out.
+    """
+    pgconn = connection.pgconn
+    steps: list[tuple[Statement, Values | None]] = []
+    names = dict(known)
+    for statement, values in asked:
+        if values and statement not in names and connection.prepare_threshold is not None:
+            names[statement] = b"clew_%d" % next(_names)
+            steps.append((statement, None))
+        steps.append((statement, values))
+    replies: list[PGresult] = _sent(pgconn, names, steps)
+    found: list[PGresult] = []
+    for (statement, values), reply in zip(steps, replies, strict=False):
+        if reply.status not in _DONE:
+            raise psycopg.errors.error_from_result(reply)
+        if values is None:
+            known[statement] = names[statement]
+        else:
+            found.append(reply)
+    if len(replies) < len(steps):
+        raise psycopg.OperationalError(pgconn.get_error_message())
+    return found
+
+
+def _sent(
+    pgconn: PGconn, names: dict[Statement, bytes], steps: Sequence[tuple[Statement, Values | None]]
+) -> list[PGresult]:
+    """The replies to statements, each of which is prepared under its name where it comes without values."""
+    pipelined = len(steps) > 1
     if pipelined:
         pgconn.enter_pipeline_mode()
-    for statement, values in asked:
-        formats = [Format.BINARY] * len(values)
-        if known is None:
-            pgconn.send_query_params(statement.command, values, statement.types, formats, Format.BINARY)
+    for statement, values in steps:
+        name = names.get(statement)
+        formats = [Format.BINARY] * len(values or ())
+        if name is None:
+            pgconn.send_query_params(statement.command, values, statement.types or None, formats, Format.BINARY)
+        elif values is None:
+            pgconn.send_prepare(name, statement.command, statement.types)
         else:
-            pgconn.send_query_prepared(known[statement], values, formats, Format.BINARY)
+            pgconn.send_query_prepared(name, values, formats, Format.BINARY)
     if pipelined:
         pgconn.pipeline_sync()
-    reply = _reply(pgconn, pipelined=pipelined)
-    if pipelined:
+    found = _replies(pgconn, pipelined=pipelined)
+    if pipelined and pgconn.status == ConnStatus.OK:
         pgconn.exit_pipeline_mode()
-    return _checked(pgconn, reply)
+    return found
 
 
-def _reply(pgconn: PGconn, *, pipelined: bool = False) -> PGresult | None:
-    """What the server answers last, or its first error.
+def _replies(pgconn: PGconn, *, pipelined: bool) -> list[PGresult]:
+    """What the server answers.
 
     It is waited for here and not in libpq, so that Ctrl-C is seen.
     """
@@ -89,7 +143,7 @@ def _reply(pgconn: PGconn, *, pipelined: bool = False) -> PGresult | None:
         poll.poll()
         pgconn.consume_input()
     poll.modify(pgconn.socket, select.POLLIN)
-    last: PGresult | None = None
+    found: list[PGresult] = []
     ends = 0
     while ends <= pipelined:
         while pgconn.is_busy():
@@ -102,19 +156,23 @@ def _reply(pgconn: PGconn, *, pipelined: bool = False) -> PGresult | None:
             break
         else:
             ends = 0
-            if last is None or last.status in _DONE:
-                last = result
-    return last
-
-
-def _checked(pgconn: PGconn, result: PGresult | None) -> PGresult:
-    if result is None:
-        raise psycopg.OperationalError(pgconn.get_error_message())
-    if result.status not in _DONE:
-        raise psycopg.errors.error_from_result(result)
-    return result
+            found.append(result)
+    return found
 
 
 def _numbers(result: PGresult) -> list[int]:
     found = map(result.get_value, range(result.ntuples), repeat(0))
     return [_INT8.unpack(each)[0] for each in found if each is not None]
+
+
+def rows(result: PGresult) -> list[tuple[Any, ...]]:
+    """The rows of an answer: numbers, and of any other type than that of numbers the bytes."""
+    are_numbers = [result.ftype(column) == INT8_TYPE for column in range(result.nfields)]
+    return [
+        tuple([_value(result.get_value(row, column), is_number) for column, is_number in enumerate(are_numbers)])
+        for row in range(result.ntuples)
+    ]
+
+
+def _value(found: bytes | None, is_number: bool) -> int | bytes | None:  # noqa: FBT001 - of a column
+    return int(_INT8.unpack(found)[0]) if is_number and found is not None else found

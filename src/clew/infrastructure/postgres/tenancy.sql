@@ -58,7 +58,7 @@ DECLARE
         JOIN pg_catalog.pg_class AS meta ON meta.oid = 'clew_meta'::regclass::oid
         JOIN pg_catalog.pg_roles AS maker ON maker.oid = made.owner
         WHERE made.home = meta.relnamespace AND made.owner <> meta.relowner AND NOT maker.rolsuper
-            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds')
+            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds', 'clew_check_parent')
             AND (
                 pg_catalog.starts_with(made.name, 'clew_'::text)
                 OR made.name IN (SELECT name FROM made WHERE home = 'pg_catalog'::regnamespace::oid)
@@ -147,6 +147,20 @@ BEGIN
     RETURN found;
 END $$;
 COMMENT ON FUNCTION clew_base IS 'what is added to transaction ids, raised where a restored dump has come further';
+
+CREATE OR REPLACE FUNCTION clew_check_parent() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+BEGIN
+    -- Of one that is another's it is not told that it is there.
+    IF NOT EXISTS (SELECT FROM clew_stream WHERE id = NEW.parent AND tenant = NEW.tenant) THEN
+        RAISE insufficient_privilege USING MESSAGE = 'row-level security: the parent is no stream of its tenant';
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION clew_check_parent IS 'refuse a stream whose parent is none of its tenant''s';
+-- No policy: one would not see a parent that the same statement begins.
+CREATE OR REPLACE TRIGGER clew_parent AFTER INSERT ON clew_stream
+FOR EACH ROW WHEN (NEW.parent IS NOT NULL) EXECUTE FUNCTION clew_check_parent();
 
 CREATE OR REPLACE FUNCTION clew_protect(given regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -310,6 +324,7 @@ ALTER FUNCTION clew_count_shreds SECURITY DEFINER SET search_path FROM CURRENT;
 ALTER FUNCTION clew_shred OWNER TO clew_shredder;
 ALTER FUNCTION clew_count_shreds OWNER TO clew_shredder;
 ALTER FUNCTION clew_base OWNER TO clew_operator;
+ALTER FUNCTION clew_check_parent OWNER TO clew_operator;
 ALTER FUNCTION clew_find OWNER TO clew_operator;
 DO $$
 DECLARE
@@ -320,7 +335,8 @@ BEGIN
         SELECT oid, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
         FROM (
             SELECT oid, proowner, (aclexplode(coalesce(proacl, acldefault('f', proowner)))).grantee FROM pg_proc
-            WHERE prosecdef AND starts_with(proname, 'clew_')
+            WHERE (prosecdef OR proname IN ('clew_protect', 'clew_publish', 'clew_take_back'))
+                AND starts_with(proname, 'clew_')
                 AND pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass)
         ) AS held
         WHERE grantee <> proowner

@@ -6,9 +6,9 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from eventsourcing.persistence import PersistenceError
@@ -17,13 +17,17 @@ from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreUrlError
 from clew.infrastructure import forking
 from clew.infrastructure.append_queue import AppendQueue
-from clew.infrastructure.file_lock import FileLock
 from clew.infrastructure.sqlite import reads, schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
+from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.readers import Readers
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 from clew.infrastructure.wakeups import Wakeups
+
+T = TypeVar("T")
+
+Take: TypeAlias = "Callable[[Iterable[tuple[Any, ...]]], list[T]]"
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
@@ -192,23 +196,29 @@ class ClewSQLiteDatastore(SQLiteDatastore):
 
         An integer beyond SQLite's stands for the nearest that it has: no version, position or count lies between.
         """
-        try:
-            return self._rows_of(sql, parameters)
-        except OverflowError:
-            return self._rows_of(sql, reads.within_range(parameters))
+        return self.taken(sql, parameters, list)
 
-    def _rows_of(self, sql: str, parameters: Sequence[Any] | dict[str, Any]) -> list[tuple[Any, ...]]:
+    def taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
+        """What is taken of the rows of a query, of which no more are read than that."""
+        try:
+            return self._taken(sql, parameters, take)
+        except OverflowError:
+            return self._taken(sql, reads.within_range(parameters), take)
+
+    def _taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
         try:
             with self.readers.reading() as connection:
                 try:
-                    return connection.execute(sql, parameters).fetchall()
+                    with closing(connection.execute(sql, parameters)) as found:
+                        return take(found)
                 except sqlite3.OperationalError as error:
                     if not str(error).startswith("Could not decode"):
                         raise
                     # Text that somebody damaged: verification is to name the row, so it must be read somehow.
                     connection.text_factory = lambda text: text.decode(errors="surrogateescape")
                     try:
-                        return connection.execute(sql, parameters).fetchall()
+                        with closing(connection.execute(sql, parameters)) as found:
+                            return take(found)
                     finally:
                         connection.text_factory = str
         except sqlite3.Error as error:

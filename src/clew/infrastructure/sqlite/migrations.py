@@ -6,23 +6,16 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import NamedTuple
 from urllib.parse import quote
 
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.schemas import Schemas
 from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.errors import unavailable
+from clew.infrastructure.sqlite.file_lock import FileLock
 
 LOCK_TIMEOUT = 30.0
 """Seconds to wait for the processes that write to the store."""
-
-
-class Schemas(NamedTuple):
-    """The schema that a database has, and the one that this Clew knows."""
-
-    found: int
-    known: int
 
 
 def schemas(path: str) -> Schemas:

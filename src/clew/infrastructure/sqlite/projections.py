@@ -20,10 +20,10 @@ from urllib.parse import quote
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
 from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
 from clew.infrastructure import forking
-from clew.infrastructure.file_lock import FileLock
 from clew.infrastructure.sqlite import projection_tables, projection_workers, text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
+from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, live, shape, tables_of
 from clew.infrastructure.sqlite.readers import Readers
 

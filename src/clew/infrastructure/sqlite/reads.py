@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo
+from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo, is_full, page
 
 if TYPE_CHECKING:
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
@@ -107,21 +107,20 @@ class SQLiteReads:
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
         """The rows that lie under the stream itself, in version order."""
-        return list(map(Row._make, self.datastore.query(_OWN_ROWS, (stream, after, limit))))
+        return self._page(_OWN_ROWS, (stream, after, limit))
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
         """Rows in position order of streams whose name begins with ``prefix``."""
         if not prefix:
             sql = _ROWS + "WHERE e.position > ? ORDER BY e.position LIMIT ?"
-            return list(map(Row._make, self.datastore.query(sql, (after, limit))))
+            return self._page(sql, (after, limit))
         names, bounds = _named(prefix)
         sql = _ROWS + f"WHERE e.position > ? AND e.position <= ? AND {names} ORDER BY e.position LIMIT ?"
         rows: list[Row] = []
         last = self.last_position()
-        while after < last and len(rows) < limit:
+        while after < last and len(rows) < limit and not is_full(rows):
             upto = min(last, max(after, 0) + WINDOW)
-            found = self.datastore.query(sql, (after, upto, *bounds, limit - len(rows)))
-            rows.extend(map(Row._make, found))
+            rows += self._page(sql, (after, upto, *bounds, limit - len(rows)))
             after = upto
         return rows
 
@@ -223,6 +222,9 @@ class SQLiteReads:
         """How many rows were ever shredded."""
         found = self.datastore.query("SELECT value FROM counter WHERE name = 'shredded'")
         return int(found[0][0]) if found else 0
+
+    def _page(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        return self.datastore.taken(sql, parameters, lambda found: page(map(Row._make, found)))
 
 
 def _info(row: tuple[Any, ...]) -> StreamInfo:

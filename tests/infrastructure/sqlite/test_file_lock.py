@@ -11,7 +11,7 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, in_child, interrupted, wait_until, waits_for_a_lock
 
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.file_lock import FileLock
+from clew.infrastructure.sqlite.file_lock import FileLock
 
 
 @pytest.fixture

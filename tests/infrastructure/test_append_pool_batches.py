@@ -1,0 +1,179 @@
+"""Appends that are written together, and what one of them holds up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import pytest
+from tests.infrastructure.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing
+from tests.infrastructure.interruptions import Interruptions
+from tests.infrastructure.recording import PATIENCE, event, wait_until
+
+from clew.domain.errors import StoreUnavailableError
+from clew.infrastructure import append_pool
+from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.recorder import Append, Appended
+
+
+class Gate:
+    """Writes batches, each when it may."""
+
+    def __init__(self, *, workers: int = 4, together: int = 4) -> None:
+        self.go = threading.Semaphore(0)
+        self.batches: list[list[str]] = []
+        self.pool = AppendPool(self.write, nothing, workers=workers, together=together)
+
+    def write(self, appends: Sequence[Append], *, patient: bool) -> list[Appended]:  # noqa: ARG002 - the port's
+        self.batches.append(["".join(str(event.originator_id) for event in append.events) for append in appends])
+        assert self.go.acquire(timeout=PATIENCE)
+        return [DONE] * len(appends)
+
+    def submit(self, *appends: Append | str) -> list[Future[Appended]]:
+        return [
+            self.pool.submit(Append([event(s, 1) for s in each]) if isinstance(each, str) else each) for each in appends
+        ]
+
+    def begin(self, *appends: Append | str) -> list[Future[Appended]]:
+        """Those that are written now, each as a batch of its own, while the gate is shut."""
+        futures = []
+        for number, each in enumerate(appends, len(self.batches) + 1):
+            futures += self.submit(each)
+            futures[-1].add_done_callback(lambda _: None)
+            wait_until(lambda: len(self.batches) == number)  # noqa: B023 - called at once
+        return futures
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    monkeypatch.setattr(append_pool, "CROWD", 2)
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)
+    gate = Gate()
+    yield gate
+    gate.go.release(100)
+    gate.pool.close()
+
+
+def test_writes_together_what_comes_while_others_are_written(gate: Gate) -> None:
+    futures = gate.begin("a", "b")
+    futures += gate.submit("c", "d", "dd", "e", "f")
+    gate.go.release()
+    wait_until(lambda: len(gate.batches) == 3)
+    gate.go.release(10)
+    assert [future.result(PATIENCE) for future in futures] == [DONE] * 7
+    assert gate.batches == [["a"], ["b"], ["c", "d", "dd"], ["e", "f"]]
+
+
+def test_writes_beside_a_batch_what_cannot_be_written_together(gate: Gate) -> None:
+    gate.begin("a", "b")
+    together = gate.submit("c")
+    (alone,) = gate.submit(by_itself("d"))
+    many = gate.submit("eeeee")  # more than a batch holds
+    threads = [threading.Thread(target=future.result) for future in (alone, *many, *together)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(gate.batches) == 4)
+    assert sorted(gate.batches[2:]) == [["d"], ["eeeee"]]
+    gate.go.release(10)
+    end(threads)
+
+
+def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be held up: each by an append that waits for a lock."""
+    monkeypatch.setattr(append_pool, "LINGER", 0.001)
+    gate.begin("a", "b", "c", "d")
+    gate.submit("e")
+    wait_until(lambda: gate.pool._lingers(next(iter(gate.pool._ready))))
+    assert gate.batches == [["a"], ["b"], ["c"], ["d"]]
+
+
+def test_leaves_the_appends_of_others_alone_in_the_main_thread(gate: Gate) -> None:
+    """Ctrl-C comes to the main thread."""
+    others = gate.submit("a", "b")
+    (mine,) = gate.submit("c")
+    gate.go.release(10)
+    assert mine.result() == DONE
+    assert gate.batches[0] == ["c"]
+    assert [future.result(PATIENCE) for future in others] == [DONE] * 2
+
+
+class Hurried:
+    """Leaves what it is to write without patience, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[list[str], bool]] = []
+        self.pool = AppendPool(self.write, nothing, workers=4, together=4)
+
+    def write(self, appends: Sequence[Append], *, patient: bool) -> list[Appended | None]:
+        self.given.append(([f"{each.originator_id}{each.originator_version}" for (each,), *_ in appends], patient))
+        return [DONE if patient else None] * len(appends)
+
+    def submit(self, *names: str) -> list[Future[Appended]]:
+        return [self.pool.submit(Append([event(name[0], int(name[1]))])) for name in names]
+
+    def wait_for_the_second(self, *names: str) -> None:
+        """Submit them, and let a thread wait for one; all come to be written."""
+        futures = self.submit(*names)
+        thread = threading.Thread(target=futures[1].result)
+        thread.start()
+        assert [future.result(PATIENCE) for future in futures] == [DONE] * len(names)
+        end([thread])
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    hurried = Hurried()
+    yield hurried
+    hurried.pool.close()
+
+
+def test_writes_alone_and_in_order_what_was_left_as_it_might_have_held_up_others(hurried: Hurried) -> None:
+    hurried.wait_for_the_second("a1", "a2", "b1")
+    assert hurried.given[0] == (["a1", "a2", "b1"], False)
+    assert sorted(hurried.given[1:]) == [(["a1"], True), (["a2"], True), (["b1"], True)]
+    assert hurried.given.index((["a1"], True)) < hurried.given.index((["a2"], True))
+
+
+def test_has_patience_for_what_shares_a_stream_with_what_is_waited_for(hurried: Hurried) -> None:
+    hurried.wait_for_the_second("a1", "a2", "a3")
+    assert hurried.given == [(["a1", "a2", "a3"], True)]
+
+
+def test_has_no_patience_in_a_thread_that_waits_for_something_else(hurried: Hurried) -> None:
+    futures = hurried.submit("a1", "a2", "b1")
+    with hurried.pool._lock:
+        first = [hurried.pool._queues["a"][0]]
+        hurried.pool._begun.append(first)
+        first[0].by = threading.get_ident()
+        hurried.pool._ready.pop(first[0])
+    thread = threading.Thread(target=futures[1].result)  # waits behind another, and writes b1 meanwhile
+    thread.start()
+    assert futures[2].result(PATIENCE) == DONE
+    assert hurried.given == [(["b1"], False), (["b1"], True)]
+    hurried.pool._answer(first, None, more=False)
+    end([thread])
+    assert hurried.given[2:] == [(["a1"], True), (["a2"], True)]
+
+
+def test_goes_on_wherever_who_leaves_something_is_interrupted(hurried: Hurried) -> None:
+    lines = Interruptions(lines_of_the_pool)
+    number = 0
+    while lines.more:
+        number += 1
+        futures = [hurried.pool.submit(Append([event(name, number)])) for name in "abbc"]
+        thread = threading.Thread(target=lines.next_in, args=(futures[1].result,))
+        thread.start()
+        end([thread])
+        for future in futures:
+            assert isinstance(future.exception(PATIENCE), KeyboardInterrupt | StoreUnavailableError | None)
+        wait_until(lambda: not hurried.pool._queues and _is_at_rest(hurried.pool))
+    assert lines.made > 60
+
+
+def _is_at_rest(pool: AppendPool) -> bool:
+    """Whether all of its threads wait."""
+    return len(pool._work._waiters) == len(pool._threads)  # type: ignore[attr-defined]  # there is no other way to know

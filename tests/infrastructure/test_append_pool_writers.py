@@ -1,0 +1,298 @@
+"""Which thread writes an append, and how it ends: whoever waits, closes or is interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+
+import pytest
+from tests.infrastructure.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing, pool_of
+from tests.infrastructure.interruptions import Interruptions
+from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
+
+from clew.domain.errors import ClosedError, StoreUnavailableError
+from clew.infrastructure import append_pool
+from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.recorder import Append, Appended
+
+
+class Writers:
+    """Notes which thread writes which version; holds version 9 until it may go on, and breaks off at version 13."""
+
+    def __init__(self) -> None:
+        self.by: dict[int, threading.Thread] = {}
+        self.inside = threading.Event()
+        self.go = threading.Event()
+        self.pool = pool_of(self.write, workers=2)
+
+    def write(self, append: Append) -> Appended:
+        version = append.events[0].originator_version
+        self.by[version] = threading.current_thread()
+        if version == 9:
+            self.inside.set()
+            assert self.go.wait(PATIENCE)
+        if version == 13:
+            raise KeyboardInterrupt
+        return DONE
+
+    def submit(self, version: int, stream: str = "a") -> Future[Appended]:
+        return self.pool.submit(Append([event(stream, version)]))
+
+
+@pytest.fixture
+def writers() -> Iterator[Writers]:
+    writers = Writers()
+    yield writers
+    writers.go.set()
+    writers.pool.close()
+
+
+def test_has_an_append_written_by_the_thread_that_waits_for_it(writers: Writers) -> None:
+    assert writers.submit(1).result() == DONE
+    assert writers.submit(2).exception() is None
+    assert [writers.by[version] for version in (1, 2)] == [threading.current_thread()] * 2
+
+
+def test_has_an_append_written_by_another_thread_for_who_waits_for_a_while_only_or_wants_to_be_told(
+    writers: Writers,
+) -> None:
+    told = threading.Event()
+    writers.submit(1).add_done_callback(lambda _: told.set())
+    assert told.wait(PATIENCE)
+    assert writers.submit(2).result(PATIENCE) == DONE
+    assert wait_for([writers.submit(3)], PATIENCE).not_done == set()
+    assert threading.current_thread() not in writers.by.values()
+    assert sorted(writers.by) == [1, 2, 3]
+
+
+def test_writes_what_nobody_waits_for_also_after_a_long_silence(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_pool, "LOOKS", 1)
+    for _ in range(3):
+        writers.inside.clear()
+        writers.submit(9)
+        assert writers.inside.wait(PATIENCE)
+        writers.go.set()
+        wait_until(lambda: writers.pool._asleep)
+
+
+def test_keeps_who_waits_behind_an_append_of_the_same_stream(writers: Writers) -> None:
+    first = writers.submit(9)
+    first.add_done_callback(lambda _: None)
+    assert writers.inside.wait(PATIENCE)
+    second, third = writers.submit(10), writers.submit(11)
+    waiting = threading.Thread(target=third.result)
+    waiting.start()
+    assert 10 not in writers.by
+    writers.go.set()
+    waiting.join(PATIENCE)
+    assert second.result() == third.result() == DONE
+    assert list(writers.by) == [9, 10, 11]
+
+
+def test_waits_at_its_end_for_those_who_write_themselves(writers: Writers) -> None:
+    waiting = threading.Thread(target=writers.submit(9).result)
+    waiting.start()
+    assert writers.inside.wait(PATIENCE)
+    behind = writers.submit(10)
+    closing = threading.Thread(target=writers.pool.close)
+    closing.start()
+    wait_until(lambda: writers.pool._closed)
+    assert closing.is_alive()
+    writers.go.set()
+    closing.join(PATIENCE)
+    waiting.join(PATIENCE)
+    assert behind.done()
+    assert list(writers.by) == [9, 10]
+
+
+def test_ends_in_a_second_close_what_the_first_was_interrupted_in(writers: Writers) -> None:
+    futures = [writers.submit(9), writers.submit(10)]
+    futures[0].add_done_callback(lambda _: None)
+    assert writers.inside.wait(PATIENCE)
+
+    def close() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            writers.pool.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writers.pool, "_is_left", _interrupt)
+        close()
+    with pytest.raises(ClosedError):
+        writers.submit(11)
+    second = threading.Thread(target=writers.pool.close)
+    second.start()
+    wait_until(lambda: bool(writers.pool._ended._waiters))  # type: ignore[attr-defined]  # as below
+    writers.go.set()
+    end([second])
+    assert [future.done() for future in futures] == [True, True]
+    assert list(writers.by) == [9, 10]
+    assert not writers.pool._threads
+
+
+def _interrupt() -> bool:
+    raise KeyboardInterrupt
+
+
+def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> None:
+    broken, next_ = writers.submit(13), writers.submit(14)
+    with pytest.raises(KeyboardInterrupt):
+        broken.result()
+    assert isinstance(broken.exception(PATIENCE), KeyboardInterrupt)
+    assert next_.result() == DONE
+
+
+def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+
+    def write(appends: Sequence[Append], *, patient: bool) -> list[Appended]:
+        assert not patient
+        assert len(appends) == 2
+        raise KeyboardInterrupt
+
+    pool = AppendPool(write, nothing, workers=2, together=4)
+    mine, other = (pool.submit(Append([event(name, 1)])) for name in "ab")
+    found: list[BaseException | None] = []
+
+    def work() -> None:
+        try:
+            mine.result()
+        except KeyboardInterrupt as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(PATIENCE)
+    assert len(found) == 1
+    error = other.exception(PATIENCE)
+    assert isinstance(error, StoreUnavailableError)
+    assert "whether it was stored is not known" in str(error)
+    pool.close()
+
+
+def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
+    writers.submit(9).add_done_callback(lambda _: None)
+    assert writers.inside.wait(PATIENCE)
+    future = writers.submit(10)
+
+    def work() -> None:
+        writers.pool.restart()
+        with pytest.raises(TimeoutError):
+            future.result(0)
+        assert writers.submit(11).result() == DONE
+        assert list(writers.by) == [9, 11]
+
+    assert in_child(work) == 0
+    writers.go.set()
+    assert future.result() == DONE
+
+
+def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who closes waits as well, for what its threads still write, and was there first."""
+    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    gates = {name: threading.Event() for name in "ab"}
+
+    def write(append: Append) -> Appended:
+        if append.events[0].originator_version == 1:
+            assert gates[str(append.events[0].originator_id)].wait(PATIENCE)
+        return DONE
+
+    pool = pool_of(write, workers=2)
+    waiting = [threading.Thread(target=pool.submit(by_itself(name)).result) for name in gates]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: len(pool._begun) == 2)
+    behind = {name: pool.submit(by_itself(name, 2)) for name in gates}
+    closing = threading.Thread(target=pool.close)
+    closing.start()
+    wait_until(lambda: bool(pool._ended._waiters))  # type: ignore[attr-defined]  # whether it waits is what matters
+    gates["a"].set()
+    assert wait_for([behind["a"]], PATIENCE).not_done == set()
+    wait_until(lambda: pool._idle == 1 or not pool._threads)
+    gates["b"].set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert behind["b"].done()
+
+
+def test_has_no_more_written_at_a_time_than_there_are_writers_however_many_threads_wait() -> None:
+    go, at_a_time, most = threading.Event(), threading.Semaphore(2), []
+
+    def write(_: Append) -> Appended:
+        most.append(at_a_time.acquire(blocking=False))
+        assert go.wait(PATIENCE)
+        at_a_time.release()
+        return DONE
+
+    pool = pool_of(write, workers=2)
+    waiting = [threading.Thread(target=pool.submit(by_itself(f"s{n}")).result) for n in range(12)]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: len(most) == 2)
+    go.set()
+    for thread in waiting:
+        thread.join(PATIENCE)
+    assert most == [True] * 12
+    pool.close()
+
+
+def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
+    lines = Interruptions(lines_of_the_pool)
+    version = 100
+    while lines.more:
+        version += 10
+        lines.next_in(lambda: writers.submit(version).result())  # noqa: B023 - called at once
+        assert writers.submit(version + 1).result(PATIENCE) == DONE
+        assert writers.submit(version + 2, "another").result() == DONE
+        wait_until(lambda: not writers.pool._queues and not writers.pool._begun)
+    assert lines.made > 30
+
+
+def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_: Sequence[Append], **__: object) -> list[Appended]:
+        raise SystemExit
+
+    ended: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(writers.pool, "_write", end)
+        patch.setattr(threading, "excepthook", ended.append)
+        for version in range(1, 7):
+            assert isinstance(writers.submit(version).exception(PATIENCE), StoreUnavailableError)
+            wait_until(lambda: len(ended) == version)  # noqa: B023 - called at once
+    assert writers.submit(7).result(PATIENCE) == DONE
+
+
+def test_has_an_append_written_by_who_comes_by_where_no_thread_can_be_started(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert writers.submit(1).done()
+        told: list[Future[Appended]] = []
+        second = writers.submit(2)
+        second.add_done_callback(told.append)
+        assert told == [second]
+        assert writers.submit(3).result(PATIENCE) == DONE
+    assert writers.submit(4).result(PATIENCE) == DONE
+    assert list(writers.by) == [1, 2, 3, 4]
+
+
+def test_lets_a_callback_append_to_the_same_stream_and_close(writers: Writers) -> None:
+    came: list[object] = []
+
+    def go_on(_: Future[Appended]) -> None:
+        came.append(writers.submit(2).result())
+        came.append(writers.submit(3).result(PATIENCE))
+        writers.pool.close()
+        came.append("closed")
+
+    writers.submit(1).add_done_callback(go_on)
+    wait_until(lambda: len(came) == 3)
+    assert came == [DONE, DONE, "closed"]
