@@ -29,6 +29,7 @@ from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import SHIPPED, Directory, Search, Usage
 from clew.service.projecting import BATCH, Projector
+from clew.service.rebuilding import rebuilding
 
 VERSION = 18
 """Of PostgreSQL."""
@@ -223,7 +224,7 @@ def _rebuilding(setting: Setting) -> Iterator[Figure]:
         projector = _projector(log, store, [Directory()])
         projector.settle()
         before = [wall(lambda: _page(store)) for _ in range(200)]
-        rebuilt = threading.Thread(target=projector.rebuild, args=("directory",))
+        rebuilt = threading.Thread(target=lambda: list(rebuilding(projector, "directory")))
         rebuilt.start()
         during: list[float] = []
         while rebuilt.is_alive():

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
+from clew.domain.authorizing import Authorize
 from clew.domain.control import Status
 from clew.domain.decisions import Start
 from clew.domain.differences.diff import Diff
@@ -39,7 +40,6 @@ from clew.service import (
 )
 from clew.service.accounting import By, Usage
 from clew.service.auditing import AuditEntry
-from clew.service.authorizing import Authorize
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
 from clew.service.listing import Order

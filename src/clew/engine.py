@@ -18,6 +18,7 @@ from clew.awaited.memory import HasMemory
 from clew.awaited.read_models import HasReadModels
 from clew.awaited.serializing import RestoresThreads
 from clew.awaited.threads import LocalThread, RemoteThread, thread_class
+from clew.domain.authorizing import Authorize
 from clew.domain.context.attached import as_providers
 from clew.domain.context.provider import ContextProviders
 from clew.domain.control import Control, Status
@@ -48,7 +49,6 @@ from clew.service import (
 )
 from clew.service.accounting import By, Usage
 from clew.service.auditing import AuditEntry
-from clew.service.authorizing import Authorize
 from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed

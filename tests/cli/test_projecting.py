@@ -264,10 +264,13 @@ def test_ends_as_always_when_it_is_told_to_while_a_server_does_not_answer_the_fi
         for number, (running, server) in zip(signals, begun, strict=True):
             stack.enter_context(server.accept()[0])
             running.send_signal(number)
-        for running, _ in begun:
+        for running, server in begun:
             _, errors = running.communicate(timeout=60)
             assert (running.returncode, len(errors.splitlines())) == (0, 1), errors
             assert "cannot be reached" in errors
+            server.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                server.accept()  # it was waited for once
 
 
 def processes_of(parent: int) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import to_json
 from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
 
 from clew.domain.chain import digest
@@ -27,11 +28,12 @@ from clew.domain.events import (
     ThreadResumed,
 )
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.messages import FunctionCall, Message, Raw
+from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
 from clew.infrastructure.envelope import SALT, decode, encode, stub
 from clew.infrastructure.mapper import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
+SAID = st.builds(Message, role=st.sampled_from(ROLES), contents=st.tuples(CONTENTS[Text]))
 
 
 def read(written: Event, state: bytes) -> Event:
@@ -205,6 +207,22 @@ def test_a_stored_event_is_a_codec_byte_a_salt_and_short_json() -> None:
         b'{"i":"event-1","t":1,"n":0,"a":"ann","r":"r","c":"c","s":"s","m":{"k":null},'
         b'"d":{"message":{"role":"user","contents":[{"type":"text","text":"hello"}]}}}'
     )
+
+
+@given(EVENTS | events_of(st.builds(MessageAppended, message=SAID)))
+def test_what_is_written_in_parts_is_one_object_as_pydantic_writes_it(written: Event) -> None:
+    envelope = {
+        "i": written.event_id,
+        "t": written.recorded_at,
+        "n": written.messages,
+        "a": written.actor,
+        "r": written.run_id,
+        "c": written.cause,
+        "s": written.subject,
+        "m": written.metadata,
+    }
+    fields = {key: value for key, value in envelope.items() if value is not None}
+    assert encode(written)[17:] == to_json({**fields, "d": written.data}, exclude_none=True)
 
 
 def test_equal_texts_have_different_bytes_and_digests() -> None:

@@ -11,7 +11,6 @@ from tests.servers.postgres_server import PASSWORD, ask
 
 from clew import Conversations, Message
 from clew.infrastructure import urls
-from clew.infrastructure.postgres.tenancy import APP, OPERATOR
 
 _LOGIN = """
 DO $$
@@ -35,7 +34,7 @@ class Logins(NamedTuple):
 def keep_apart(url: str) -> Logins:
     """Let a database that nobody else is connected to keep tenants apart by itself."""
     urls.migrate(url, row_level_security=True)
-    return Logins(url, _login(url, APP), _login(url, OPERATOR))
+    return Logins(url, _login(url, "clew_app"), _login(url, "clew_operator"))
 
 
 def fill(logins: Logins) -> Logins:

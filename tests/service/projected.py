@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from clew.infrastructure.recorder import Append
 from clew.projections import SHIPPED
 from clew.projections.search import searchable
 from clew.service.projecting import Projector
+from clew.service.rebuilding import rebuilding
 
 TENANTS = ("default", "other")
 CANARY = "Canarybird"
@@ -123,6 +124,12 @@ def made(history: History, seed: int, length: int) -> History:
 
 def projector(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> Projector:
     return Projector(log, store, projections, code_digest.code)
+
+
+def rebuild(one: Projector, name: str, progress: Callable[[int, int], object] = lambda *_: None) -> None:
+    """Build a projection anew; what ``rebuilding`` says after each batch is told."""
+    for reached in rebuilding(one, name):
+        progress(*reached)
 
 
 def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projection] = SHIPPED) -> dict[str, Any]:

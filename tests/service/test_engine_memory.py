@@ -345,6 +345,39 @@ async def test_a_model_stores_beside_what_is_to_end_some_day(engine: Engine) -> 
     assert texts(await scope.facts()) == ["Lives in Oslo", "Lives in Rome"]
 
 
+@pytest.mark.parametrize("before", [False, True])
+async def test_calls_at_once_leave_one_memory_of_a_key(engine: Engine, *, before: bool) -> None:
+    scope = await engine.memory("user/42")
+    call = Tools(scope)
+    if before:
+        await call("store_memory", '{"text": "Prefers feet", "key": "units"}')
+    look, looked = scope.facts, asyncio.Barrier(2)
+
+    async def facts(**of: Any) -> list[Fact]:
+        found = await look(**of)
+        await looked.wait()  # neither sees what the other stores
+        return found
+
+    scope.facts = facts  # type: ignore[method-assign]
+    said = ("Prefers miles", "Prefers kilometres")
+    stored = await asyncio.gather(*[call("store_memory", f'{{"text": "{text}", "key": "units"}}') for text in said])
+    assert [each["text"] for each in stored] == list(said)
+    del scope.facts
+    assert len(await scope.facts(key="units")) == 1
+    assert {*said} <= {*texts(await scope.facts(history=True))}
+
+
+async def test_a_call_that_is_made_again_after_another_had_its_say_stores_no_more(engine: Engine) -> None:
+    scope = await engine.memory("user/42")
+    call, other = Tools(scope), Tools(scope)
+    other.calls = 9
+    miles = '{"text": "Prefers miles", "key": "units"}'
+    stored = await call("store_memory", miles)
+    await other("store_memory", '{"text": "Prefers kilometres", "key": "units"}')
+    assert await call("store_memory", miles, again=True) == stored
+    assert texts(await scope.facts()) == ["Prefers kilometres"]
+
+
 async def test_a_call_that_is_made_again_stores_once(engine: Engine) -> None:
     scope = await engine.memory("user/42")
     call = Tools(scope)

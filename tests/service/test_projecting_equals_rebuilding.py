@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import SCALE
-from tests.service.projected import OPERATIONS, History, batches_of, contents, projector
+from tests.service.projected import OPERATIONS, History, batches_of, contents, projector, rebuild
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
@@ -43,7 +43,7 @@ def test_rebuilding_equals_taking_in_as_it_comes(
         assert contents(log, store) == contents(log, other)
         for name in projectors[1].projections:
             with batches_of(final):
-                projectors[1].rebuild(name)
+                rebuild(projectors[1], name)
         assert contents(log, store) == contents(log, other)
         store.close()
         other.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.service.lengths import Lengths, Ten, filling, positions
-from tests.service.projected import History, batches_of, made, projector
+from tests.service.projected import History, batches_of, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -119,7 +119,7 @@ def test_ends_where_the_last_row_of_the_log_cannot_be_read(
         one.settle()
         one.catch_up("lengths")
         assert positions(store) == list(range(1, log.last_position()))
-        one.rebuild("lengths")
+        rebuild(one, "lengths")
         assert positions(store) == list(range(1, log.last_position()))
 
 

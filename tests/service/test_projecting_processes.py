@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.recording import in_child
-from tests.service.projected import CANARY, History, batches_of, contents, is_left, made, projector
+from tests.service.projected import CANARY, History, batches_of, contents, is_left, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -38,7 +38,7 @@ def fill_for_ever(path: str, seed: int) -> None:
     with batches_of(chance.choice([5, 40, 300])):
         while True:
             filling.settle()
-            filling.rebuild(chance.choice(SHIPPED).name)
+            rebuild(filling, chance.choice(SHIPPED).name)
 
 
 def killed(path: str, seed: int, delay: float) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 from tests.infrastructure.recording import in_child
 from tests.service.counting import Counting, Newer, assert_every_event_counts_once, opened
-from tests.service.projected import batches_of
+from tests.service.projected import batches_of, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -44,7 +44,7 @@ def test_a_reader_sees_the_old_tables_or_the_new_ones_and_always_whole(shared_ur
                 for turn in range(max(4, round(60 * scale))):
                     # The newer one leaves what its elder built alone, and the elder one does not come back.
                     with closing(opened(shared_url, Newer() if turn else Counting())) as core:
-                        core.models.projector.rebuild("counting")
+                        rebuild(core.models.projector, "counting")
         finally:
             done.set()
             reader.join()
@@ -60,21 +60,21 @@ def test_what_a_killed_rebuild_has_left_is_carried_on_or_dropped(shared_url: str
     with closing(opened(shared_url, Counting())) as core:
         core.models.projector.settle()
 
-    def rebuild() -> None:
+    def begin() -> None:
         core = opened(shared_url, Newer())
         with batches_of(7):
             for batches, _ in enumerate(rebuilding(core.models.projector, "counting")):
                 if batches == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-    assert in_child(rebuild) == -signal.SIGKILL
+    assert in_child(begin) == -signal.SIGKILL
     with closing(opened(shared_url, Newer())) as core:
         store = core.models.projector.store
         live, beside = store.built()
         assert (live.live, beside.live, 0 < beside.position < live.position) == (True, False, True)
         assert {row["made"] for row in store.select("counting", Query("event"))} == {1}
         if again:
-            core.models.projector.rebuild("counting")
+            rebuild(core.models.projector, "counting")
         else:
             core.models.projector.settle()
         (built,) = store.built()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from tests.infrastructure.metrics import metrics_of
 from tests.service.projected import batches_of
 
 from clew.conversations import Conversations
+from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import Message
 from clew.infrastructure.projection_metrics import ProjectionMetrics
 from clew.service.running import Runner
@@ -73,6 +75,32 @@ def test_a_signal_ends_it_wherever_it_is() -> None:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("raised", "tried"), [(StoreUnavailableError, []), (ZeroDivisionError, ["worker"]), (None, ["worker"])]
+)
+def test_a_store_that_is_away_is_not_waited_for_again_to_let_go_of_the_leases(
+    shared_url: str, monkeypatch: pytest.MonkeyPatch, raised: type[Exception] | None, tried: list[str]
+) -> None:
+    with Conversations.open(shared_url, embedded=False) as conversations:
+        projector = conversations._core.models.projector
+        runner = Runner(conversations._core, ["usage"], lambda *_: None, worker="worker")
+        released: list[str] = []
+
+        def advance(names: object) -> bool:
+            del names
+            runner.stop()
+            if raised is not None:
+                raise raised
+            return False
+
+        monkeypatch.setattr(projector, "advance", advance)
+        monkeypatch.setattr(projector.store, "release", released.append)
+        conversations.start_thread()
+        with nullcontext() if raised is None else pytest.raises(raised):
+            runner.follow()
+        assert released == tried
 
 
 def test_tells_opentelemetry_how_far_it_is_and_what_it_has_taken_in(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from tests.service.projected import projector
 
 from clew import Conversations, Message
-from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert
+from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert, Words
 from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.projections.search import Search
 from clew.service import taking_in
 
 
@@ -41,6 +42,32 @@ def test_a_batch_that_takes_long_ends_where_it_is(store: SQLiteProjections, monk
     assert [row["position"] for row in store.select("events", Query("event", order=("position",)))] == [
         *range(1, 2 * once + 2)
     ]
+
+
+@pytest.mark.parametrize("redacted", [False, True])
+def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
+    store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch, *, redacted: bool
+) -> None:
+    monkeypatch.setattr(taking_in, "LONGEST_SECONDS", 0.0)
+    with Conversations.open("memory:", embedded=False) as conversations:
+        thread = conversations.start_thread(messages=[Message.user("word")] * (2 * taking_in.AT_ONCE))
+        log = conversations._core.log
+        read: list[int] = []
+
+        def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+            read.append(position)
+            return type(log).recorded_after(log, position, limit)
+
+        monkeypatch.setattr(log, "recorded_after", recorded_after)
+        filling = projector(log, store, [Search()])
+        filling.advance()
+        if redacted:
+            thread.redact(2 * taking_in.AT_ONCE)
+        while filling.advance():
+            pass
+        assert read[:2] == ([0, taking_in.AT_ONCE] if redacted else [0])
+        found = store.find("search", Search.texts[0], Words(("word",)), before=None, limit=1_000)
+    assert len(found) == 2 * taking_in.AT_ONCE - redacted
 
 
 def test_a_parked_event_is_noted_with_the_name_of_its_stream(store: SQLiteProjections) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.infrastructure.recording import in_child, wait_until
 from tests.service.counting import Counting, Lame, Newer, assert_every_event_counts_once, nothing, opened
 from tests.service.noted import note, note_until_told
-from tests.service.projected import batches_of
+from tests.service.projected import batches_of, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
@@ -144,7 +144,7 @@ def test_a_worker_lets_go_of_what_newer_code_has_taken_over(shared_url: str) -> 
     ):
         store = elder.models.projector.store
         wait_until(lambda: bool(store.holders()))
-        newer.models.projector.rebuild("counting")
+        rebuild(newer.models.projector, "counting")
         wait_until(lambda: not store.holders())
         with following(newer) as runner:
             wait_until(lambda: store.holders() == {"counting": runner.worker})

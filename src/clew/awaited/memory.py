@@ -191,7 +191,7 @@ class MemoryScope:
 
     def tools(self) -> list[Tool]:
         """Functions with which a model stores, looks up, changes and clears what is in this scope, and no other."""
-        return memory_tools(self)
+        return memory_tools(self, lambda text, asked: drive(remembering.store(self._scope, text, asked)))
 
     def _searchable(self, found: recalling.Selection) -> Searchable:
         if self._meaning is None:

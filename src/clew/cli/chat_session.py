@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import typer
 from rich.text import Text
 
-from clew.cli import chat_commands, rendering, shapes
+from clew.cli import rendering, shapes
 from clew.cli.chat_answers import Answers, followed
 from clew.cli.failures import WrongUsage, report
 from clew.cli.reading import runs
@@ -99,12 +99,12 @@ class Chat:
         self._thread, self._began_here = self._runner.run(self._engine.thread(fork.id)), True
         return fork.id
 
-    def converse(self, lines: Iterable[str]) -> None:
-        """Answer what is said, and do what is commanded, until there is nothing more."""
+    def converse(self, lines: Iterable[str], carry_out: Callable[[Chat, str], None]) -> None:
+        """Answer what is said, and carry out what begins with a slash, until there is nothing more."""
         for line in lines:
             try:
                 if line.startswith("/"):
-                    chat_commands.carry_out(self, line)
+                    carry_out(self, line)
                 else:
                     self._say(line)
             except KeyboardInterrupt:

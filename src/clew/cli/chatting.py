@@ -54,6 +54,7 @@ def chat(
     import warnings
 
     from clew.cli import chat_lines
+    from clew.cli.chat_commands import carry_out
     from clew.cli.chat_session import Chat
     from clew.conversations import Conversations
     from clew.domain.runs.errors import AgentChangedWarning
@@ -79,7 +80,7 @@ def chat(
             context, conversations, Engine(core), agent, runner, interactive=interactive, as_json=as_json
         ) as chat_:
             chat_.begin() if id_ is None else chat_.take_up(id_)
-            chat_.converse(chat_lines.prompted() if interactive else chat_lines.piped())
+            chat_.converse(chat_lines.prompted() if interactive else chat_lines.piped(), carry_out)
 
 
 def is_there() -> bool:

@@ -18,6 +18,7 @@ from clew.cli.stores import Chosen
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
+    from clew.domain.errors import StoreUnavailableError
     from clew.domain.projection import Projection
     from clew.service.core import Core
     from clew.service.statuses import ProjectionStatus
@@ -62,7 +63,10 @@ def project(
         fine = _share(context, names or (), workers, load or (), once=once, as_json=as_json)
     elif follows:
         with position_bar("Filling") as progress:
-            _follow(lambda: _opened(context, load), names or (), progress)
+            away = _follow(lambda: _opened(context, load), names or (), progress)
+        if away is not None:  # and is not waited for again
+            say(str(away))
+            return
     elif once:
         with closing(_opened(context, load)) as core, position_bar("Filling") as progress:
             _fill_once(core, names or (), progress)
@@ -169,10 +173,11 @@ def _follow(
     progress: Callable[[int, int], None],
     *,
     worker: str | None = None,
-) -> None:
+) -> StoreUnavailableError | None:
     """Fill as events come until a signal ends it, also after the store was away for a while.
 
-    A ``worker`` is told nothing that somebody looks at, and so waits for a store that was never there, too.
+    Returns what was said of a store that is away by then. A ``worker`` is told nothing that somebody looks at, and so
+    waits for a store that was never there, too.
     """
     from clew.service.running import LastingRunner, Runner, worker_name
     from clew.service.workers import ended_by_signals
@@ -182,7 +187,7 @@ def _follow(
         opened, lambda core: Runner(core, names, progress, worker=own), say, patient=worker is not None
     )
     with ended_by_signals(lasting.stop):
-        lasting.follow()
+        return lasting.follow()
 
 
 @contextmanager

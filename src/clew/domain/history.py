@@ -159,9 +159,8 @@ def as_message(event: Event) -> HistoryMessage | None:
     """The message that an event appended, redacted or not; None for other events."""
     data = event.data
     if isinstance(data, MessageAppended):
-        return HistoryMessage(
-            event.version, data.message.role, data.message, event.event_id, event.recorded_at, event.actor
-        )
+        message = data.message
+        return HistoryMessage(event.version, message.role, message, event.event_id, event.recorded_at, event.actor)
     if isinstance(data, Shredded) and event.type == MESSAGE_APPENDED and data.role is not None:
         return HistoryMessage(event.version, data.role, None, event.event_id, event.recorded_at, event.actor)
     return None

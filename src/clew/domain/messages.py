@@ -164,22 +164,29 @@ def check_message(message: Message) -> None:
 
     That it is of the right types is checked again: pydantic's ``model_copy`` and ``model_construct`` do not.
     """
+    contents, metadata, source = message.contents, message.metadata, message.source
     if message.role not in ROLES:
         raise InvalidContentError(f"role: it must be one of {', '.join(ROLES)}.")
-    if not isinstance(message.contents, tuple):
+    if not isinstance(contents, tuple):
         raise InvalidContentError(_CONTENTS)
-    if not isinstance(message.metadata, dict) or not isinstance(message.source, dict):
+    if not isinstance(metadata, dict) or not isinstance(source, dict):
         raise InvalidContentError("metadata: it must be a dict.")
-    if message.metadata:
-        check_json(message.metadata, "metadata")
-    if message.source:
-        check_json(message.source, "source")
+    if metadata:
+        check_json(metadata, "metadata")
+    if source:
+        check_json(source, "source")
     if message.author is not None:
         check_text(message.author, "author")
-    for index, content in enumerate(message.contents):
+    for content in contents:
         text = content.text if type(content) is Text else None
         if type(text) is not str or not text.isascii():  # as by far the most are
-            _check_content(content, f"contents[{index}]")
+            _check_contents(contents)
+            break
+
+
+def _check_contents(contents: tuple[object, ...]) -> None:
+    for index, content in enumerate(contents):
+        _check_content(content, f"contents[{index}]")
 
 
 def _check_content(content: object, where: str) -> None:

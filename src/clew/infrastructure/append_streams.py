@@ -29,10 +29,9 @@ def only_stream(append: Append) -> str | None:
     events = append.events
     if not events or any(append[1:6]) or any(append[8:]):
         return None
-    first = events[0].originator_id
-    if len(events) > 1 and any(event.originator_id != first for event in events):
+    if len(events) > 1 and len({event.originator_id for event in events}) > 1:
         return None
-    return stream_name(first)
+    return stream_name(events[0].originator_id)
 
 
 class Following(NamedTuple):

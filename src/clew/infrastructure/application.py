@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import cast
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import Mapper, StoredEvent
+from eventsourcing.persistence import Mapper
 from eventsourcing.utils import Environment
 
 from clew.domain.chain import digest, link
@@ -33,7 +33,7 @@ from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
 from clew.infrastructure.recorded import RecordedRows, recorded
-from clew.infrastructure.recorder import Append, Recorder, Snapshot
+from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot
 from clew.infrastructure.verification import is_whole, verify_lineage, verify_store
 
 
@@ -58,12 +58,12 @@ class ConversationLog(Application[str]):
         """Hand an append to the writer: see the port."""
         heads = dict(write.previous)
         passed: dict[tuple[str, int], bytes] = {}
-        stored: list[StoredEvent] = []
+        stored: list[NewEvent] = []
         links: list[bytes] = []
         for event in write.events:
             name, version, type_ = event[:3]
             state = encode(event)
-            stored.append(StoredEvent(name, version, type_, state))
+            stored.append(NewEvent(name, version, type_, state))
             heads[name] = head = link(heads[name], name, version, type_, digest(state))
             links.append(head)
             if write.controls:
@@ -93,7 +93,7 @@ class ConversationLog(Application[str]):
         """Hand rows of another store to the writer."""
         return self._recorder.submit(
             Append(
-                [StoredEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
+                [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
                 forks=restore.forks,
                 shreds=restore.shreds,
                 snapshots=[

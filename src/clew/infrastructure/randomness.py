@@ -34,5 +34,9 @@ class Kept(Generic[T]):
             return mine
 
 
-sixteen_bytes = Kept(lambda: list(_split(os.urandom(SIZE * AT_A_TIME)))).take
+def _sixteens() -> list[bytes]:
+    return list(_split(os.urandom(SIZE * AT_A_TIME)))
+
+
+sixteen_bytes = Kept(_sixteens).take
 """Sixteen random bytes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.domain.projection import Change, ForgetText, IndexText, Recorded, Rows
@@ -19,16 +19,16 @@ class Search:
     texts = ("words",)
     types = frozenset({"message-appended", "message-redacted"})
 
-    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
         """A message can be found until it is redacted."""
         del rows
         if event.data is None or event.kind != "thread":
-            return
+            return ()
+        tenant, thread_id = event.tenant, event.thread_id
         if event.type == "message-redacted":
-            yield ForgetText("words", event.tenant, event.kind, event.thread_id, event.data["version"])
-            return
-        scopes = (tenant_scope(event.tenant), thread_scope(event.tenant, event.thread_id))
-        yield IndexText("words", only_words(searchable(event.data["message"])), scopes)
+            return (ForgetText("words", tenant, event.kind, thread_id, event.data["version"]),)
+        scopes = (tenant_scope(tenant), thread_scope(tenant, thread_id))
+        return (IndexText("words", only_words(searchable(event.data["message"])), scopes),)
 
 
 def tenant_scope(tenant: str) -> str:
@@ -43,25 +43,22 @@ def thread_scope(tenant: str, thread_id: str) -> str:
 
 def searchable(message: Any) -> str:
     """The text of a message, from its JSON: the words in it are what it is found by."""
-    return "\n".join(_texts(message))
-
-
-def _texts(message: Any) -> Iterator[str]:
+    texts: list[str] = []
     if message.get("author"):
-        yield message["author"]
+        texts.append(message["author"])
     for content in message.get("contents", ()):
         match content.get("type"):
             case "text" | "reasoning":
-                yield content["text"]
+                texts.append(content["text"])
             case "function-call":
-                yield content["name"]
-                yield _plain(content.get("arguments"))
+                texts += (content["name"], _plain(content.get("arguments")))
             case "function-result":
                 if content.get("name"):
-                    yield content["name"]
-                yield _plain(content.get("result"))
+                    texts.append(content["name"])
+                texts.append(_plain(content.get("result")))
             case _:
-                yield from _strings(content)
+                texts.extend(_strings(content))
+    return "\n".join(texts)
 
 
 def _plain(value: Any) -> str:

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
+from clew.domain.authorizing import Action
 from clew.domain.errors import InvalidAuthorizeError, NotAuthorizedError
 from clew.domain.names import parse_stream_name
+from clew.service.core import Core
 from clew.service.operations import Operation, read
 
-if TYPE_CHECKING:
-    from clew.service.core import Core
-
 T = TypeVar("T")
-
-Action: TypeAlias = Literal["read", "list", "search", "subscribe", "export", "audit", "memory", "rows"]
-"""What somebody is about to do.
-
-``read`` what a thread says and is, and write to it; ``list`` it among others; ``search`` in it; ``subscribe`` to its
-events; ``export`` it; ``audit`` what was done with it, how much it is and whether it verifies. ``memory`` is to read or
-write memory scopes and documents, ``rows`` to read the tables of projections as they are: both are of no thread.
-"""
-
-Authorize: TypeAlias = Callable[[str | None, Action, str | None], bool]
-"""Whether an actor may do something with a thread: by its id, which may be none of a thread that is there.
-
-The actor is the service's, None where nobody acts. The thread is None for what is of none: memory scopes, rows of
-projections, and the store as a whole where it is verified.
-"""
-
-
-def check_function(authorize: object) -> None:
-    """Raise InvalidAuthorizeError for what is no function, and for a coroutine function: what it returns is true."""
-    if authorize is None:
-        return
-    called = getattr(authorize, "__call__", None)  # noqa: B004  # what is called, to see whether it must be awaited
-    if called is None or inspect.iscoroutinefunction(authorize) or inspect.iscoroutinefunction(called):
-        raise InvalidAuthorizeError(
-            f"authorize: {type(authorize).__name__} is no function that returns True or False. Give a plain one of "
-            "(actor, action, thread); it may block, as an Engine calls it in a thread."
-        )
 
 
 def allows(core: Core, action: Action, thread_id: str | None) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
+from clew.domain.authorizing import Authorize, check_function
 from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decisions import Decided, Intent, decide
@@ -23,7 +24,6 @@ from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import clock
 from clew.infrastructure.urls import open_log, open_projections, open_vectors, placed
 from clew.projections import SHIPPED
-from clew.service.authorizing import Authorize, check_function
 from clew.service.operations import Operation, read, wait
 from clew.service.read_models import ReadModels
 from clew.service.remembered import Remembered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from clew.domain.errors import ClewError, InvalidNameError, StoreSchemaError, StoreUrlError
+from clew.domain.errors import ClewError, StoreSchemaError
 from clew.domain.names import parse_stream_name, tenant_part
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
@@ -29,18 +29,11 @@ def examine(
 ) -> Iterator[Finding]:
     """Everything that is found about the store that a URL names; with ``verify`` all of it is read.
 
-    Raises StoreUrlError, or InvalidNameError for the tenant: then there is nothing to look at.
+    Raises StoreUrlError, also for a directory of shards, or MissingExtraError: then there is nothing to look at.
     """
     if url == "memory:":
         yield from sqlite_doctor.of_library()
         yield Finding("database", "ok", "A store in memory is empty, and gone with the process.")
-        return
-    try:
-        url = urls.placed(url, tenant=tenant, create=False)
-    except (StoreUrlError, InvalidNameError):
-        raise
-    except ClewError as error:
-        yield Finding("shard", "failed", str(error), "Nothing more can be looked at until that is done.")
         return
     place = _OnPostgres(url, tenant) if urls.is_postgres(url) else _InFile(url)
     yield from place.around()

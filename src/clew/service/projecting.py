@@ -11,7 +11,6 @@ from clew.domain.ports import EventLog
 from clew.domain.projection import Built, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
 from clew.service.reading_ahead import ReadingAhead
-from clew.service.rebuilding import rebuilding
 from clew.service.reindexing import Filled, reindex
 from clew.service.taking_in import take_in
 
@@ -153,7 +152,9 @@ class Projector:
             if each.built.live:
                 self._counts.append((each.built.name, taken))
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
-        if taken == BATCH:
+        if taken < len(events):
+            self._ahead.keep(end.position, BATCH, events[taken:])
+        elif taken == BATCH:
             self._ahead.read(end.position, BATCH)
         return moved
 
@@ -283,12 +284,6 @@ class Projector:
         """Do everything that there is to do."""
         while self.advance():
             pass
-
-    def rebuild(self, name: str, progress: Callable[[int, int], None] | None = None) -> None:
-        """Build the tables of a projection anew: see ``rebuilding``. ``progress`` is told what that says."""
-        for reached, last in rebuilding(self, name):
-            if progress is not None:
-                progress(reached, last)
 
     def forget(self, stream: str, version: int, by: int) -> None:
         """Let the words of a text that was shredded by the event at version ``by`` leave all indexes at once.

@@ -7,6 +7,7 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+from clew.domain.authorizing import Action
 from clew.domain.control import Control, Status, detached
 from clew.domain.decisions import check_readable
 from clew.domain.errors import (
@@ -22,7 +23,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
-from clew.service.authorizing import Action, check, permitted
+from clew.service.authorizing import check, permitted
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
 from clew.service.paging import undamaged

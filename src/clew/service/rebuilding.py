@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from clew.domain.ports import EventLog
-    from clew.domain.projection import Projection
-    from clew.service.projecting import Projector
+from clew.domain.ports import EventLog
+from clew.domain.projection import Projection
+from clew.service.projecting import Projector
 
 
 def rebuilding(projector: Projector, name: str) -> Iterator[tuple[int, int]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clew.infrastructure import forking
 
 if TYPE_CHECKING:
     from clew.domain.control import Control
     from clew.domain.history import HistoryBuilder
-    from clew.service.memory.streams import Kept
 
 T = TypeVar("T")
 
@@ -68,6 +67,15 @@ class Reading:
 
     builder: HistoryBuilder
     shredded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a memory stream, as long as nothing was shredded since; ``made`` is what it is searched by."""
+
+    fold: Any
+    shredded: int
+    made: dict[str, Any] = field(default_factory=dict)
 
 
 class Remembered:

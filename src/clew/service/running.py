@@ -88,10 +88,13 @@ class Runner:
             self._projector.store.scrub()
 
     def follow(self) -> None:
-        """Fill what no other worker does, and go on as events are appended, by anybody, until ``stop``."""
+        """Fill what no other worker does, and go on as events are appended, by anybody, until ``stop``.
+
+        Raises StoreUnavailableError when the store is away.
+        """
         unlisten = self._log.listen(self._wake)
         try:
-            with self._measured():
+            with self._letting_go(), self._measured():
                 while not self._stopped:
                     self._renew()
                     self._fill()
@@ -99,8 +102,19 @@ class Runner:
                     self._rest()
         finally:
             unlisten()
-            with suppress(StoreUnavailableError):  # they run out by themselves
+
+    @contextmanager
+    def _letting_go(self) -> Iterator[None]:
+        """Let others have the leases at the end; where the store is away they run out by themselves."""
+        try:
+            yield
+        except StoreUnavailableError:
+            raise
+        except BaseException:
+            with suppress(StoreUnavailableError):
                 self._projector.store.release(self.worker)
+            raise
+        self._projector.store.release(self.worker)
 
     def _renew(self) -> None:
         """Keep to the leases, or come to others, when it is time to."""
@@ -191,8 +205,11 @@ class LastingRunner:
         if self._runner is not None:
             self._runner.stop()
 
-    def follow(self) -> None:
-        """Fill until ``stop``. Raises StoreUnavailableError for a store that was never there."""
+    def follow(self) -> StoreUnavailableError | None:
+        """Fill until ``stop``; returns what was said of a store that is away by then.
+
+        Raises StoreUnavailableError for a store that was never there.
+        """
         begun, wait = self._patient, AGAIN_SECONDS
         while not self._stopped:
             self._runner = None
@@ -200,7 +217,7 @@ class LastingRunner:
                 self._follow_one()
             except StoreUnavailableError as error:
                 if self._stopped:  # whatever it was waiting for, it is not waited for any more
-                    return
+                    return error
                 if self._runner is not None and self._runner.begun:
                     begun, wait = True, AGAIN_SECONDS
                 if not begun:
@@ -208,6 +225,7 @@ class LastingRunner:
                 self._said(f"{error} Tried again in {wait:g} s.")
                 self._rest(wait)
                 wait = min(2 * wait, LONGEST_SECONDS)
+        return None
 
     def _follow_one(self) -> None:
         with closing(self._opened()) as core:

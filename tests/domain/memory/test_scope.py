@@ -31,6 +31,7 @@ from clew.domain.memory.scope import (
     Remember,
     Retract,
     ScopeFold,
+    Store,
     Supersede,
     decide,
 )
@@ -66,6 +67,34 @@ def test_what_was_got_of_a_fact_can_be_changed_and_changes_nothing() -> None:
     [fact] = facts(fold)
     fact.metadata["sure"].append(2)  # type: ignore[union-attr]  # JSON of any shape
     assert facts(fold)[0].metadata == {"sure": [1]}
+
+
+def test_what_is_stored_takes_the_place_of_the_newest_of_its_key() -> None:
+    stored = Store("f9", Statement(text="Lives in Rome", key="home", kind="town"))
+    assert decided(ScopeFold(), stored) == [OPENED, FactRemembered(fact="f9", statement=stored.statement)]
+    history: list[MemoryEvent] = [
+        OPENED,
+        HOME,
+        remembered("f2", key="home", kind="place"),
+        remembered("f3", key="work"),
+    ]
+    [event] = decided(folded(recorded(history)), stored)
+    assert isinstance(event, FactSuperseded)
+    assert (event.fact, event.by, event.statement.text, event.statement.kind) == ("f2", "f9", "Lives in Rome", "place")
+    gone: list[tuple[MemoryEvent, str]] = [
+        (retracted("f2"), "f1"),
+        (retracted("f2", valid_to=micros(2_000)), "f1"),
+        (superseded("f2", "f4", key="home"), "f4"),
+    ]
+    for ended, newest in gone:
+        [event] = decided(folded(recorded([*history, ended])), stored)
+        assert isinstance(event, FactSuperseded)
+        assert event.fact == newest
+    later = folded(recorded([OPENED, remembered("f1", key="home", valid_from=micros(2_000))]))
+    assert decided(later, stored) == [FactRemembered(fact="f9", statement=stored.statement)]
+    without = Store("f9", Statement(text="Likes tea"))
+    [event] = decided(folded(recorded([OPENED, remembered("f1")])), without)
+    assert isinstance(event, FactRemembered)
 
 
 def test_a_fact_is_superseded_when_the_new_one_begins_to_hold() -> None:

@@ -7,7 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import psycopg
@@ -20,7 +20,7 @@ from tests.conftest import SCALE
 from tests.infrastructure.projection_contract import Declared, Opened, ProjectionContract, row, thing
 from tests.infrastructure.recording import PATIENCE, in_child, wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, ask
-from tests.service.projected import History, contents, made, projector
+from tests.service.projected import History, contents, made, projector, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.errors import InvalidProjectionError
@@ -31,6 +31,7 @@ from clew.domain.views.searching import only_words
 from clew.infrastructure.postgres import schema, text_index
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 
@@ -148,6 +149,28 @@ def test_more_waits_for_the_index_of_words_while_many_texts_come_together(
     assert len(store.find("declared", "words", Words(("said",)), before=None, limit=1_000)) == texts
 
 
+def test_it_is_written_down_which_texts_a_stretch_has(
+    postgres: str, store: PostgresProjections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_index, "STRETCH", 16)
+    monkeypatch.setattr(text_index, "AT_ONCE", 5)
+    for first in (1, 61):
+        with store.session(0) as session:
+            opened = Opened(session, next(iter(session.built()), None))
+            for position in range(first, first + 60):
+                with suppress(ZeroDivisionError), session.attempt() if position % 9 == 0 else nullcontext():
+                    opened.apply(IndexText("words", "said"), position=position)
+                    assert 1 / (position % 18)
+    stretches: dict[int, list[int]] = {}
+    for position, words in ask(postgres, "SELECT position, tsvector_to_array(listed) FROM clew_g1_words ORDER BY 1"):
+        (number,) = {int(word.partition(".")[0], 16) for word in words}
+        stretches.setdefault(number, []).append(position)
+    noted = ask(postgres, "SELECT number, first, texts FROM clew_stretch ORDER BY number")
+    assert noted == [(number, positions[0], len(positions)) for number, positions in stretches.items()]
+    assert len(noted) > 6
+    assert sum(texts for *_, texts in noted) == 120 - 120 // 18
+
+
 def test_holds_what_sqlite_holds_of_every_kind_of_event(
     postgres: str, lite: SQLiteProjections, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,7 +182,7 @@ def test_holds_what_sqlite_holds_of_every_kind_of_event(
                 projector(history.log, each).settle()
             assert contents(history.log, store) == contents(history.log, lite)
             for name in ("directory", "search"):
-                projector(history.log, store).rebuild(name)
+                rebuild(projector(history.log, store), name)
             assert contents(history.log, store) == contents(history.log, lite)
 
 
@@ -324,7 +347,14 @@ def test_pages_of_threads_and_searches_are_read_by_indexes(postgres: str, monkey
                 asked.append((query, parameters))
             return execute(self, query, parameters, **more)
 
+        say = Session.ask
+
+        def note_said(self: Session, sql: str, parameters: Any = None, **more: Any) -> Any:
+            asked.append((sql.encode(), parameters))
+            return say(self, sql, parameters, **more)
+
         monkeypatch.setattr(psycopg.Cursor, "execute", note)
+        monkeypatch.setattr(Session, "ask", note_said)
         for order in ("begun", "updated"):
             first = list(conversations.threads(order=order, newest_first=True, limit=20))
             assert len(list(conversations.threads(order=order, newest_first=True, limit=20, after=first[-1]))) == 20

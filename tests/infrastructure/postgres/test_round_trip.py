@@ -12,7 +12,17 @@ from tests.servers.postgres_server import ask
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import is_cut
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8, numbers
+from clew.infrastructure.postgres.round_trip import (
+    BYTEA_TYPE,
+    INT8_TYPE,
+    Asked,
+    Statement,
+    answer,
+    byteas,
+    int8,
+    int8s,
+    numbers,
+)
 from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.recorder import Append
@@ -24,6 +34,10 @@ DOUBLED = Statement(
 
 def said(number: int, text: bytes = b"x") -> tuple[bytes, bytes]:
     return int8(number), text
+
+
+def said_last(session: Session, *asked: Asked) -> list[int]:
+    return numbers(answer(session.connection, session.prepared, *asked))
 
 
 @pytest.fixture
@@ -47,12 +61,37 @@ def test_says_several_statements_in_one_transaction(session: Session) -> None:
     put = Statement(b"SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)", [BYTEA_TYPE])
     length = Statement(b"SELECT length(current_setting('clew.tenant'))::int8 + $1", [INT8_TYPE])
     for _ in range(2):
-        assert numbers(session.connection, session.prepared, (put, [b"abc"]), (length, [int8(10)])) == [13]
+        assert said_last(session, (put, [b"abc"]), (length, [int8(10)])) == [13]
     assert session.numbers(length, [int8(0)]) == [0]
     divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        numbers(session.connection, session.prepared, (put, [b"abc"]), (divided, [int8(0)]), (length, [int8(0)]))
+        said_last(session, (put, [b"abc"]), (divided, [int8(0)]), (length, [int8(0)]))
     assert session.numbers(length, [int8(0)]) == [0]
+
+
+def test_answers_rows_of_numbers_and_bytes_and_takes_arrays_of_them(session: Session) -> None:
+    whole = Statement(b"SELECT n, b FROM unnest($1::int8[], $2::bytea[]) AS given (n, b)")
+    given = [(7, b"x"), (None, b""), (-(2**63), None), (2**63 - 1, bytes(range(256)))]
+    asked = whole, [int8s(n for n, _ in given), byteas(b for _, b in given)]
+    nothing = whole, [int8s([]), byteas([])]
+    assert session.together(asked, nothing, asked) == [given, [], given]
+    assert session.together((Statement(b"SELECT"), ())) == [[()]]
+    assert session.together() == []
+
+
+def test_carries_out_nothing_after_what_fails_and_says_why_that_did(session: Session) -> None:
+    session.connection.execute("CREATE TABLE kept (n bigint)")
+    put = Statement(b"INSERT INTO kept VALUES ($1)"), [int8(1)]
+    divided = Statement(b"SELECT 1 / $1", [INT8_TYPE]), [int8(0)]
+    for first in ((), (put,)):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            session.together(*first, divided, put, divided)
+        assert session.together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
+    session.begin(put)
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        session.commit(put, divided)
+    session.roll_back()
+    assert session.together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
 
 
 @pytest.mark.parametrize("beside", [(), ((DOUBLED, said(1)),)])
@@ -60,10 +99,10 @@ def test_prepares_again_what_the_driver_had_the_server_forget(
     session: Session, beside: tuple[tuple[Statement, tuple[bytes, bytes]], ...]
 ) -> None:
     asked = (*beside, (DOUBLED, said(1)))
-    assert [numbers(session.connection, session.prepared, *asked) for _ in range(2)] == [[2, 3, 4]] * 2
+    assert [said_last(session, *asked) for _ in range(2)] == [[2, 3, 4]] * 2
     first = dict(session.prepared)
     session.connection.execute("DEALLOCATE ALL")
-    assert numbers(session.connection, session.prepared, *asked) == [2, 3, 4]
+    assert said_last(session, *asked) == [2, 3, 4]
     assert list(session.prepared) == list(first)
     assert session.prepared != first
 
@@ -82,15 +121,15 @@ def test_raises_what_the_cursor_would_where_the_server_ends_the_connection(sessi
     ended = Statement(b"SELECT pg_terminate_backend(pg_backend_pid())::int::int8 + $1", [INT8_TYPE])
     asked = (ended, [int8(0)])
     with pytest.raises(psycopg.OperationalError) as found:
-        numbers(session.connection, session.prepared, *[asked] * (1 + several))
+        said_last(session, *[asked] * (1 + several))
     assert is_cut(found.value)
 
 
 def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
     with Address(f"{postgres}?prepare=no").connect() as connection:
         known: dict[Statement, bytes] = {}
-        assert numbers(connection, known, (DOUBLED, said(1))) == [2, 3, 4]
-        assert numbers(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2))) == [4, 5, 6]
+        assert numbers(answer(connection, known, (DOUBLED, said(1)))) == [2, 3, 4]
+        assert numbers(answer(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2)))) == [4, 5, 6]
         assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
         assert not known
 
@@ -99,7 +138,7 @@ def test_sends_more_than_the_network_takes_at_once(session: Session) -> None:
     text = bytes(range(256)) * 100_000
     length = Statement(b"SELECT length($1)::int8", [BYTEA_TYPE])
     assert session.numbers(length, [text]) == [len(text)]
-    assert numbers(session.connection, session.prepared, (length, [text]), (length, [text])) == [len(text)]
+    assert said_last(session, (length, [text]), (length, [text])) == [len(text)]
 
 
 def test_sees_ctrl_c_while_the_server_is_silent(session: Session, postgres: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.infrastructure.postgres import tailing
 from tests.infrastructure.postgres.tailing import Seen, follow, insert, transaction, write
-from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
+from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads, wait_until
 from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
@@ -119,6 +119,28 @@ def test_is_held_back_by_who_appends_among_those_who_append_nothing(
         assert tailing.page(recorder, 0) == []
         late.commit()
         assert [each[1:] for each in tailing.page(recorder, 0)] == [("late", 1), ("above", 1), ("above", 2)]
+
+
+def test_never_goes_back_when_another_is_the_lowest_that_is_open(postgres: str, recorder: PostgresRecorder) -> None:
+    with ExitStack() as opened:
+        first, _ = (opened.enter_context(transaction(postgres, appends=False)) for _ in range(2))
+        with closing(PostgresRecorder.open(postgres)) as other:
+            position = append(other, event("a", 1)).positions[-1]
+        wait_until(lambda: recorder.last_position() == position)
+        first.rollback()
+        assert recorder.last_position() == position
+
+
+def test_believes_nothing_that_was_so_on_another_server(
+    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(horizon, "STAYS", 0.0)
+    with transaction(postgres):
+        recorder.datastore.horizon._floor = horizon.Floor(server=1, position=2**62)
+        fill(recorder, "a", 1)
+        assert tailing.page(recorder, 0) == []
+        assert recorder.datastore.horizon._floor.server > 1
 
 
 def test_a_service_waits_for_what_it_has_appended_beside_an_append_that_stays_open(

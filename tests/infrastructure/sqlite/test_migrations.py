@@ -248,8 +248,17 @@ def test_refuses_what_is_no_database_of_clews_and_makes_nothing(tmp_path: Path) 
     assert sorted(tmp_path.iterdir()) == there
 
 
-@pytest.mark.parametrize("url", ["memory:", "mysql://me:secret@host/db", "http://[", "clew.db"])
-def test_a_url_of_no_file_is_refused_and_keeps_its_secrets(url: str) -> None:
-    with pytest.raises(StoreUrlError, match="names no SQLite file") as found:
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("memory:", "names no SQLite file"),
+        ("postgresql+shards://me:secret@host/db", "names no SQLite file"),
+        ("mysql://me:secret@host/db", "names no store that Clew can open"),
+        ("http://[", "names no store that Clew can open"),
+        ("clew.db", "names no store that Clew can open"),
+    ],
+)
+def test_a_url_of_no_file_is_refused_and_keeps_its_secrets(url: str, why: str) -> None:
+    with pytest.raises(StoreUrlError, match=why) as found:
         urls.migrate(url)
     assert "secret" not in str(found.value)

@@ -236,6 +236,14 @@ class Remember:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """Know something from now on, in place of the newest live fact of its key, if it has one and there is one."""
+
+    fact: str
+    statement: Statement
+
+
+@dataclass(frozen=True, slots=True)
 class Supersede:
     """Know something else instead of a live fact, of the same key and kind."""
 
@@ -254,7 +262,7 @@ class Retract:
     learned: Provenance | None = None
 
 
-MemoryIntent: TypeAlias = Remember | Supersede | Retract
+MemoryIntent: TypeAlias = Remember | Store | Supersede | Retract
 
 
 def decide(
@@ -265,6 +273,8 @@ def decide(
     A fact is live to whoever writes when it is live as they read: ``as_of``. One that is to end some day can be ended
     before. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
     """
+    if isinstance(intent, Store):
+        intent = _carried_out(scope, fold, intent, Point(fold.version, now, as_of))
     if isinstance(intent, Remember):
         _check_statement(intent.statement, now)
         begun: list[MemoryEvent] = [] if fold.version else [opening]
@@ -281,6 +291,15 @@ def decide(
     return [
         FactRetracted(fact=live.id, reason=intent.reason, valid_to=intent.valid_to, learned=intent.learned),
     ]
+
+
+def _carried_out(scope: str, fold: ScopeFold, intent: Store, point: Point) -> Remember | Supersede:
+    """What it is to store something there."""
+    key = intent.statement.key
+    there = [] if key is None else [fact for fact in fold.facts(scope, point, key=key) if fact.status == "live"]
+    if not there:
+        return Remember(intent.fact, intent.statement)
+    return Supersede(there[-1].id, intent.fact, intent.statement)
 
 
 def _ends_before(fact: Fact, intent: MemoryIntent, now: int) -> bool:

@@ -13,30 +13,28 @@ RETURNING position
 
 -- insert
 INSERT INTO clew_event (position, tenant, stream, version, type, state, hash, digest)
-SELECT
-    ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1),
-    tenant, stream, version, type, state, hash, digest
+SELECT %(first)b::int8 + n - 1, tenant, stream, version, type, state, hash, digest
 FROM unnest(
     %(tenants)b::int8[], %(streams)b::int8[], %(versions)b::int8[], %(types)b::bytea[], %(states)b::bytea[],
     %(hashes)b::bytea[], %(digests)b::bytea[]
 ) WITH ORDINALITY AS row (tenant, stream, version, type, state, hash, digest, n)
 ORDER BY stream, version
-RETURNING position
 
 -- copy
 COPY clew_event (position, tenant, stream, version, type, state, hash, digest) FROM STDIN (FORMAT BINARY)
 
 -- begin streams
 INSERT INTO clew_stream (id, tenant, name, parent, cut, began)
-SELECT id, tenant, name, parent, cut, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | ordinal
+SELECT id, tenant, name, parent, cut, %(first)b::int8 + ordinal
 FROM unnest(
     %(ids)b::int8[], %(tenants)b::int8[], %(names)b::bytea[], %(parents)b::int8[], %(cuts)b::int8[],
     %(ordinals)b::int8[]
 ) AS begun (id, tenant, name, parent, cut, ordinal)
 ORDER BY id
 
--- transaction
-SELECT pg_current_xact_id()::text::int8
+-- first
+-- The position of the first row of this transaction.
+SELECT (%(base)b::int8 + pg_current_xact_id()::text::int8) << 20
 
 -- outcome of a transaction
 SELECT pg_xact_status(%(transaction)b::int8::text::xid8)
@@ -82,7 +80,7 @@ ON CONFLICT (stream, version) DO UPDATE SET state = excluded.state
 
 -- put blobs
 INSERT INTO clew_blob (tenant, digest, kind, data, came)
-SELECT %(tenant)b, digest, kind, data, ((%(base)b + pg_current_xact_id()::text::int8) << 20) | (n - 1)
+SELECT %(tenant)b::int8, digest, kind, data, %(first)b::int8 + n - 1
 FROM unnest(%(digests)b::bytea[], %(kinds)b::bytea[], %(datas)b::bytea[])
     WITH ORDINALITY AS blob (digest, kind, data, n)
 ORDER BY digest

@@ -7,11 +7,11 @@ from struct import Struct
 
 from clew.infrastructure.append_plan import PlannedRow
 from clew.infrastructure.postgres.encoding import stream_id, tenant_id
-from clew.infrastructure.postgres.session import ORDINAL_BITS, Session
+from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements
 
 LEAST_ROWS = 50
-"""As many rows are copied sooner than inserted, by measurement: COPY needs the number of its transaction first."""
+"""As many rows are copied sooner than inserted, by measurement: COPY takes round trips of its own."""
 
 ROWS_AT_A_TIME = 500
 
@@ -27,13 +27,11 @@ _NOTHING = _LENGTH.pack(-1)
 _FIELDS = 8
 
 
-def copy_rows(session: Session, rows: Sequence[PlannedRow], digests: Sequence[bytes | None], transaction: int) -> int:
-    """Write rows in the transaction of that id; the position of the first. Raises what an INSERT of them would."""
-    first = (session.base + transaction) << ORDINAL_BITS
+def copy_rows(session: Session, rows: Sequence[PlannedRow], digests: Sequence[bytes | None], first: int) -> None:
+    """Write rows from the position ``first`` of a transaction on. Raises what an INSERT of them would."""
     with session.connection.cursor() as cursor, cursor.copy(_SQL["copy"].encode()) as copy:
         for part in _parts(rows, digests, first):
             copy.write(part)
-    return first
 
 
 def _parts(rows: Sequence[PlannedRow], digests: Sequence[bytes | None], first: int) -> Iterator[bytes]:

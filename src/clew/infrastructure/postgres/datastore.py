@@ -14,7 +14,7 @@ from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.horizon import Horizon
-from clew.infrastructure.postgres.round_trip import Statement
+from clew.infrastructure.postgres.round_trip import Asked, Statement
 from clew.infrastructure.postgres.session import Rows, Session
 from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.postgres.writer import MOST_AT_ONCE, PostgresWriter
@@ -82,9 +82,9 @@ class PostgresDatastore:
                 parameters = {**parameters, "base": Int8(session.base)}
             return session.ask(sql, parameters)
 
-    def commit(self, session: Session) -> None:
-        """Commit the transaction of a session."""
-        session.connection.execute("COMMIT")
+    def commit(self, session: Session, left: Sequence[Asked] = ()) -> None:
+        """Commit the transaction of a session, after what is left to be said in it."""
+        session.commit(*left)
 
     def write_at_once(self, session: Session, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
         """The numbers that a statement answers which is a transaction by itself."""

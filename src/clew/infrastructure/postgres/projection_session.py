@@ -14,13 +14,10 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import UnknownProjectionError
 from clew.domain.projection import (
     Built,
-    Change,
-    ForgetText,
     Indexed,
     Parked,
     Projection,
     Query,
-    Recount,
     RowValues,
     Span,
     Table,
@@ -114,6 +111,7 @@ class PostgresSession:
         if found is None:
             found = _Generation(self._session, built.generation, projection, self._send)
             self._generations[built.generation] = found
+        found.send_texts()
         return found
 
     @contextmanager
@@ -253,16 +251,13 @@ class _Generation:
             for index in projection.texts
         }
         self._changes = WaitingChanges(projection, self._tables)
-        self.apply = self._apply if projection.texts else self._changes.apply
+        self.apply = self._changes.apply
 
-    def _apply(self, position: int, tenant: str, changes: Iterable[Change]) -> list[ForgetText | Recount]:
-        """Change rows, and send the texts that wait when they are enough."""
-        left = self._changes.apply(position, tenant, changes)
-        for texts in self._changes.texts.values():
-            if len(texts) >= text_index.AT_ONCE:
-                self._send()
-                self._flush_texts()
-        return left
+    def send_texts(self) -> None:
+        """Send the texts that wait if they are enough."""
+        if any(len(texts) >= text_index.AT_ONCE for texts in self._changes.texts.values()):
+            self._send()
+            self._flush_texts()
 
     def get(self, table: str, *key: Value) -> RowValues | None:
         """The row with this key."""
@@ -287,6 +282,8 @@ class _Generation:
         for table in self._tables.values():
             table.flush()
         self._flush_texts()
+        for index in self._indexes.values():
+            index.note()
 
     def _flush_texts(self) -> None:
         for index, texts in self._changes.texts.items():

@@ -294,7 +294,7 @@ def _take_turn(session: Session, locked: Sequence[str]) -> None:
         except psycopg.errors.LockNotAvailable:
             if time.monotonic() >= until:
                 raise
-            session.connection.execute("ROLLBACK")
+            session.roll_back()
         else:
             return
 
@@ -315,4 +315,4 @@ def _roll_back(session: Session) -> None:
         psycopg.pq.TransactionStatus.IDLE,
         psycopg.pq.TransactionStatus.UNKNOWN,
     }:
-        session.connection.execute("ROLLBACK")
+        session.roll_back()

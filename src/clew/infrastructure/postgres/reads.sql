@@ -97,10 +97,12 @@ FROM (
             SELECT
                 position, sum(size) OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
             FROM (
+                -- Only by where it begins, so that it is walked along the index also where nothing is known of the table.
                 SELECT position, octet_length(state) AS size FROM clew_event
-                WHERE position > %(after)b AND position <= %(upto)b AND position < {horizon} /* mine */
+                WHERE position > %(after)b /* mine */
                 ORDER BY position LIMIT %(limit)b
             ) AS next
+            WHERE position <= %(upto)b AND position < (SELECT {horizon})
         ) AS next
         WHERE before < %(most)b OR before IS NULL
     ) /* mine */

@@ -1,20 +1,22 @@
 """Statements that are sent together, straight through libpq, and what they answer: one round trip.
 
-The driver's cursor costs more than the rest of an append. Its pipeline, when it ends, says of a statement that failed no
-more than that the others were not carried out; and it asks for a flush, for which a pooler may give it a session again.
+The driver's cursor costs more than the rest of an append. Its pipeline, at the end, says of a statement that failed no
+more than that others were not carried out, and asks for a flush, for which a pooler gives it a session once more.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count, repeat
 from struct import Struct
 from typing import Any, TypeAlias
 
 import psycopg
-from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.abc import Buffer
+from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 INT8_TYPE, BYTEA_TYPE = 20, 17
@@ -61,24 +63,29 @@ class Statement:
 
     command: bytes
     types: Sequence[int] = ()
+    formats: Sequence[int] = ()
+    """Of the parameters; in binary they are if nothing is said."""
 
 
-Values: TypeAlias = Sequence[bytes | None]
+Values: TypeAlias = Sequence[Buffer | None]
+
+MOST_PREPARED = 400
+"""Statements of a connection; what is asked after that is not prepared."""
 
 Asked: TypeAlias = tuple[Statement, Values]
 """A statement and its parameters."""
 
 
-def numbers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> list[int]:
+def answer(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> PGresult:
     """What the last of these statements answers, which are one transaction; raises what the driver's cursor would.
 
     ``known`` are those that this connection has prepared.
     """
     try:
-        return _numbers(answers(connection, known, *asked)[-1])
+        return answers(connection, known, *asked)[-1]
     except psycopg.errors.InvalidSqlStatementName:
         known.clear()  # the driver has the server forget all that is prepared when it rolls back
-        return _numbers(answers(connection, known, *asked)[-1])
+        return answers(connection, known, *asked)[-1]
 
 
 def answers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> list[PGresult]:
@@ -88,19 +95,20 @@ def answers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], 
     """
     pgconn = connection.pgconn
     steps: list[tuple[Statement, Values | None]] = []
-    names = dict(known)
+    fresh: dict[Statement, bytes] = {}
+    most = 0 if connection.prepare_threshold is None else MOST_PREPARED
     for statement, values in asked:
-        if values and statement not in names and connection.prepare_threshold is not None:
-            names[statement] = b"clew_%d" % next(_names)
+        if values and statement not in known and statement not in fresh and len(known) + len(fresh) < most:
+            fresh[statement] = b"clew_%d" % next(_names)
             steps.append((statement, None))
         steps.append((statement, values))
-    replies: list[PGresult] = _sent(pgconn, names, steps)
+    replies = _sent(pgconn, {**known, **fresh} if fresh else known, steps)
     found: list[PGresult] = []
-    for (statement, values), reply in zip(steps, replies, strict=False):
+    for (statement, given), reply in zip(steps, replies, strict=False):
         if reply.status not in _DONE:
             raise psycopg.errors.error_from_result(reply)
-        if values is None:
-            known[statement] = names[statement]
+        if given is None:
+            known[statement] = fresh[statement]
         else:
             found.append(reply)
     if len(replies) < len(steps):
@@ -109,27 +117,34 @@ def answers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], 
 
 
 def _sent(
-    pgconn: PGconn, names: dict[Statement, bytes], steps: Sequence[tuple[Statement, Values | None]]
+    pgconn: PGconn, names: Mapping[Statement, bytes], steps: Sequence[tuple[Statement, Values | None]]
 ) -> list[PGresult]:
     """The replies to statements, each of which is prepared under its name where it comes without values."""
     pipelined = len(steps) > 1
-    if pipelined:
-        pgconn.enter_pipeline_mode()
-    for statement, values in steps:
-        name = names.get(statement)
-        formats = [Format.BINARY] * len(values or ())
-        if name is None:
-            pgconn.send_query_params(statement.command, values, statement.types or None, formats, Format.BINARY)
-        elif values is None:
-            pgconn.send_prepare(name, statement.command, statement.types)
-        else:
-            pgconn.send_query_prepared(name, values, formats, Format.BINARY)
-    if pipelined:
-        pgconn.pipeline_sync()
-    found = _replies(pgconn, pipelined=pipelined)
-    if pipelined and pgconn.status == ConnStatus.OK:
-        pgconn.exit_pipeline_mode()
-    return found
+    try:
+        if pipelined:
+            pgconn.enter_pipeline_mode()
+        for statement, values in steps:
+            name = names.get(statement)
+            formats = statement.formats or _binary(len(values or ()))
+            if name is None:
+                pgconn.send_query_params(statement.command, values, statement.types or None, formats, Format.BINARY)
+            elif values is None:
+                pgconn.send_prepare(name, statement.command, statement.types)
+            else:
+                pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+        if pipelined:
+            pgconn.pipeline_sync()
+        return _replies(pgconn, pipelined=pipelined)
+    finally:
+        # Not where it is gone, or where this was interrupted and something is still to come.
+        if pgconn.status == ConnStatus.OK and pgconn.transaction_status != TransactionStatus.ACTIVE:
+            pgconn.exit_pipeline_mode()
+
+
+@cache
+def _binary(count: int) -> Sequence[int]:
+    return [Format.BINARY] * count
 
 
 def _replies(pgconn: PGconn, *, pipelined: bool) -> list[PGresult]:
@@ -160,7 +175,8 @@ def _replies(pgconn: PGconn, *, pipelined: bool) -> list[PGresult]:
     return found
 
 
-def _numbers(result: PGresult) -> list[int]:
+def numbers(result: PGresult) -> list[int]:
+    """The numbers of an answer that has one column of them, without nulls."""
     found = map(result.get_value, range(result.ntuples), repeat(0))
     return [_INT8.unpack(each)[0] for each in found if each is not None]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.sql import Literal
+from psycopg.pq.abc import PGresult
 
 from clew.domain.errors import StoreSchemaError, TenantRequiredError
 from clew.infrastructure.postgres.errors import PostgresUnavailableError
-from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, Statement, numbers
+from clew.infrastructure.postgres.parameters import asked, found
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, Asked, Statement, answer, answers, numbers, rows
 from clew.infrastructure.postgres.sql_files import statements
 
 ORDINAL_BITS = 20
@@ -29,7 +29,7 @@ _UNSETTLED = (
 )
 
 _TENANCY = statements("tenancy.sql")
-_IS_BOUND, _BASE_OF_ALL, _SET_TENANT = (_TENANCY[name].encode() for name in ("is bound", "base", "set tenant"))
+_IS_BOUND, _BASE_OF_ALL = (_TENANCY[name].encode() for name in ("is bound", "base"))
 
 _PLACE_OF_MINE, _MINE = "/* mine */", _TENANCY["mine"]
 
@@ -37,10 +37,16 @@ _ON_BEHALF = Statement(_TENANCY["on behalf"].encode(), [BYTEA_TYPE])
 
 # What a transaction has waited for it must see, however the database would isolate it. Readers stop below a transaction
 # that is open: that of a process that stands still must not stay so.
-_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '30s'"
+_BEGIN: Sequence[Asked] = (
+    (Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED"), ()),
+    (Statement(b"SET LOCAL idle_in_transaction_session_timeout = '30s'"), ()),
+)
 
 # Before the transaction has an id: by this readers tell it from those that append nothing.
-_APPENDS = "; LOCK TABLE ONLY clew_event IN ROW EXCLUSIVE MODE"
+_APPENDS: Asked = Statement(b"LOCK TABLE ONLY clew_event IN ROW EXCLUSIVE MODE"), ()
+
+_COMMIT: Asked = Statement(b"COMMIT"), ()
+_ROLL_BACK: Asked = Statement(b"ROLLBACK"), ()
 
 Rows = list[tuple[Any, ...]]
 
@@ -66,30 +72,52 @@ class Session(NamedTuple):
         self, sql: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, *, setting: bytes | None = None
     ) -> Rows:
         """The rows of a prepared statement, in binary; ``setting`` is a statement that sets something for it alone."""
-        before: list[tuple[bytes, Mapping[str, Any] | None]] = []
+        before: list[Asked] = []
         if self.tenant is not None:
             sql = sql.replace(_PLACE_OF_MINE, _MINE)
-        if self.tenant is not None and self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            before.append((_SET_TENANT, {"tenant": self.tenant}))
+        if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            before += self._on_behalf()
         if setting is not None:
-            before.append((setting, None))
-        # Sent together they are one transaction, and one round trip.
-        with self.connection.pipeline() if before else nullcontext():
-            for each, values in before:
-                self.connection.execute(each, values, prepare=True)
-            self.cursor.execute(sql.encode(), parameters, prepare=True)
+            before.append((Statement(setting), ()))
+        if before:
+            # Sent together they are one transaction, and one round trip. Not by the driver's pipeline: what that sends
+            # when it has come to its end lets a pooler think that more is asked.
+            return found(self.connection, self._alone(*before, asked(self.connection, sql, parameters)))
+        self.cursor.execute(sql.encode(), parameters, prepare=True)
         return [] if self.cursor.rownumber is None else self.cursor.fetchall()
 
     def numbers(self, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
         """What a statement answers that is a transaction by itself."""
-        if self.tenant is None:
-            return numbers(self.connection, self.prepared, (statement, values))
-        return numbers(self.connection, self.prepared, (_ON_BEHALF, (self.tenant.encode(),)), (statement, values))
+        return numbers(self._alone(*self._on_behalf(), (statement, values)))
 
-    def begin(self, *, appends: bool = False) -> None:
-        """Begin a transaction, on behalf of the tenant; one that stands still is ended by the server."""
-        on_behalf = "" if self.tenant is None else f"; SET LOCAL clew.tenant = {Literal(self.tenant).as_string(None)}"
-        self.connection.execute((_BEGIN + on_behalf + (_APPENDS if appends else "")).encode())
+    def together(self, *asked: Asked) -> list[Rows]:
+        """The rows of statements that are sent together. Those after one that fails are not carried out.
+
+        They are of numbers and bytes.
+        """
+        return list(map(rows, answers(self.connection, self.prepared, *asked)))
+
+    def begin(self, *asked: Asked, appends: bool = False) -> list[Rows]:
+        """Begin a transaction, on behalf of the tenant, with what is asked in it first: the rows of that.
+
+        One that stands still is ended by the server.
+        """
+        first = [*_BEGIN, *self._on_behalf(), *([_APPENDS] if appends else ())]
+        return self.together(*first, *asked)[len(first) :]
+
+    def commit(self, *asked: Asked) -> None:
+        """Commit the transaction after these statements: what comes to an error stays uncommitted."""
+        self.together(*asked, _COMMIT)
+
+    def roll_back(self) -> None:
+        """Break the transaction off. What is prepared stays so, as the driver would not leave it."""
+        self.together(_ROLL_BACK)
+
+    def _alone(self, *asked: Asked) -> PGresult:
+        return answer(self.connection, self.prepared, *asked)
+
+    def _on_behalf(self) -> Sequence[Asked]:
+        return () if self.tenant is None else ((_ON_BEHALF, (self.tenant.encode(),)),)
 
 
 def begun(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: str | None) -> Session:

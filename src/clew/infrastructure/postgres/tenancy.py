@@ -14,12 +14,6 @@ from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavai
 from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements
 
-APP = "clew_app"
-"""The role of those who read and write on behalf of one tenant."""
-
-OPERATOR = "clew_operator"
-"""The role of those who work for all tenants: fill projections, verify, follow the whole store."""
-
 LEAVING = 5.0
 """Seconds for which a session may still be shown that was closed."""
 

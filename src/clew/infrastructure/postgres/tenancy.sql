@@ -58,7 +58,7 @@ DECLARE
         JOIN pg_catalog.pg_class AS meta ON meta.oid = 'clew_meta'::regclass::oid
         JOIN pg_catalog.pg_roles AS maker ON maker.oid = made.owner
         WHERE made.home = meta.relnamespace AND made.owner <> meta.relowner AND NOT maker.rolsuper
-            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds', 'clew_check_parent')
+            AND made.name NOT IN ('clew_base', 'clew_find', 'clew_shred', 'clew_count_shreds')
             AND (
                 pg_catalog.starts_with(made.name, 'clew_'::text)
                 OR made.name IN (SELECT name FROM made WHERE home = 'pg_catalog'::regnamespace::oid)
@@ -148,10 +148,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION clew_base IS 'what is added to transaction ids, raised where a restored dump has come further';
 
-CREATE OR REPLACE FUNCTION clew_check_parent() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION clew_check_parent() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-    -- Of one that is another's it is not told that it is there.
+    -- Who sees one tenant sees no other's, and is not told that it is there.
     IF NOT EXISTS (SELECT FROM clew_stream WHERE id = NEW.parent AND tenant = NEW.tenant) THEN
         RAISE insufficient_privilege USING MESSAGE = 'row-level security: the parent is no stream of its tenant';
     END IF;
@@ -324,7 +323,6 @@ ALTER FUNCTION clew_count_shreds SECURITY DEFINER SET search_path FROM CURRENT;
 ALTER FUNCTION clew_shred OWNER TO clew_shredder;
 ALTER FUNCTION clew_count_shreds OWNER TO clew_shredder;
 ALTER FUNCTION clew_base OWNER TO clew_operator;
-ALTER FUNCTION clew_check_parent OWNER TO clew_operator;
 ALTER FUNCTION clew_find OWNER TO clew_operator;
 DO $$
 DECLARE

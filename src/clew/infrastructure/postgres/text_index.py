@@ -37,7 +37,7 @@ LONGEST = 500
 MOST_BYTES = 900_000
 """Of the words of one text that are listed: it takes no more than a megabyte."""
 
-AT_ONCE = 100
+AT_ONCE = 200
 """Texts that are sent together: while the server takes them in, the next are made ready."""
 
 MANY = 500
@@ -70,12 +70,12 @@ def statements(table: str) -> tuple[str, ...]:
     return tuple(each.replace("{table}", table).replace("{key}", key).replace("{index}", index) for each in made)
 
 
-class _Row(NamedTuple):
-    position: int
-    tenant: int
-    words: str
-    listed: bytes
-    all_listed: bool
+class _Stretch(NamedTuple):
+    """A part of an index: its number, the position of its first text, and how many it has."""
+
+    number: int
+    first: int
+    texts: int
 
 
 class Filling:
@@ -84,27 +84,28 @@ class Filling:
     def __init__(self, session: Session, generation: int, index: str, table: str) -> None:
         self._session = session
         self._key = {"generation": Int8(generation), "index": index}
-        self._table = table
+        self._add = _SQL["add"].replace("{table}", table)
         self._encoding = session.connection.info.encoding
         self._added = 0
         self._pending = 0
-        self._stretch: tuple[int, int] | None = None
-        """The number of the newest stretch, and how many texts it has; none before the first is -1."""
+        self._stretch: _Stretch | None = None
+        """The newest, as it is by now; none before the first is -1, and full."""
+        self._noted: _Stretch | None = None
+        """The same as the table of stretches has it."""
 
     def add(self, texts: Iterable[Indexed]) -> None:
         """Let events be found by the words of their texts, which follow those that are there in position."""
         merged = _merged(texts)
-        prefix = f"{self._number(merged[0].position, len(merged)):x}."
-        rows = [_row(prefix, each, self._encoding) for each in merged]
-        columns = [
-            _array(str(row.position) for row in rows),
-            _array(str(row.tenant) for row in rows),
-            "\n".join([row.words for row in rows]),
-            Lexemes.of([row.listed for row in rows]),
-            _array("t" if row.all_listed else "f" for row in rows),
-        ]
-        self._limit(len(rows))
-        self._do(_SQL["add"].replace("{table}", self._table), columns)
+        number = self._number(merged[0].position, len(merged))
+        self._limit(len(merged))
+        self._do(self._add, _columns(f"{number:x}.", merged, self._encoding))
+
+    def note(self) -> None:
+        """Write down what the newest stretch is."""
+        if self._stretch is not None and self._stretch != self._noted:
+            number, first, texts = map(Int8, self._stretch)
+            self._do(_SQL["note stretch"], {**self._key, "number": number, "first": first, "texts": texts})
+            self._noted = self._stretch
 
     def _limit(self, texts: int) -> None:
         """Say how much may wait for the index when these are added; as many as are sent together do not come alone."""
@@ -118,16 +119,14 @@ class Filling:
         """The number of the stretch that texts go to."""
         if self._stretch is None:
             newest = _ask(self._session, _SQL["newest stretch"], self._key)
-            self._stretch = (newest[0][0], newest[0][1]) if newest else (-1, STRETCH)
-        number, there = self._stretch
-        if there < STRETCH:
-            self._stretch = number, there + texts
-            self._do(_SQL["fill stretch"], {**self._key, "number": Int8(number), "texts": Int8(there + texts)})
+            self._stretch = self._noted = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, STRETCH)
+        last = self._stretch
+        if last.texts < STRETCH:
+            self._stretch = last._replace(texts=last.texts + texts)
         else:
-            self._stretch = number + 1, texts
-            values = {"number": Int8(number + 1), "first": Int8(first), "texts": Int8(texts)}
-            self._do(_SQL["begin stretch"], {**self._key, **values})
-        return self._stretch[0]
+            self.note()
+            self._stretch = _Stretch(last.number + 1, first, texts)
+        return self._stretch.number
 
     def _do(self, sql: str, parameters: Any) -> None:
         self._session.connection.execute(sql.encode(), parameters, prepare=True)
@@ -189,18 +188,32 @@ def _merged(texts: Iterable[Indexed]) -> list[Indexed]:
     return merged
 
 
-def _row(prefix: str, text: Indexed, encoding: str) -> _Row:
-    words = compared(text.text)
-    there = set(words)
-    all_listed = _is_short(text.text) or (len(text.text) < MOST_BYTES / 8 and max(map(len, there), default=0) < LONGEST)
-    if not all_listed:
-        there = {word[:LONGEST] for word in there}
-        if sum(len(word.encode()) + len(prefix) for word in there) > MOST_BYTES:
-            there = {_ANY}
-    tenant, scope_of_tenant = _tenant(text.tenant)
-    there.update(map(_scope, text.scopes), (scope_of_tenant,))
-    row = f" {' '.join(words)} " if words else " "
-    return _Row(text.position, tenant, row, lexemes(prefix, there, encoding), all_listed)
+def _columns(prefix: str, texts: Sequence[Indexed], encoding: str) -> list[object]:
+    """The columns of the rows of texts, in the form in which they are sent."""
+    tenants: list[str] = []
+    rows: list[str] = []
+    listed: list[bytes] = []
+    all_listed: list[str] = []
+    for _, of, text, narrowed in texts:
+        words = compared(text)
+        there = set(words)
+        is_all = _is_short(text) or _are_short(text, there)
+        if not is_all:
+            there = _cut(there, len(prefix))
+        tenant, scopes = _scopes(of, tuple(narrowed))
+        there |= scopes
+        tenants.append(tenant)
+        rows.append(f" {' '.join(words)} " if words else " ")
+        listed.append(lexemes(prefix, there, encoding))
+        all_listed.append("t" if is_all else "f")
+    positions = _array(str(each.position) for each in texts)
+    return [positions, _array(tenants), "\n".join(rows), Lexemes.of(listed), _array(all_listed)]
+
+
+def _cut(words: set[str], prefix: int) -> set[str]:
+    """Words as the index lists them where one is long, or where they are many: for all of them stands one."""
+    cut = {word[:LONGEST] for word in words}
+    return {_ANY} if sum(len(word.encode()) + prefix for word in cut) > MOST_BYTES else cut
 
 
 def _is_short(text: str) -> bool:
@@ -212,11 +225,16 @@ def _is_short(text: str) -> bool:
     return short and all(text.find(" ", at, at + half) >= 0 for at in range(0, len(text), half))
 
 
+def _are_short(text: str, words: set[str]) -> bool:
+    """Whether no word is long, and they are not too many."""
+    return len(text) < MOST_BYTES / 8 and max(map(len, words), default=0) < LONGEST
+
+
 @lru_cache(maxsize=4_096)
-def _tenant(tenant: str) -> tuple[int, str]:
-    """The integer that stands for a tenant, and the scope of its texts."""
+def _scopes(tenant: str, scopes: tuple[str, ...]) -> tuple[str, frozenset[str]]:
+    """The integer that stands for a tenant, and the words that stand for the scopes of a text of his."""
     number = tenant_id(f"{tenant_part(tenant)}/")
-    return number, _scope(f"tenant {number}")
+    return str(number), frozenset(map(_scope, (f"tenant {number}", *scopes)))
 
 
 @lru_cache(maxsize=4_096)

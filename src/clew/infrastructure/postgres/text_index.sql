@@ -29,16 +29,13 @@ SELECT * FROM unnest(%s::bigint[], %s::bigint[], string_to_array(%s, E'\n'), %b,
 DELETE FROM {table} WHERE position = %(position)b RETURNING position
 
 -- newest stretch
-SELECT number, texts FROM clew_stretch
+SELECT number, first, texts FROM clew_stretch
 WHERE generation = %(generation)b AND text_index = %(index)b ORDER BY number DESC LIMIT 1
 
--- begin stretch
+-- note stretch
 INSERT INTO clew_stretch (generation, text_index, number, first, texts)
 VALUES (%(generation)b, %(index)b, %(number)b, %(first)b, %(texts)b)
-
--- fill stretch
-UPDATE clew_stretch SET texts = %(texts)b
-WHERE generation = %(generation)b AND text_index = %(index)b AND number = %(number)b
+ON CONFLICT (generation, text_index, number) DO UPDATE SET texts = excluded.texts
 
 -- only by the index
 -- To make all words of all texts ready takes a hundred times longer than the planner thinks, and what it thinks that the

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from hashlib import sha256
-from typing import Any
 
 import psycopg
 from psycopg.types.numeric import Int8
@@ -22,18 +21,23 @@ from clew.infrastructure.append_plan import (
 from clew.infrastructure.append_streams import streams_of
 from clew.infrastructure.postgres.copying import LEAST_ROWS, copy_rows
 from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id, tenant_of, text
+from clew.infrastructure.postgres.parameters import numbered
 from clew.infrastructure.postgres.reads import find_outcome
+from clew.infrastructure.postgres.round_trip import Asked, Statement, byteas, int8, int8s
 from clew.infrastructure.postgres.session import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.recorder import Append, Key, Lease, RecordedConflictError, Shred
+from clew.infrastructure.recorder import Append, Draft, Key, Lease, RecordedConflictError, Shred, Snapshot
 
 _SQL = statements("appends.sql")
+_NUMBERED = {name: (Statement(numbered(sql).command), numbered(sql).keys) for name, sql in _SQL.items()}
 
 
 class Transaction:
     """What an append needs to know, as its transaction sees it, and what it writes.
 
-    What another transaction changes meanwhile meets a unique index or a lock, so that one of the two begins again.
+    All that it may ask is sent with the beginning, and what it writes with the commit: two round trips, and more only
+    for what is looked at in between, or copied. What another transaction changes meanwhile meets a unique index or a
+    lock, so that one of the two begins again.
     """
 
     def __init__(self, session: Session, append: Append, tenant: str | None) -> None:
@@ -42,18 +46,29 @@ class Transaction:
         # Definitions come without events, so it is no stream that says whose they are.
         self._of = next(iter(streams_of(append)), "") if tenant is None else f"{tenant}/"
         try:
-            ids = {stream_id(name): name for name in streams_of(append)}
+            asked = _questions(append)
         except UnicodeEncodeError:
-            ids = {}  # the plan will refuse it
-        if append.claims and ids:
-            claimed = {stream_id(claim.stream) for claim in append.claims}
-            self._ask("lock streams", ids=list(map(Int8, sorted(claimed))))
+            asked = {}  # the plan will refuse it
+        asked["first"] = _said("first", base=int8(session.base))
+        self._found: dict[Hashable, Rows] = dict(zip(asked, session.begin(*asked.values(), appends=True), strict=True))
+        self.first = int(self._found["first"][0][0])
+        """The position of its first row, if it has one."""
         self._heads: dict[str, KnownHead] = {}
-        for id_, stored, version, hashed in self._ask("heads", ids=list(map(Int8, ids))) if ids else ():
-            if text(stored) != ids[id_]:
-                msg = f"The streams {text(stored)!r} and {ids[id_]!r} have the same number. Rename the second."
+        heads = {
+            id_: (text(stored), (version, hashed)) for id_, stored, version, hashed in self._found.get("heads", ())
+        }
+        for name in set(streams_of(append)) if heads else ():
+            stored, head = heads.get(stream_id(name), (name, None))
+            if stored != name:
+                msg = f"The streams {stored!r} and {name!r} have the same number. Rename the second."
                 raise StoreError(msg)
-            self._heads[ids[id_]] = version, hashed
+            if head is not None:
+                self._heads[name] = head
+
+    @property
+    def id(self) -> int:
+        """The id of the transaction."""
+        return (self.first >> ORDINAL_BITS) - self._session.base
 
     # What the plan is told
 
@@ -73,138 +88,150 @@ class Transaction:
 
     def outcome(self, key: Key) -> Outcome | None:
         """What an idempotency key came to."""
-        return find_outcome(self._session.ask, key)
+        return None if self._found.get("key") == [] else find_outcome(self._session.ask, key)
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream, whose row this transaction has locked."""
-        found = self._ask("lease", stream=Int8(stream_id(stream)))
+        found = self._found["lease", stream]
         return Lease(stream, text(found[0][0]), found[0][1]) if found else None
 
     def _row(self, stream: str, version: int) -> tuple[bytes, bytes | None, bytes] | None:
-        if abs(version) > HIGHEST:
-            return None
-        found = self._ask("row", stream=Int8(stream_id(stream)), version=Int8(version))
+        found = self._found.get((stream, version))
         return found[0] if found else None
 
     # What it writes
 
-    def put(self, made: Plan) -> int:
-        """Write the plan; the position of its first row, 0 if it has none.
+    def put(self, made: Plan) -> Sequence[Asked]:
+        """Write what is looked at or copied; what is left to be said with the commit.
 
         Raises RecordedConflictError for tracking that is there already, and what the driver raises.
         """
-        append = made.append
-        if append.tracking is not None:
-            self._track()
-        if made.began:
-            self._begin_streams(made)
-        first = last = 0
-        if made.rows:
-            first = self._put_rows(made)
-            last = first + len(made.rows) - 1
-        for shred in append.shreds:
-            self._shred(shred)
+        append, session = made.append, self._session
+        tracking = append.tracking
+        if tracking is not None:
+            track(session, tracking.application_name, tracking.notification_id)
+        left = [_begin_streams(made, self.first)] if made.began else []
+        # Where policies on rows are in force the server refuses COPY.
+        if len(made.rows) >= LEAST_ROWS and not session.secured:
+            session.together(*left)
+            copy_rows(session, made.rows, append.digests, self.first)
+            left = []
+        elif made.rows:
+            digests = byteas(append.digests or [None] * len(made.rows))
+            left.append(_said("insert", first=int8(self.first), digests=digests, **columns(made.rows)))
+        if append.shreds:
+            self._shred([*left, *(_shred(shred, session.tenant) for shred in append.shreds)])
+            left = []
         gone = len(append.shreds) + sum(digest is not None for digest in append.digests)
         if gone:
-            self._ask("count shredded", count=Int8(gone))
-        for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
-            self._ask(
-                "put snapshot",
-                **_whose(snapshot.stream),
-                version=Int8(snapshot.version),
-                state=snapshot.state,
-            )
+            left.append(_said("count shredded", count=int8(gone)))
+        left += map(_put_snapshot, sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)))
         if append.key is not None:
-            self._put_key(append.key, first, last)
-        if made.beside:
-            self._put_beside(made)
-        return first
+            left.append(_put_key(append.key, self.first, self.first + len(made.rows) - 1))
+        if append.blobs:
+            left.append(self._put_blobs())
+        left += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
+        left += map(_put_draft, append.drafts)
+        return left
 
-    def _put_rows(self, made: Plan) -> int:
-        digests = self._append.digests
-        # Where policies on rows are in force the server refuses COPY.
-        if len(made.rows) >= LEAST_ROWS and not self._session.secured:
-            return copy_rows(self._session, made.rows, digests, self.id(0))
-        rows = columns(made.rows, self._session.base)
-        found = self._ask("insert", **rows, digests=list(digests) or [None] * len(made.rows))
-        return int(min(found)[0])
-
-    def id(self, first: int) -> int:
-        """The id of the transaction, from the position of its first row if it has one."""
-        if first:
-            return (first >> ORDINAL_BITS) - self._session.base
-        return int(self._ask("transaction")[0][0])
-
-    def _begin_streams(self, made: Plan) -> None:
-        first: dict[str, int] = {}
-        for number, row in enumerate(made.rows):
-            first.setdefault(row[0], number)
-        self._ask(
-            "begin streams",
-            base=Int8(self._session.base),
-            ids=[Int8(stream_id(name)) for name in made.began],
-            tenants=[Int8(tenant_id(name)) for name in made.began],
-            names=[name.encode() for name in made.began],
-            parents=[None if fork is None else Int8(stream_id(fork.parent)) for fork in made.began.values()],
-            cuts=[None if fork is None else Int8(fork.cut) for fork in made.began.values()],
-            ordinals=[Int8(first[name]) for name in made.began],
-        )
-
-    def _track(self) -> None:
-        tracking = self._append.tracking
-        if tracking is None:
-            return
-        track(self._session, tracking.application_name, tracking.notification_id)
-
-    def _shred(self, shred: Shred) -> None:
-        found = self._ask(
-            "shred",
-            tenant=self._session.tenant or tenant_of(shred.stream),
-            stream=Int8(stream_id(shred.stream)),
-            version=Int8(shred.version),
-            stub=shred.stub,
-            digest=shred.digest,
-        )
-        if found[0][0] is None:
+    def _shred(self, asked: Sequence[Asked]) -> None:
+        found = self._session.together(*asked)
+        if any(each[0][0] is None for each in found[-len(self._append.shreds) :]):
             # Another transaction has done so since the plan was made: the next plan will see it.
             raise psycopg.errors.SerializationFailure("the row was shredded meanwhile")
 
-    def _put_key(self, key: Key, first: int, last: int) -> None:
-        salt = new_salt()
-        self._ask(
-            "put key",
-            **_whose(key.stream),
-            key=sha256(key.key.encode()).digest(),
-            salt=salt,
-            digest=content_digest(salt, key.content),
-            first=Int8(first),
-            last=Int8(last),
+    def _put_blobs(self) -> Asked:
+        blobs = self._append.blobs
+        return _said(
+            "put blobs",
+            first=int8(self.first),
+            tenant=int8(tenant_id(self._of)),
+            digests=byteas(blob.digest for blob in blobs),
+            kinds=byteas(blob.kind.encode() for blob in blobs),
+            datas=byteas(blob.data for blob in blobs),
         )
 
-    def _put_beside(self, made: Plan) -> None:
-        blobs = made.append.blobs
-        if blobs:
-            self._ask(
-                "put blobs",
-                base=Int8(self._session.base),
-                tenant=Int8(tenant_id(self._of)),
-                digests=[blob.digest for blob in blobs],
-                kinds=[blob.kind.encode() for blob in blobs],
-                datas=[blob.data for blob in blobs],
-            )
-        for name, lease in sorted(made.leases):
-            if lease is None:
-                self._ask("drop lease", stream=Int8(stream_id(name)))
-            else:
-                self._ask("take lease", **_whose(name), holder=lease.holder.encode(), until=Int8(lease.until))
-        for draft in made.append.drafts:
-            if draft.data is None:
-                self._ask("drop draft", stream=Int8(stream_id(draft.stream)))
-            else:
-                self._ask("put draft", **_whose(draft.stream), run=draft.run_id.encode(), data=draft.data)
 
-    def _ask(self, statement: str, **parameters: Any) -> Rows:
-        return self._session.ask(_SQL[statement], parameters)
+def _questions(append: Append) -> dict[Hashable, Asked]:
+    """What a plan of the append may want to know."""
+    asked: dict[Hashable, Asked] = {}
+    names = set(streams_of(append))
+    claimed = sorted({claim.stream for claim in append.claims})
+    if claimed:
+        asked["lock"] = _said("lock streams", ids=int8s(sorted(map(stream_id, claimed))))
+        asked |= {("lease", name): _said("lease", stream=int8(stream_id(name))) for name in claimed}
+    if names:
+        asked["heads"] = _said("heads", ids=int8s(map(stream_id, names)))
+    places = [(fork.parent, fork.cut) for fork in append.forks.values()]
+    places += [(shred.stream, shred.version) for shred in append.shreds]
+    for stream, version in places:
+        if abs(version) <= HIGHEST:
+            asked[stream, version] = _said("row", stream=int8(stream_id(stream)), version=int8(version))
+    if append.key is not None:
+        key = sha256(append.key.key.encode()).digest()
+        asked["key"] = _said("key", stream=int8(stream_id(append.key.stream)), key=key)
+    return asked
+
+
+def _said(statement: str, **values: bytes | None) -> Asked:
+    asked, names = _NUMBERED[statement]
+    return asked, [values[name] for name in names]
+
+
+def _begin_streams(made: Plan, first: int) -> Asked:
+    ordinals: dict[str, int] = {}
+    for number, row in enumerate(made.rows):
+        ordinals.setdefault(row[0], number)
+    return _said(
+        "begin streams",
+        first=int8(first),
+        ids=int8s(map(stream_id, made.began)),
+        tenants=int8s(map(tenant_id, made.began)),
+        names=byteas(name.encode() for name in made.began),
+        parents=int8s(None if fork is None else stream_id(fork.parent) for fork in made.began.values()),
+        cuts=int8s(None if fork is None else fork.cut for fork in made.began.values()),
+        ordinals=int8s(ordinals[name] for name in made.began),
+    )
+
+
+def _shred(shred: Shred, tenant: str | None) -> Asked:
+    return _said(
+        "shred",
+        tenant=(tenant or tenant_of(shred.stream)).encode(),
+        stream=int8(stream_id(shred.stream)),
+        version=int8(shred.version),
+        stub=shred.stub,
+        digest=shred.digest,
+    )
+
+
+def _put_snapshot(snapshot: Snapshot) -> Asked:
+    return _said("put snapshot", **_whose(snapshot.stream), version=int8(snapshot.version), state=snapshot.state)
+
+
+def _put_key(key: Key, first: int, last: int) -> Asked:
+    salt = new_salt()
+    return _said(
+        "put key",
+        **_whose(key.stream),
+        key=sha256(key.key.encode()).digest(),
+        salt=salt,
+        digest=content_digest(salt, key.content),
+        first=int8(first),
+        last=int8(last),
+    )
+
+
+def _put_lease(name: str, lease: Lease | None) -> Asked:
+    if lease is None:
+        return _said("drop lease", stream=int8(stream_id(name)))
+    return _said("take lease", **_whose(name), holder=lease.holder.encode(), until=int8(lease.until))
+
+
+def _put_draft(draft: Draft) -> Asked:
+    if draft.data is None:
+        return _said("drop draft", stream=int8(stream_id(draft.stream)))
+    return _said("put draft", **_whose(draft.stream), run=draft.run_id.encode(), data=draft.data)
 
 
 def track(session: Session, application: str, notification: int) -> None:
@@ -215,19 +242,18 @@ def track(session: Session, application: str, notification: int) -> None:
         raise RecordedConflictError(f"tracking of {application}", notification - 1, found[0][0])
 
 
-def columns(rows: Sequence[PlannedRow], base: int) -> dict[str, Any]:
+def columns(rows: Sequence[PlannedRow]) -> dict[str, bytes]:
     """Planned rows as the arrays of a statement."""
     return {
-        "base": Int8(base),
-        "tenants": [Int8(tenant_id(row[0])) for row in rows],
-        "streams": [Int8(stream_id(row[0])) for row in rows],
-        "versions": [Int8(row[1]) for row in rows],
-        "types": [row[2].encode() for row in rows],
-        "states": [row[3] for row in rows],
-        "hashes": [row[4] for row in rows],
+        "tenants": int8s(tenant_id(row[0]) for row in rows),
+        "streams": int8s(stream_id(row[0]) for row in rows),
+        "versions": int8s(row[1] for row in rows),
+        "types": byteas(row[2].encode() for row in rows),
+        "states": byteas(row[3] for row in rows),
+        "hashes": byteas(row[4] for row in rows),
     }
 
 
-def _whose(stream: str) -> dict[str, Int8]:
+def _whose(stream: str) -> dict[str, bytes]:
     """The numbers of a stream and its tenant."""
-    return {"tenant": Int8(tenant_id(stream)), "stream": Int8(stream_id(stream))}
+    return {"tenant": int8(tenant_id(stream)), "stream": int8(stream_id(stream))}

@@ -45,6 +45,9 @@ HURRY = b"50ms"
 LONGEST_TRANSACTION = 60.0
 """Seconds to wait for the end of one whose client is gone: the server ends what stands still after half of that."""
 
+CANCEL_TIMEOUT = 2.0
+"""Seconds to wait for the end of a statement that was interrupted."""
+
 TRIES = 40
 """So often another writer may be faster than an append that claims, or has a key, and then nobody is: give up."""
 
@@ -202,30 +205,34 @@ class PostgresWriter:
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _transaction(self, session: Session, append: Append) -> Appended:
-        session.begin(appends=True)
         transaction = Transaction(session, append, self._store.tenant)
         made = plan(append, transaction)
         if isinstance(made, Appended):
             return made
-        first = transaction.put(made)
-        id_ = transaction.id(first)
+        left = transaction.put(made)
+        first = transaction.first if made.rows else 0
         try:
-            self._store.commit(session)
+            self._store.commit(session, left)
         except psycopg.OperationalError as error:
             if not is_cut(error):
                 raise
             session.connection.close()
-            if not self._look(error, lambda other: _is_committed(other, made, first, id_)):
+            if not self._look(error, lambda other: _is_committed(other, made, first, transaction.id)):
                 raise
         return self._done(made.heads, made.rows, first)
 
     def _roll_back(self, session: Session) -> None:
-        if session.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            try:
-                session.connection.execute("ROLLBACK")
-                session.prepared.clear()  # the driver has the server forget all that is prepared
-            except psycopg.Error:
+        status = session.connection.info.transaction_status
+        if status == psycopg.pq.TransactionStatus.IDLE:
+            return
+        try:
+            if status == psycopg.pq.TransactionStatus.ACTIVE:  # interrupted: what it waits for it need not wait for
+                session.connection.cancel_safe(timeout=CANCEL_TIMEOUT)
                 session.connection.close()
+            else:
+                session.roll_back()
+        except psycopg.Error:
+            session.connection.close()
 
     def _look(self, error: psycopg.Error, at: Callable[[Session], T]) -> T:
         """What is found on another connection after the reply to a commit was lost."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, suppress
+from typing import Protocol
 
 from clew.domain.errors import ClewError
-
-if TYPE_CHECKING:
-    from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 COMMIT_BYTES = 3 * 4096
 """About what a small commit adds to the log: a page of the events, of their index and of their counter."""
@@ -27,6 +24,21 @@ PATIENT_MS = 2_000
 AGAIN_SECONDS = 0.05
 
 
+class Written(Protocol):
+    """A file with one connection that writes."""
+
+    path: str
+    lock_timeout: float
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Keep out the other writers."""
+        ...
+
+    def writing(self) -> sqlite3.Connection:
+        """The connection; the caller is inside ``exclusive``."""
+        ...
+
+
 class Checkpoints:
     """Called by the writer thread between batches: SQLite's own checkpoints are off.
 
@@ -35,7 +47,7 @@ class Checkpoints:
     holds on for one query only.
     """
 
-    def __init__(self, store: ClewSQLiteDatastore) -> None:
+    def __init__(self, store: Written) -> None:
         self._store = store
         self._written = 0
         self._look_at = LOOK_BYTES

@@ -6,28 +6,27 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from eventsourcing.persistence import PersistenceError
-from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore
+from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore, SQLiteTrackingRecorder
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreUrlError
 from clew.infrastructure import forking
 from clew.infrastructure.append_queue import AppendQueue
-from clew.infrastructure.sqlite import reads, schema
+from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.readers import Readers
+from clew.infrastructure.sqlite.reads import Take, within_range
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 from clew.infrastructure.wakeups import Wakeups
 
 T = TypeVar("T")
-
-Take: TypeAlias = "Callable[[Iterable[tuple[Any, ...]]], list[T]]"
 
 Synchronous = Literal["FULL", "NORMAL", "OFF"]
 
@@ -59,7 +58,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self.synchronous = synchronous
         self.lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
         self._writing: sqlite3.Connection | None = None
-        self._writer = SQLiteWriter(self)
+        self._writer = SQLiteWriter(self, SQLiteTrackingRecorder(self))
         self._begin()
         self._open(create=create)
         self._closed = False
@@ -203,7 +202,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         try:
             return self._taken(sql, parameters, take)
         except OverflowError:
-            return self._taken(sql, reads.within_range(parameters), take)
+            return self._taken(sql, within_range(parameters), take)
 
     def _taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
         try:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from clew.infrastructure.append_plan import Outcome, first_after
 from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo, is_full, page
 
-if TYPE_CHECKING:
-    from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
+T = TypeVar("T")
+
+Take: TypeAlias = Callable[[Iterable[tuple[Any, ...]]], list[T]]
 
 HIGHEST = 2**63 - 1
 WINDOW = 20_000
@@ -86,10 +87,22 @@ _version = itemgetter(2)
 _Rows = list[tuple[Any, ...]]
 
 
+class Asked(Protocol):
+    """How a datastore is asked."""
+
+    def query(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of one query."""
+        ...
+
+    def taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
+        """What is taken of the rows of a query, of which no more are read than that."""
+        ...
+
+
 class SQLiteReads:
     """The reading half of the port, on a datastore."""
 
-    datastore: ClewSQLiteDatastore
+    datastore: Asked
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from eventsourcing.persistence import IntegrityError
-from eventsourcing.sqlite import SQLiteTrackingRecorder
 
 from clew.domain.errors import ClewError
 from clew.infrastructure.append_plan import (
@@ -22,14 +21,15 @@ from clew.infrastructure.append_plan import (
 )
 from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
 from clew.infrastructure.sqlite import beside
-from clew.infrastructure.sqlite.checkpoints import Checkpoints
+from clew.infrastructure.sqlite.checkpoints import Checkpoints, Written
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.reads import HIGHEST, LEASE, find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
+    from eventsourcing.sqlite import SQLiteTrackingRecorder
 
-    from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
+    from clew.infrastructure.wakeups import Wakeups
 
 MOST_HEADS = 65_536
 # A stub of more would let the cell of a row with overflow pages grow; the bound is for pages of 4096 bytes.
@@ -54,12 +54,29 @@ _STORED = (
 Outcomes = Sequence[Appended | Exception]
 
 
-class SQLiteWriter:
-    """The one that writes events: called by the writer thread only, and by ``close`` when that has ended."""
+class Store(Written, Protocol):
+    """What is written to, and who waits for it."""
 
-    def __init__(self, store: ClewSQLiteDatastore) -> None:
+    wakeups: Wakeups
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        """Commit the transaction of the connection."""
+        ...
+
+    def drop_writing(self) -> None:
+        """Let the next use of the connection be a new one."""
+        ...
+
+
+class SQLiteWriter:
+    """The one that writes events: called by the writer thread only, and by ``close`` when that has ended.
+
+    ``tracking`` is the library's, of the same store.
+    """
+
+    def __init__(self, store: Store, tracking: SQLiteTrackingRecorder) -> None:
         self._store = store
-        self._tracking = SQLiteTrackingRecorder(store)
+        self._tracking = tracking
         self._checkpoints = Checkpoints(store)
         self._committed = False
         self._shredded: int | None = None

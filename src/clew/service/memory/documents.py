@@ -28,9 +28,9 @@ from clew.service.authorizing import check
 from clew.service.awaiting import drive
 from clew.service.core import Core
 from clew.service.memory.retrieval import Meaning, Searchable, Texts
-from clew.service.memory.streams import PAGE, Kept, check_scope_name, commit, look, stream_of
+from clew.service.memory.streams import PAGE, check_scope_name, commit, look, stream_of
 from clew.service.operations import Operation, read
-from clew.service.remembered import Recent
+from clew.service.remembered import Kept, Recent
 
 SEARCHED = 64
 SEARCHED_PASSAGES = 1_000_000

@@ -16,9 +16,10 @@ from clew.service.authorizing import check
 from clew.service.core import Core
 from clew.service.memory.retrieval import Searchable, Texts
 from clew.service.memory.scopes import Scope, admit, as_read, check_kind, moment, opened
-from clew.service.memory.streams import Kept, load, look, prefix_of, stream_of
+from clew.service.memory.streams import load, look, prefix_of, stream_of
 from clew.service.operations import Operation, read
 from clew.service.paging import Page, Pages
+from clew.service.remembered import Kept
 
 
 class ScopeSummary(NamedTuple):

@@ -1,4 +1,4 @@
-"""Writing to memory scopes: remember, supersede, retract and promote facts."""
+"""Writing to memory scopes: remember, store, supersede, retract and promote facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.errors import FactRefusedError, ScopeError, UnknownFactError
 from clew.domain.memory.events import MemoryEvent, Provenance, ScopeOpened, Statement
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
-from clew.domain.memory.scope import MemoryIntent, Point, Remember, Retract, ScopeFold, Supersede, check_fact, decide
+from clew.domain.memory.scope import (
+    MemoryIntent,
+    Point,
+    Remember,
+    Retract,
+    ScopeFold,
+    Store,
+    Supersede,
+    check_fact,
+    decide,
+)
 from clew.domain.names import check_id
 from clew.service.core import load as load_thread
 from clew.service.memory.scopes import Scope, admit, as_read, check_kind, fact_id, known, moment
@@ -42,6 +52,13 @@ def remember(scope: Scope, text: str, asked: Asked) -> Operation[Fact]:
     statement = yield from _statement(scope, text, asked)
     intent = Remember(scope.core.thread_id(), statement)
     return (yield from _write(scope, intent, _words("remember", text, asked), asked))
+
+
+def store(scope: Scope, text: str, asked: Asked) -> Operation[Fact]:
+    """Know something from now on, and of its key, if it has one, that alone: others may do so at the same time."""
+    statement = yield from _statement(scope, text, asked)
+    intent = Store(scope.core.thread_id(), statement)
+    return (yield from _write(scope, intent, _words("store", text, asked), asked))
 
 
 def supersede(scope: Scope, fact: Fact | str, text: str, asked: Asked) -> Operation[Fact]:
@@ -130,7 +147,7 @@ def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
     return Provenance(thread=learner.thread_id, version=version) if version else None
 
 
-def _write(scope: Scope, intent: Remember | Supersede, words: list[Any], asked: Asked) -> Operation[Fact]:
+def _write(scope: Scope, intent: Remember | Store | Supersede, words: list[Any], asked: Asked) -> Operation[Fact]:
     """Write, and read what was written; by a key that was there before, what was written then."""
     fold, version = yield from _commit(scope, intent, words, asked)
     id_ = fold.fact_at(version)

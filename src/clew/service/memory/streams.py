@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import Appended, Key, Write
 from clew.service.core import ATTEMPTS, Core
 from clew.service.operations import Operation, read, wait
+from clew.service.remembered import Kept
 
 PAGE = 500
 """Events of a stream that are read at once."""
@@ -39,15 +40,6 @@ class Fold(Protocol):
 
 
 F = TypeVar("F", bound=Fold)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What is known of a stream, as long as nothing was shredded since; ``made`` is what it is searched by."""
-
-    fold: Any
-    shredded: int
-    made: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from clew.agents.tools import Tool, ToolContext, tool
@@ -9,15 +10,17 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryPort
+from clew.service.memory.remembering import Asked
 
 MOST = 50
 """Memories that a model is told at once."""
 
 
-def memory_tools(scope: MemoryPort) -> list[Tool]:
+def memory_tools(scope: MemoryPort, store: Callable[[str, Asked], Awaitable[Fact]]) -> list[Tool]:
     """The tools of a scope. What they write has the call as its provenance.
 
-    They are idempotent: a call that is made again after a crash acts once.
+    They are idempotent: a call that is made again after a crash acts once. ``store`` lets the scope know something in
+    place of what is live of its key.
     """
 
     async def store_memory(  # noqa: D417  # the model does not give the context
@@ -33,11 +36,7 @@ def memory_tools(scope: MemoryPort) -> list[Tool]:
         there = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
         if there and there[-1].text == text:
             return _shown(there[-1])
-        if there:
-            fact = await scope.supersede(there[-1], text, source=source, actor=actor, idempotency_key=once)
-        else:
-            fact = await scope.remember(text, key=key, source=source, actor=actor, idempotency_key=once)
-        return _shown(fact)
+        return _shown(await store(text, Asked(key, source=source, actor=actor, idempotency_key=once)))
 
     async def retrieve_memories(query: str = "", top: int = 5) -> list[JsonObject]:
         """Look up what was remembered.

@@ -1,0 +1,219 @@
+"""Appends that are planned in a transaction: how often they wait for the server, and what comes of one that fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.infrastructure.recording import PATIENCE, append, event, failure, interrupted, wait_until
+from tests.servers.cutting_proxy import CuttingProxy
+from tests.servers.postgres_server import ask
+from tests.servers.tenanted import keep_apart
+
+from clew.domain.chain import digest
+from clew.infrastructure.postgres.copying import LEAST_ROWS
+from clew.infrastructure.postgres.datastore import PostgresDatastore
+from clew.infrastructure.postgres.encoding import stream_id
+from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.recorder import (
+    Append,
+    Blob,
+    Claim,
+    Draft,
+    Fork,
+    Key,
+    RecordedConflictError,
+    Recorder,
+    Shred,
+    Snapshot,
+)
+from clew.infrastructure.verification import verify_store
+
+ANSWERED = b"QSc"
+"""A query, the end of what is sent together, and that of a copy: a client waits for what is answered to these."""
+
+
+class CountingProxy(CuttingProxy):
+    """Counts how often a client waits for an answer, on one connection that is there already."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self._sent = b""
+
+    def waits(self, do: Callable[[], object]) -> int:
+        self._sent = b""
+        do()
+        kinds, left = b"", self._sent
+        while left:
+            kinds += left[:1]
+            left = left[1 + int.from_bytes(left[1:5]) :]
+        return sum(kind in ANSWERED for kind in kinds)
+
+    def _is_next(self, sent: bytes) -> bool:
+        self._sent += sent
+        return super()._is_next(sent)
+
+
+@pytest.fixture
+def proxy(postgres: str) -> Iterator[CountingProxy]:
+    with CountingProxy(urlsplit(postgres).port or 5432) as proxy:
+        yield proxy
+
+
+def through(proxy: CountingProxy, url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@127.0.0.1:{proxy.port}"))
+
+
+def blob(data: bytes) -> Blob:
+    return Blob(digest(data), "content", data)
+
+
+DONE: dict[str, tuple[int, Callable[[Recorder, str], object]]] = {
+    "one event": (1, lambda log, name: append(log, event("old", int(name)))),
+    "a new stream": (2, lambda log, name: append(log, event(name, 1), event(name, 2))),
+    "a fork": (2, lambda log, name: append(log, event(name, 2), forks={name: Fork("old", 1)})),
+    "an append with a key": (2, lambda log, name: append(log, event("old", int(name)), key=Key("old", name, b""))),
+    "an append with all that is beside it": (
+        2,
+        lambda log, name: append(
+            log,
+            event("old", int(name)),
+            claims=[Claim("old", name, 0, 0)],
+            drafts=[Draft("old", name, b"part")],
+            blobs=[blob(name.encode())],
+            snapshots=[Snapshot("old", 1, b"")],
+        ),
+    ),
+    "a redaction": (3, lambda log, name: redact(log, int(name))),
+    "many events": (5, lambda log, name: append(log, *[event(name, version + 1) for version in range(LEAST_ROWS)])),
+}
+
+
+def redact(log: Recorder, version: int) -> None:
+    shred = Shred("old", version - 1, digest(f"old {version - 1}".encode()), b"stub")
+    append(log, event("old", version), shreds=[shred])
+
+
+@pytest.mark.parametrize("what", DONE)
+def test_waits_no_oftener_for_the_server_than_it_must(proxy: CountingProxy, postgres: str, what: str) -> None:
+    most, do = DONE[what]
+    with closing(PostgresRecorder.open(through(proxy, postgres), workers=1)) as recorder:
+        append(recorder, event("old", 1), event("old", 2))
+        assert [proxy.waits(lambda: do(recorder, "3")), proxy.waits(lambda: do(recorder, "4"))] == [most] * 2
+        assert len(recorder.own_rows("old", limit=9)) + len(recorder.own_rows("4", limit=99)) > 2
+
+
+def test_waits_no_oftener_where_tenants_are_kept_apart(proxy: CountingProxy, postgres: str) -> None:
+    app = through(proxy, keep_apart(postgres).app)
+    store = PostgresDatastore(app, originator_id_type="text", tenant="a", workers=1)
+    with closing(PostgresRecorder(store)) as recorder:
+        append(recorder, event("a/thread/t", 1))
+        assert proxy.waits(lambda: append(recorder, event("a/thread/u", 1))) == 2
+        assert proxy.waits(lambda: append(recorder, event("a/thread/u", 2), key=Key("a/thread/u", "k", b""))) == 2
+        assert failure(recorder, event("b/thread/t", 1)) is not None
+        assert append(recorder, event("a/thread/u", 3)).versions == (3,)
+
+
+@pytest.fixture
+def recorder(postgres: str) -> Iterator[PostgresRecorder]:
+    with closing(PostgresRecorder.open(postgres, workers=1)) as recorder:
+        append(recorder, event("a", 1), event("a", 2))
+        yield recorder
+
+
+@pytest.fixture
+def stranger(
+    postgres: str,
+    recorder: PostgresRecorder,  # noqa: ARG001 - it has made the tables
+) -> Iterator[psycopg.Connection[object]]:
+    with psycopg.connect(postgres) as connection:
+        yield connection
+        connection.rollback()
+
+
+def waits(url: str) -> bool:
+    """Whether somebody waits for a lock."""
+    there = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return ask(url, there) != [(0,)]
+
+
+def test_is_told_of_the_first_that_fails_and_keeps_nothing_of_the_others(
+    recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
+) -> None:
+    """The commit was on its way behind it."""
+    stranger.execute(
+        "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash) "
+        "SELECT position + 1, tenant, stream, 3, type, state, hash FROM clew_event WHERE stream = %s AND version = 2",
+        (stream_id("a"),),
+    )
+    future = recorder.submit(
+        Append(
+            [event("b", 1), event("a", 3)],
+            key=Key("a", "k", b""),
+            drafts=[Draft("a", "run", b"part")],
+            snapshots=[Snapshot("a", 1, b"")],
+        )
+    )
+    thread = threading.Thread(target=future.exception)
+    thread.start()
+    wait_until(lambda: waits(postgres))
+    stranger.commit()
+    assert isinstance(future.exception(PATIENCE), RecordedConflictError)
+    thread.join(PATIENCE)
+    assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [3, 0]
+    assert recorder.stream("b") is None
+    assert recorder.draft("a") is None
+    assert recorder.snapshot("a") is None
+    assert recorder.repeated(Key("a", "k", b"")) is None
+
+
+def test_keeps_nothing_of_a_redaction_of_what_another_has_redacted_meanwhile(
+    recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
+) -> None:
+    gone = digest(b"a 1")
+    stranger.execute("SELECT clew_shred(%s, 1, %s, 'x')", (stream_id("a"), gone))
+    future = recorder.submit(Append([event("b", 1), event("a", 3)], shreds=[Shred("a", 1, gone, b"stub")]))
+    thread = threading.Thread(target=future.exception)
+    thread.start()
+    wait_until(lambda: waits(postgres))
+    stranger.commit()
+    assert isinstance(future.exception(PATIENCE), RecordedConflictError)
+    thread.join(PATIENCE)
+    assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [2, 0]
+    assert recorder.shredded() == 0
+
+
+def test_ctrl_c_ends_what_waits_in_the_server_too(
+    recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
+) -> None:
+    stranger.execute("INSERT INTO clew_draft VALUES (0, %s, '', '')", (stream_id("a"),))
+    with interrupted(lambda: waits(postgres)):
+        with_a_draft = Append([event("a", 3)], key=Key("a", "k", b""), drafts=[Draft("a", "run", b"part")])
+        recorder.submit(with_a_draft).result()  # who waits so writes it himself
+    wait_until(lambda: not waits(postgres))
+    stranger.rollback()
+    assert append(recorder, event("a", 3), key=Key("a", "k", b"")).versions == (3,)
+    assert recorder.draft("a") is None
+    assert verify_store(recorder).first_bad is None
+
+
+def test_prepares_nothing_again_after_a_roll_back(recorder: PostgresRecorder) -> None:
+    counts = set()
+    for version in range(3, 7):
+        append(recorder, event("a", version), key=Key("a", f"{version}", b""))
+        assert isinstance(failure(recorder, event("a", 1)), RecordedConflictError)
+        with recorder.datastore.writing.use() as session:
+            counts.add(session.connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()[0])
+    assert len(counts) == 1
+
+
+def test_copies_after_the_streams_have_begun_and_at_the_positions_that_are_told(recorder: PostgresRecorder) -> None:
+    done = append(recorder, *[event("c", version + 1) for version in range(LEAST_ROWS)], key=Key("c", "k", b""))
+    assert [row.position for row in recorder.rows_at(done.positions)] == list(done.positions)
+    assert recorder.repeated(Key("c", "k", b"")) == done._replace(repeated=True)
+    assert verify_store(recorder).first_bad is None
