@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from psycopg.types.numeric import Int8
 
@@ -26,8 +26,9 @@ from clew.infrastructure.recorder import (
 )
 
 if TYPE_CHECKING:
-    from clew.infrastructure.postgres.datastore import PostgresDatastore
+    from clew.infrastructure.postgres.horizon import Horizon
     from clew.infrastructure.postgres.session import Rows
+    from clew.infrastructure.postgres.sessions import Sessions
 
 WINDOW = 50_000
 """How many positions one query of a prefix looks at, so that none is long."""
@@ -40,10 +41,22 @@ SQL = {name: sql.replace("{horizon}", _FOUND["below"]) for name, sql in _FOUND.i
 _KEYS = statements("appends.sql")
 
 
+class Asked(Protocol):
+    """How a datastore is asked, and on whose behalf."""
+
+    tenant: str | None
+    horizon: Horizon
+    reading: Sessions
+
+    def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
+        """All rows of one query."""
+        ...
+
+
 class PostgresReads:
     """The reading half of the port, on a datastore."""
 
-    datastore: PostgresDatastore
+    datastore: Asked
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""

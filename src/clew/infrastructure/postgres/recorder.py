@@ -27,6 +27,8 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
     Several recorders may share a datastore, as those of a factory of the library's do.
     """
 
+    datastore: PostgresDatastore
+
     def __init__(self, datastore: PostgresDatastore) -> None:
         self.datastore = datastore
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import psycopg
 from psycopg.types.numeric import Int8
@@ -20,14 +20,16 @@ from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome
 from clew.infrastructure.append_streams import Following, following, only_stream
 from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
-from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Statement, int8
+from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Asked, Statement, int8
 from clew.infrastructure.postgres.session import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.transaction import Transaction
 from clew.infrastructure.recorder import Append, Appended
 
 if TYPE_CHECKING:
-    from clew.infrastructure.postgres.datastore import PostgresDatastore
+    from clew.infrastructure.postgres.address import Address
+    from clew.infrastructure.postgres.horizon import Horizon
+    from clew.infrastructure.postgres.sessions import Sessions
 
 T = TypeVar("T")
 
@@ -56,10 +58,27 @@ _TYPES = [INT8_TYPE, INT8_TYPE, INT8_TYPE, BYTEA_TYPE, BYTEA_TYPE, BYTEA_TYPE, I
 _AGAIN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
+class Store(Protocol):
+    """What is written to, and how."""
+
+    address: Address
+    tenant: str | None
+    horizon: Horizon
+    writing: Sessions
+
+    def commit(self, session: Session, left: Sequence[Asked]) -> None:
+        """Commit the transaction of a session after what is left to be said."""
+        ...
+
+    def write_at_once(self, session: Session, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
+        """The numbers that a statement answers which is a transaction by itself."""
+        ...
+
+
 class PostgresWriter:
     """Called by the writer threads, each with a session of its own."""
 
-    def __init__(self, store: PostgresDatastore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self.forget()
 
