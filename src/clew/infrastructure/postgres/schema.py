@@ -20,14 +20,11 @@ FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 1024
 _LOCK = 0x436C6577
 """Of the advisory lock under which tables are made: ``Clew`` in ASCII."""
 
-# A look into the table of tables: what PostgreSQL remembers of names may be older than the lock.
-_IS_THERE = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_meta' AND pg_table_is_visible(oid)"
-
 _MIGRATIONS = statements("schema.sql")
+_SQL = {name: sql.encode() for name, sql in statements("opening.sql").items()}
 
 _DIVISIBLE = re.compile(r"/\* (PARTITION BY HASH \(\w+\)) \*/")
 _DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH")
-_PARTITIONS = "SELECT count(*) FROM pg_catalog.pg_inherits WHERE inhparent = 'clew_event'::regclass::oid"
 
 
 def prepare(address: Address, *, create: bool) -> None:
@@ -77,7 +74,7 @@ def migrate(address: Address, *, partitions: int | None = None) -> int:
             found = _version(connection, address)
             if found != SCHEMA_VERSION:
                 _lead(connection, address, partitions)
-            there = int(connection.execute(_PARTITIONS).fetchall()[0][0])
+            there = int(connection.execute(_SQL["partitions"]).fetchall()[0][0])
         except psycopg.Error as error:
             raise unavailable(address.shown, error) from None
     if partitions not in {None, there}:
@@ -92,13 +89,13 @@ def migrate(address: Address, *, partitions: int | None = None) -> int:
 
 def lock(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     """Let nobody else make tables or roles until the transaction ends."""
-    connection.execute("SELECT pg_advisory_xact_lock(%s::bigint)", (_LOCK,))
+    connection.execute(_SQL["lock"], {"lock": _LOCK})
 
 
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
-    if not connection.execute(_IS_THERE).fetchall():
+    if not connection.execute(_SQL["is there"]).fetchall():
         return 0
-    rows = connection.execute("SELECT schema FROM clew_meta").fetchall()
+    rows = connection.execute(_SQL["schema"]).fetchall()
     if not rows:
         msg = f"{address.shown}: clew_meta is empty, as in a broken copy. Restore or copy the database again."
         raise StoreSchemaError(msg)
@@ -115,7 +112,7 @@ def _lead(connection: psycopg.Connection[tuple[Any, ...]], address: Address, par
         lock(connection)
         for schema in range(_version(connection, address) + 1, SCHEMA_VERSION + 1):
             connection.execute(_divided(_MIGRATIONS[f"schema {schema}"], partitions or 0).encode())
-            connection.execute("UPDATE clew_meta SET schema = %s", (schema,))
+            connection.execute(_SQL["raise schema"], {"schema": schema})
     return SCHEMA_VERSION
 
 

@@ -17,11 +17,8 @@ from clew.infrastructure.postgres.sql_files import statements
 ORDINAL_BITS = 20
 """Of a position, below those of its transaction."""
 
-_BASE = (
-    "SELECT base, (SELECT max(position) FROM clew_event) >> 20, pg_snapshot_xmax(pg_current_snapshot())::text::int8, "
-    "pg_is_in_recovery() FROM clew_meta"
-)
-_RAISE_BASE = "UPDATE clew_meta SET base = greatest(base, %s)"
+_OPENING = statements("opening.sql")
+_BASE, _RAISE_BASE = (_OPENING[name].encode() for name in ("base", "raise base"))
 
 _UNSETTLED = (
     "this is a standby of a server to which a dump was restored, and where its positions go on is not seen to yet. "
@@ -143,6 +140,5 @@ def begun(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: s
             if standby:
                 connection.close()
                 raise PostgresUnavailableError(f"{shown}: {_UNSETTLED}")
-            connection.execute(_RAISE_BASE, (last + 1,))
-            (base,) = connection.execute("SELECT base FROM clew_meta").fetchall()[0]
+            (base,) = connection.execute(_RAISE_BASE, {"base": last + 1}).fetchall()[0]
     return Session(connection, connection.cursor(binary=True), base, standby, secured, tenant if bound else None, {})

@@ -26,8 +26,6 @@ _SQL = statements("shards.sql")
 _LOCK = 0x436C6578
 """Of the advisory lock under which the tables are made, beside that of the tables of events."""
 
-_IS_THERE = "SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_tenant' AND pg_table_is_visible(oid)"
-
 _HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._%-]+)(?::[0-9]{1,5})?"
 _ADDRESS = re.compile(rf"{_HOST}(?:,{_HOST})*/[^/?#@\s]+")
 _SERVICE = re.compile(r"service=[^\s&?#@/]+")
@@ -173,7 +171,7 @@ def _check(address: str) -> None:
 
 
 def _is_there(connection: Connection) -> bool:
-    return bool(connection.execute(_IS_THERE).fetchall())
+    return bool(connection.execute(_SQL["are there"].encode()).fetchall())
 
 
 def _store(there: Address) -> UUID:
@@ -188,7 +186,7 @@ def _store(there: Address) -> UUID:
 
 def _make(connection: Connection) -> None:
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        connection.execute(_SQL["lock"].encode(), {"lock": _LOCK})
         if not _is_there(connection):
             connection.execute(_SQL["tables"].encode())
 
