@@ -256,6 +256,10 @@ class EventLog(Protocol):
         """Whether one tenant's events alone can be seen by who has it open: then nothing is filled from it either."""
         ...
 
+    def is_served(self) -> bool:
+        """Whether a server reads it, which does so while something else is done here."""
+        ...
+
     def count_after(self, position: int, limit: int) -> int:
         """How many events come after a position of those that readers may see, ``limit`` at the most."""
         ...

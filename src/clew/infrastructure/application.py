@@ -162,6 +162,10 @@ class ConversationLog(Application[str]):
         """Whether one tenant's events alone can be seen."""
         return self._recorder.is_bound()
 
+    def is_served(self) -> bool:
+        """Whether a server does the reading."""
+        return self._recorder.is_served()
+
     def count_after(self, position: int, limit: int) -> int:
         """How many events come after a position, ``limit`` at the most."""
         return self._recorder.count_after(position, limit)

@@ -135,6 +135,10 @@ class MemoryRecorder(LibraryRecorder, POPOProcessRecorder):
         """No."""
         return False
 
+    def is_served(self) -> bool:
+        """No."""
+        return False
+
     def count_after(self, position: int, limit: int) -> int:
         """How many rows come after a position, ``limit`` at the most."""
         with self._open_lock():

@@ -177,6 +177,10 @@ class Recorder(Protocol):
         """Whether one tenant's rows alone can be seen."""
         ...
 
+    def is_served(self) -> bool:
+        """Whether a server does the reading, beside what this process does meanwhile."""
+        ...
+
     def count_after(self, position: int, limit: int) -> int:
         """How many rows come after a position of those that readers may see, ``limit`` at the most."""
         ...

@@ -154,8 +154,6 @@ class Projector:
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
         if taken < len(events):
             self._ahead.keep(end.position, BATCH, events[taken:])
-        elif taken == BATCH:
-            self._ahead.read(end.position, BATCH)
         return moved
 
     def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:

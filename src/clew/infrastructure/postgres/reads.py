@@ -104,6 +104,10 @@ class PostgresReads:
         with self.datastore.reading.use() as session:
             return session.tenant is not None
 
+    def is_served(self) -> bool:
+        """Yes."""
+        return True
+
     def count_after(self, position: int, limit: int) -> int:
         """How many rows come after a position, ``limit`` at the most."""
         parameters = {"after": Int8(within(position)), "limit": Int8(within(limit))}

@@ -163,6 +163,10 @@ class SQLiteReads:
         """No."""
         return False
 
+    def is_served(self) -> bool:
+        """No: who reads a file does it himself."""
+        return False
+
     def count_after(self, position: int, limit: int) -> int:
         """How many rows come after a position, ``limit`` at the most: none between two positions was left out."""
         return min(max(0, self.last_position() - max(position, 0)), limit)
