@@ -52,7 +52,7 @@ def read(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> Read:
 
 def pages(ahead: ReadingAhead, limit: int) -> list[int]:
     found: list[int] = []
-    while batch := ahead.after(found[-1] if found else 0, limit):
+    while batch := ahead.after(found[-1] if found else 0, limit)[0]:
         found += [event.position for event in batch]
     return found
 
@@ -73,10 +73,10 @@ def test_where_no_server_reads_nothing_is_read_before_it_is_asked_for(
 
 def test_what_is_left_comes_before_what_was_read_beside(read: Read) -> None:
     ahead = ReadingAhead(read.log)
-    batch = ahead.after(0, 10)
-    ahead.keep(4, 10, batch[4:])
-    assert [event.position for event in ahead.after(4, 10)] == [5, 6, 7, 8, 9, 10]
-    assert [event.position for event in ahead.after(10, 10)] == [*range(11, 21)]
+    batch, shredded = ahead.after(0, 10)
+    ahead.keep(4, 10, batch[4:], shredded)
+    assert [event.position for event in ahead.after(4, 10)[0]] == [5, 6, 7, 8, 9, 10]
+    assert [event.position for event in ahead.after(10, 10)[0]] == [*range(11, 21)]
     assert read.here == [0]
 
 
@@ -85,9 +85,10 @@ def test_what_was_read_before_a_redaction_is_read_again(
     conversations: Conversations, read: Read, position: int
 ) -> None:
     ahead = ReadingAhead(read.log)
-    ahead.keep(4, 10, ahead.after(0, 10)[4:])
+    batch, shredded = ahead.after(0, 10)
+    ahead.keep(4, 10, batch[4:], shredded)
     conversations.thread("t").redact(position + 2)
-    found = ahead.after(position, 10)
+    found, _ = ahead.after(position, 10)
     assert [event.position for event in found if isinstance(event, Recorded) and event.redacted] == [position + 2]
     assert read.here[:2] == [0, position]
 
@@ -100,6 +101,6 @@ def test_who_asks_meets_what_kept_a_batch_from_being_read(read: Read) -> None:
     assert first._thread is not None
     first._thread.join()
     read.failing = True
-    assert [event.position for event in ahead.after(10, 10)] == [*range(11, 21)]
+    assert [event.position for event in ahead.after(10, 10)[0]] == [*range(11, 21)]
     with pytest.raises(StoreUnavailableError):
         ahead.after(20, 10)

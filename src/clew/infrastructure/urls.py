@@ -282,6 +282,8 @@ def _postgres(url: str) -> dict[str, str]:
 
 def _without_secrets(url: str) -> str:
     """The URL as far as it can be shown: a password may stand before the host, or in a query."""
+    if "password=" in url and "://" not in url:  # as the client library would have it
+        return "…"
     shown, _, query = url.partition("?")
     if "@" in query:  # then the mark may be one of a password's characters
         return f"{_scheme(url)}://…"

@@ -311,8 +311,8 @@ class _There:
             limit = self._limits[stream] = min(2 * self._limits.get(stream, 1), PAGE)
             found = self._log.own_rows(stream, after=version - 1, limit=limit)
             known.update((row.version, row) for row in found)
-            if len(found) < limit:
-                self._heads[stream] = found[-1].version if found else version - 1
+            if not found:
+                self._heads[stream] = version - 1
         return known.get(version)
 
     def first(self, stream: str) -> Row | None:

@@ -134,7 +134,7 @@ class Projector:
         if not behind:
             return group
         low = min(behind)
-        events = self._ahead.after(low, BATCH)
+        events, shredded = self._ahead.after(low, BATCH)
         further = [position for position in behind if position > low]
         if further:  # they join in from there
             events = [event for event in events if event.position <= min(further)]
@@ -153,7 +153,7 @@ class Projector:
                 self._counts.append((each.built.name, taken))
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
         if taken < len(events):
-            self._ahead.keep(end.position, BATCH, events[taken:])
+            self._ahead.keep(end.position, BATCH, events[taken:], shredded)
         return moved
 
     def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:

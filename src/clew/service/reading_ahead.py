@@ -55,25 +55,23 @@ class ReadingAhead:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._shredded = 0
-        """How many rows had been shredded when a batch was asked for last."""
         self._left: _Ahead | None = None
         self._next: _Ahead | None = None
 
-    def after(self, position: int, limit: int) -> Batch:
-        """The events after a position, as they are now: without what was shredded by now."""
-        self._shredded = shredded = self._log.shredded()
+    def after(self, position: int, limit: int) -> tuple[Batch, int]:
+        """The events after a position, without what was shredded by now; and how many rows were."""
+        shredded = self._log.shredded()
         left, self._left = self._left, None
         if left is not None and (batch := left.batch(position, limit, shredded)):
-            return batch
+            return batch, shredded
         ahead, self._next = self._next, None
         batch = () if ahead is None else ahead.batch(position, limit, shredded)
         batch = batch or self._log.recorded_after(position, limit)
         # Of fewer it is not known what comes after them until they are asked for.
         if len(batch) == limit and self._log.is_served():
             self._next = _Ahead(batch[-1].position, limit, shredded).reading(self._log)
-        return batch
+        return batch, shredded
 
-    def keep(self, position: int, limit: int, left: Batch) -> None:
-        """What is left of the events that were asked for last, after a position: they are asked for next."""
-        self._left = _Ahead(position, limit, self._shredded).holding(left)
+    def keep(self, position: int, limit: int, left: Batch, shredded: int) -> None:
+        """What is left of a batch, after a position, and what was said with it: it is asked for next."""
+        self._left = _Ahead(position, limit, shredded).holding(left)

@@ -68,15 +68,10 @@ def follow(recorder: PostgresRecorder, total: int) -> list[Seen]:
 
 
 @contextmanager
-def transaction(url: str, *, appends: bool = True) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A transaction of somebody else's that has an id from the beginning; it is rolled back unless it was committed.
-
-    Who ``appends`` has locked the table before.
-    """
+def transaction(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A transaction of somebody else's that has an id from the beginning; it is rolled back unless it was committed."""
     connection = psycopg.connect(url)
     try:
-        if appends:
-            connection.execute("LOCK TABLE ONLY clew_event IN ROW EXCLUSIVE MODE")
         connection.execute("SELECT pg_current_xact_id()")
         yield connection
     finally:

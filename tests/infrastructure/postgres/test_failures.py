@@ -118,6 +118,9 @@ WRONG_ADDRESSES = {
     "no escape": f"postgresql://u:{PASSWORD}@h/a%zz",
     "no brackets' end": f"postgresql://u:{PASSWORD}@[::1/x",
     "no port": f"postgresql://u:{PASSWORD}@127.0.0.1:port/x",
+    "an @ in a password": f"postgresql://u:x@{PASSWORD}@127.0.0.1:1/x",
+    "a / in a password": f"postgresql://u:x/{PASSWORD}@127.0.0.1:1/x",
+    "words of the client library": f"host=127.0.0.1 password={PASSWORD}",
     "too high a port": f"postgresql://u:{PASSWORD}@127.0.0.1:99999/x",
 }
 

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.infrastructure.postgres import tailing
 from tests.infrastructure.postgres.tailing import Seen, follow, insert, transaction, write
-from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads, wait_until
+from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
 from tests.servers.postgres_server import Databases, ask
 
 from clew import Conversations, Message
@@ -85,62 +85,17 @@ def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
     assert [each[1:] for each in seen] == [("late-0", 1), ("late-1", 1), ("late-2", 1), ("above", 1), ("above", 2)]
 
 
-@pytest.mark.parametrize("where", ["in the database", "in another of the server"])
-def test_who_appends_nothing_holds_no_reader_back_however_long_he_stays(
-    postgres: str, databases: Databases, recorder: PostgresRecorder, where: str
-) -> None:
-    seen: list[Seen] = []
-    reader = threading.Thread(target=lambda: seen.extend(follow(recorder, 6)))
-    with ExitStack() as opened:
-        here = postgres if where == "in the database" else opened.enter_context(databases.one())
-        beside = opened.enter_context(transaction(here, appends=False))
-        beside.execute("CREATE TABLE t AS SELECT 1")
-        with closing(PostgresRecorder.open(postgres)) as other:
-            reader.start()
-            fill(other, "a", 3)
-            fill(recorder, "b", 3)
-            reader.join(PATIENCE)
-            assert [each[1:] for each in seen] == [(name, version) for name in "ab" for version in (1, 2, 3)]
-            assert tailing.page(recorder, 0) == seen
-            assert recorder.last_position() == seen[-1][0]
-            assert [info.name for info in recorder.streams(limit=9)] == ["a", "b"]
-            assert recorder.count_after(0, 9) == 6
-
-
-def test_is_held_back_by_who_appends_among_those_who_append_nothing(
-    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(horizon, "STAYS", 0.0)
-    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
-    with transaction(postgres, appends=False), transaction(postgres) as late, transaction(postgres, appends=False):
-        fill(recorder, "above", 2)
-        assert tailing.page(recorder, 0) == []
-        insert(late, "late")
-        assert tailing.page(recorder, 0) == []
-        late.commit()
-        assert [each[1:] for each in tailing.page(recorder, 0)] == [("late", 1), ("above", 1), ("above", 2)]
-
-
-def test_never_goes_back_when_another_is_the_lowest_that_is_open(postgres: str, recorder: PostgresRecorder) -> None:
-    with ExitStack() as opened:
-        first, _ = (opened.enter_context(transaction(postgres, appends=False)) for _ in range(2))
-        with closing(PostgresRecorder.open(postgres)) as other:
-            position = append(other, event("a", 1)).positions[-1]
-        wait_until(lambda: recorder.last_position() == position)
-        first.rollback()
-        assert recorder.last_position() == position
-
-
-def test_believes_nothing_that_was_so_on_another_server(
-    postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
+def test_another_database_of_the_cluster_holds_readers_back_and_loses_them_nothing(
+    databases: Databases, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
-    monkeypatch.setattr(horizon, "STAYS", 0.0)
-    with transaction(postgres):
-        recorder.datastore.horizon._floor = horizon.Floor(server=1, position=2**62)
-        fill(recorder, "a", 1)
-        assert tailing.page(recorder, 0) == []
-        assert recorder.datastore.horizon._floor.server > 1
+    with databases.one() as other:
+        with transaction(other) as beside:
+            beside.execute("CREATE TABLE t AS SELECT 1")
+            fill(recorder, "a", 3)
+            assert tailing.page(recorder, 0) == []
+            beside.commit()
+        assert [each[1:] for each in tailing.page(recorder, 0)] == [("a", 1), ("a", 2), ("a", 3)]
 
 
 def test_a_service_waits_for_what_it_has_appended_beside_an_append_that_stays_open(
@@ -207,7 +162,7 @@ def commit_late(url: str, progress: Progress) -> None:
 
 def hold(url: str, progress: Progress, *statements: str) -> None:
     while progress.wait_for_more(1):
-        with transaction(url, appends=False) as beside:
+        with transaction(url) as beside:
             progress.wait_for_more(10)
             for statement in statements:
                 beside.execute(statement.encode())
@@ -234,10 +189,8 @@ def tail_reconnecting(url: str, progress: Progress, found: list[Seen]) -> None:
 
 
 def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
-    postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float, monkeypatch: pytest.MonkeyPatch
+    postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float
 ) -> None:
-    # Those of this process ask before each read who may append: the other programs where a transaction stays open.
-    monkeypatch.setattr(horizon, "STAYS", 0.0)
     count = max(20, round(1_000 * scale))
     writers = [*HERE, *(name for names in THERE for name in names)]
     assert len(writers) == 16

@@ -47,6 +47,10 @@ class Address:
                 "Use postgresql://user:password@host:5432/database."
             )
             raise StoreUrlError(msg) from None
+        if any("@" in str(given.get(name, "")) for name in ("host", "port", "dbname")):
+            # Not with what was said: it is a part of the password.
+            msg = "An @ stands where none can be. In a user's name or a password write it as %40, and a / as %2F."
+            raise StoreUrlError(msg)
         if "PGCONNECT_TIMEOUT" not in os.environ:
             given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         given.setdefault("fallback_application_name", "clew")

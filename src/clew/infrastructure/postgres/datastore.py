@@ -14,6 +14,7 @@ from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.horizon import Horizon
+from clew.infrastructure.postgres.reads import SQL
 from clew.infrastructure.postgres.round_trip import Asked, Statement
 from clew.infrastructure.postgres.session import Rows, Session
 from clew.infrastructure.postgres.sessions import Sessions
@@ -46,7 +47,7 @@ class PostgresDatastore:
         self.address = Address(conninfo)
         self.tenant = tenant
         schema.prepare(self.address, create=create)
-        self.horizon = Horizon(self.query)
+        self.horizon = Horizon(self._horizon)
         self.writing = Sessions(self.address, workers, tenant=tenant, write=True)
         self.reading = Sessions(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
@@ -92,9 +93,12 @@ class PostgresDatastore:
 
     def _changed(self) -> bool:
         """Whether there may be more to read than when this was last asked: a transaction of the server has ended."""
-        seen = self.horizon.look()
+        seen = self._horizon()
         changed, self._seen = seen != self._seen, seen
         return changed
+
+    def _horizon(self) -> int:
+        return int(self.query(SQL["horizon"], based=True)[0][0])
 
     def close(self) -> None:
         """Write what was submitted, then let go of everything. Does nothing the second time."""
@@ -117,7 +121,6 @@ class PostgresDatastore:
         """Start afresh with connections and threads of the child's own."""
         self.writing.restart()
         self.reading.restart()
-        self.horizon.restart()
         self.writer.forget()
         self.wakeups.restart()
         self.pool.restart()

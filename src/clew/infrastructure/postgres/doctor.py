@@ -143,18 +143,18 @@ def of_durability(fsync: str, full_pages: str, commit: str, isolation: str) -> F
     return Finding("durability", "warning", f"{found}; {isolation} by default.", advice)
 
 
-def of_oldest_writer(oldest: tuple[str, str, float | None] | None, since: int) -> Finding:
-    """The transaction that readers stop at: who it is, its state and its age in seconds.
+def of_oldest_writer(oldest: tuple[str, str, str, float | None] | None, since: int) -> Finding:
+    """The transaction that readers stop at: its database, who it is, its state and its age in seconds.
 
     The age is None if this user is not told. ``since`` is how many have begun since the oldest that is open.
     """
     if oldest is None:
         return Finding("readers", "ok", "No transaction is open that holds readers back.")
-    who, state, age = oldest
+    database, who, state, age = oldest
     told = (
         f"its age is not told, and {since:,} have begun since" if age is None else f"for {age:,.0f} s, and is {state}"
     )
-    found = f"{who[0].upper()}{who[1:]} appends: {told}."
+    found = f"{who[0].upper()}{who[1:]} in the database {database} writes: {told}."
     if since < MANY_SINCE if age is None else age < LONG_OPEN:
         return Finding("readers", "ok", found)
     advice = (

@@ -26,21 +26,14 @@ SELECT
 FROM pg_class WHERE oid = to_regclass('clew_event')
 
 -- oldest writer
--- Who has locked the table of events to append. Of other users' sessions a user sees little, and not since when, unless
--- it may read all statistics.
-WITH appending AS (
-    SELECT pid, virtualtransaction FROM pg_locks
-    WHERE locktype = 'relation' AND relation = to_regclass('clew_event') AND mode = 'RowExclusiveLock'
-        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-)
-SELECT 'process ' || pid, coalesce(state, '?'), extract(epoch FROM clock_timestamp() - xact_start)::float8
+-- Of other users' sessions a user sees little, and not since when, unless it may read all statistics.
+SELECT datname::text, 'process ' || pid, coalesce(state, '?'), extract(epoch FROM clock_timestamp() - xact_start)::float8
 FROM pg_stat_activity
-WHERE pid IN (SELECT pid FROM appending) AND pid <> pg_backend_pid()
+WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 UNION ALL
-SELECT 'the prepared transaction ' || gid, 'prepared', extract(epoch FROM clock_timestamp() - prepared)::float8
-FROM pg_prepared_xacts JOIN pg_locks ON locktype = 'transactionid' AND transactionid = transaction
-WHERE virtualtransaction IN (SELECT virtualtransaction FROM appending WHERE pid IS NULL)
-ORDER BY 3 DESC NULLS LAST LIMIT 1
+SELECT database::text, 'the prepared transaction ' || gid, 'prepared', extract(epoch FROM clock_timestamp() - prepared)::float8
+FROM pg_prepared_xacts
+ORDER BY 4 DESC NULLS LAST LIMIT 1
 
 -- begun since
 SELECT pg_snapshot_xmax(seen)::text::int8 - pg_snapshot_xmin(seen)::text::int8 FROM pg_current_snapshot() AS seen

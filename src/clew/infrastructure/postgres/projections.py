@@ -307,12 +307,13 @@ def _refused(error: psycopg.Error) -> str:
 def _begin(session: Session, *more: str) -> None:
     """Begin a transaction with these statements."""
     session.begin()
-    session.connection.execute("; ".join((*_SETTINGS, *more)).encode())
+    # Several statements cannot be prepared, whatever the driver has counted.
+    session.connection.execute("; ".join((*_SETTINGS, *more)).encode(), prepare=False)
 
 
 def _roll_back(session: Session) -> None:
-    if session.connection.info.transaction_status not in {
-        psycopg.pq.TransactionStatus.IDLE,
-        psycopg.pq.TransactionStatus.UNKNOWN,
-    }:
+    status = session.connection.info.transaction_status
+    if status == psycopg.pq.TransactionStatus.ACTIVE:
+        session.connection.close()  # interrupted: what it was asked is still to be answered
+    elif status not in {psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.UNKNOWN}:
         session.roll_back()

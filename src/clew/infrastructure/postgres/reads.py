@@ -209,8 +209,7 @@ class PostgresReads:
 
     def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
         """What a statement finds below the horizon, when what this process has appended lies there too."""
-        server, floor = self.datastore.horizon.floor()
-        parameters = {**parameters, "server": Int8(server), "floor": Int8(floor)}
+        self.datastore.horizon.await_own()
         return self.datastore.query(SQL[statement], parameters, based=True)
 
 

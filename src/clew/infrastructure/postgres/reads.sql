@@ -1,45 +1,15 @@
 -- What is read from a PostgreSQL store. Each heading names a statement.
 --
 -- Who reads in the order of positions reads below the horizon: the lowest transaction that has not ended when the
--- statement begins, or a floor above it, which was asked of this server before. What is below is there or will never be.
+-- statement begins. What is below it is there or will never be.
 --
 -- Who sees one tenant reads with the words of "mine" of tenancy.sql in the place of its name, for the tenant's index.
 
 -- below
-greatest(
-    (%(base)b + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20,
-    CASE WHEN extract(epoch FROM pg_postmaster_start_time()) * 1000000 = %(server)b::int8 THEN %(floor)b::int8 END
-)
+(%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
 
 -- horizon
--- Where it is, and where it would be if no transaction were open.
-SELECT
-    (%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20,
-    (%(base)b + pg_snapshot_xmax(pg_current_snapshot())::text::int8) << 20
-
--- floor
--- The lowest transaction that may append. Who appends has locked the table of events before his transaction has an id,
--- and lets go of it after others see what he has written: so one that was open when this statement began, and has an id
--- and not that lock, appends nothing under this id that is not seen already. One without the lock of its own id has
--- just got it, or has just ended: which it is is not known. Locks of a primary are not seen on a standby. And of which
--- server this is true, by when it was started: where another takes its place what it had not come to is open again.
-WITH locks AS MATERIALIZED (
-    SELECT locktype, relation, database, transactionid, virtualtransaction, mode FROM pg_locks
-), appending AS (
-    SELECT virtualtransaction FROM locks
-    WHERE locktype = 'relation' AND relation = 'clew_event'::regclass AND mode = 'RowExclusiveLock'
-        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-), beside AS (
-    SELECT transactionid FROM locks
-    WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'
-        AND virtualtransaction NOT IN (SELECT virtualtransaction FROM appending)
-), lowest AS (
-    SELECT CASE WHEN pg_is_in_recovery() THEN pg_snapshot_xmin(pg_current_snapshot())::text::int8
-        ELSE coalesce(min(id::text::int8), pg_snapshot_xmax(pg_current_snapshot())::text::int8) END AS id
-    FROM pg_snapshot_xip(pg_current_snapshot()) AS id
-    WHERE id::xid NOT IN (SELECT transactionid FROM beside)
-)
-SELECT (%(base)b::int8 + id) << 20, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8 FROM lowest
+SELECT {horizon}
 
 -- standby
 SELECT pg_is_in_recovery()
@@ -115,7 +85,7 @@ SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM (
     SELECT * FROM clew_event
     WHERE position > %(after)b AND position <= %(upto)b AND type = ANY (%(types)b::bytea[])
-        AND position < {horizon} /* mine */
+        AND position < ({horizon}) /* mine */
     ORDER BY position LIMIT %(limit)b
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
@@ -124,7 +94,7 @@ ORDER BY e.position
 SELECT max(position), count(*) FROM (
     SELECT position FROM clew_event
     WHERE position > %(after)b
-        AND position < {horizon} /* mine */
+        AND position < ({horizon}) /* mine */
     ORDER BY position LIMIT %(size)b
 ) AS next
 
@@ -150,18 +120,18 @@ ORDER BY position
 SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM clew_event AS e JOIN clew_stream AS s ON s.id = e.stream
 WHERE e.position = ANY (%(positions)b::int8[])
-    AND e.position < {horizon}
+    AND e.position < ({horizon})
 ORDER BY e.position
 
 -- last position
 SELECT max(position) FROM clew_event
-WHERE position < {horizon} /* mine */
+WHERE position < ({horizon}) /* mine */
 
 -- count after
 SELECT count(*) FROM (
     SELECT FROM clew_event
     WHERE position > %(after)b
-        AND position < {horizon} /* mine */
+        AND position < ({horizon}) /* mine */
     ORDER BY position LIMIT %(limit)b
 ) AS after
 
@@ -171,7 +141,7 @@ SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8
 FROM (
     SELECT * FROM clew_stream
     WHERE began > %(after)b
-        AND began < {horizon} /* mine */
+        AND began < ({horizon}) /* mine */
     ORDER BY began LIMIT %(limit)b
 ) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
 ORDER BY s.began
@@ -187,7 +157,7 @@ ORDER BY substring(name FROM 1 FOR 256) LIMIT %(few)b
 SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
 FROM clew_stream AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
 WHERE s.id = ANY (%(ids)b::int8[]) AND s.began > %(after)b
-    AND s.began < {horizon}
+    AND s.began < ({horizon})
 ORDER BY s.began LIMIT %(limit)b
 
 -- streams with a prefix
@@ -195,7 +165,7 @@ SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8
 FROM (
     SELECT * FROM clew_stream
     WHERE began > %(after)b
-        AND began < {horizon}
+        AND began < ({horizon})
         AND name >= %(prefix)b AND (%(end)b::bytea IS NULL OR name < %(end)b)
     ORDER BY began LIMIT %(limit)b
 ) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
@@ -206,7 +176,7 @@ SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8
 FROM (
     SELECT * FROM clew_stream
     WHERE tenant = %(tenant)b AND began > %(after)b
-        AND began < {horizon}
+        AND began < ({horizon})
         AND name >= %(prefix)b AND (%(end)b::bytea IS NULL OR name < %(end)b)
     ORDER BY tenant, began LIMIT %(limit)b
 ) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent

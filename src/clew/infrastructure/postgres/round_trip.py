@@ -84,7 +84,6 @@ def answer(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *
     try:
         return answers(connection, known, *asked)[-1]
     except psycopg.errors.InvalidSqlStatementName:
-        known.clear()  # the driver has the server forget all that is prepared when it rolls back
         return answers(connection, known, *asked)[-1]
 
 
@@ -106,7 +105,10 @@ def answers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], 
     found: list[PGresult] = []
     for (statement, given), reply in zip(steps, replies, strict=False):
         if reply.status not in _DONE:
-            raise psycopg.errors.error_from_result(reply)
+            error = psycopg.errors.error_from_result(reply)
+            if isinstance(error, psycopg.errors.InvalidSqlStatementName):
+                known.clear()  # the session forgot all that is prepared: they are prepared again the next time
+            raise error
         if given is None:
             known[statement] = fresh[statement]
         else:

@@ -39,9 +39,6 @@ _BEGIN: Sequence[Asked] = (
     (Statement(b"SET LOCAL idle_in_transaction_session_timeout = '30s'"), ()),
 )
 
-# Before the transaction has an id: by this readers tell it from those that append nothing.
-_APPENDS: Asked = Statement(b"LOCK TABLE ONLY clew_event IN ROW EXCLUSIVE MODE"), ()
-
 _COMMIT: Asked = Statement(b"COMMIT"), ()
 _ROLL_BACK: Asked = Statement(b"ROLLBACK"), ()
 
@@ -94,12 +91,12 @@ class Session(NamedTuple):
         """
         return list(map(rows, answers(self.connection, self.prepared, *asked)))
 
-    def begin(self, *asked: Asked, appends: bool = False) -> list[Rows]:
+    def begin(self, *asked: Asked) -> list[Rows]:
         """Begin a transaction, on behalf of the tenant, with what is asked in it first: the rows of that.
 
         One that stands still is ended by the server.
         """
-        first = [*_BEGIN, *self._on_behalf(), *([_APPENDS] if appends else ())]
+        first = [*_BEGIN, *self._on_behalf()]
         return self.together(*first, *asked)[len(first) :]
 
     def commit(self, *asked: Asked) -> None:

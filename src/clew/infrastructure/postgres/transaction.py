@@ -50,7 +50,7 @@ class Transaction:
         except UnicodeEncodeError:
             asked = {}  # the plan will refuse it
         asked["first"] = _said("first", base=int8(session.base))
-        self._found: dict[Hashable, Rows] = dict(zip(asked, session.begin(*asked.values(), appends=True), strict=True))
+        self._found: dict[Hashable, Rows] = dict(zip(asked, session.begin(*asked.values()), strict=True))
         self.first = int(self._found["first"][0][0])
         """The position of its first row, if it has one."""
         self._heads: dict[str, KnownHead] = {}
@@ -92,7 +92,7 @@ class Transaction:
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream, whose row this transaction has locked."""
-        found = self._found["lease", stream]
+        found = self._found.get(("lease", stream))
         return Lease(stream, text(found[0][0]), found[0][1]) if found else None
 
     def _row(self, stream: str, version: int) -> tuple[bytes, bytes | None, bytes] | None:

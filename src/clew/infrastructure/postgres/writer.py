@@ -55,7 +55,12 @@ TRIES = 40
 
 _SQL = statements("appends.sql")
 _TYPES = [INT8_TYPE, INT8_TYPE, INT8_TYPE, BYTEA_TYPE, BYTEA_TYPE, BYTEA_TYPE, INT8_TYPE, BYTEA_TYPE]
-_AGAIN = (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_AGAIN = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.InvalidSqlStatementName,
+)
 
 
 class Store(Protocol):
