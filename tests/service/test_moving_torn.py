@@ -12,6 +12,7 @@ from tests.service.moving_stores import copied, fill
 from clew.conversations import Conversations
 from clew.domain.formats.moving import EventsReport
 from clew.domain.messages import Message
+from clew.infrastructure import recorder
 from clew.service import moving
 
 
@@ -143,3 +144,14 @@ def test_what_waits_too_long_in_a_pipe_is_refused(lines: list[bytes], monkeypatc
         (failed,) = copy.import_events(Pipe(b"".join(lines))).failed
         assert "Save the input in a file" in str(failed.error)
         assert copy.verify().first_bad is None
+
+
+def test_what_was_redacted_behind_large_messages_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "PAGE_BYTES", 1_000)
+    with Conversations.open("memory:") as source, Conversations.open("memory:") as store:
+        thread = source.start_thread(thread_id="big", messages=[Message.user("x" * 400)] * 12)
+        store.import_events(io.BytesIO(whole(source)))
+        for version in range(2, 13):
+            thread.redact(version)
+        report = store.import_events(io.BytesIO(whole(source)))
+        assert (len(report.failed), whole(store) == whole(source)) == (0, True)

@@ -15,6 +15,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg._preparing import PrepareManager
 from psycopg.conninfo import make_conninfo
 from tests.conftest import SCALE
 from tests.infrastructure.projection_contract import Declared, Opened, ProjectionContract, row, thing
@@ -383,3 +384,22 @@ def waits_for_a_lock(url: str) -> bool:
 
 def contents_of_usage(store: ProjectionStore) -> int:
     return sum(each["events"] for each in store.select("usage", Query("usage")))
+
+
+def test_one_interruption_keeps_nothing_from_being_filled_later(
+    store: PostgresProjections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, interrupted = PrepareManager.validate, list[bytes]()
+
+    def once(self: PrepareManager, key: Any, *told: Any) -> None:
+        if not interrupted and key[0].startswith(b"SET LOCAL synchronous_commit"):
+            interrupted.append(key[0])
+            raise KeyboardInterrupt
+        real(self, key, *told)
+
+    monkeypatch.setattr(PrepareManager, "validate", once)
+    with suppress(KeyboardInterrupt), store.session(0):
+        pass
+    for _ in range(10):
+        with store.session(0) as session:
+            assert session.built() == []
