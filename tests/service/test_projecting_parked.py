@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,17 @@ def test_parks_an_event_whose_changes_do_not_fit_the_declaration(
     assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
-def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQLiteProjections) -> None:
-    with Conversations.open(file_url, embedded=False) as conversations:
+def damaged(url: str, folder: Path, statement: str) -> None:
+    """Make a log, and let somebody change its file."""
+    with Conversations.open(url, embedded=False) as conversations:
         made(History(conversations), 9, 10)
-    connection = sqlite3.connect(tmp_path / "clew.db")
-    connection.execute("UPDATE event SET state = x'00010203' WHERE position = 3")
-    connection.commit()
-    connection.close()
+    with closing(sqlite3.connect(folder / "clew.db")) as connection:
+        connection.execute(statement)
+        connection.commit()
+
+
+def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQLiteProjections) -> None:
+    damaged(file_url, tmp_path, "UPDATE event SET state = x'00010203' WHERE position = 3")
     with Conversations.open(file_url, embedded=False) as conversations:
         one = projector(conversations._core.log, store)
         one.settle()
@@ -107,12 +112,7 @@ def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQ
 def test_ends_where_the_last_row_of_the_log_cannot_be_read(
     file_url: str, tmp_path: Path, store: SQLiteProjections
 ) -> None:
-    with Conversations.open(file_url, embedded=False) as conversations:
-        made(History(conversations), 9, 10)
-    connection = sqlite3.connect(tmp_path / "clew.db")
-    connection.execute("UPDATE event SET stream = 77 WHERE position = (SELECT max(position) FROM event)")
-    connection.commit()
-    connection.close()
+    damaged(file_url, tmp_path, "UPDATE event SET stream = 77 WHERE position = (SELECT max(position) FROM event)")
     with Conversations.open(file_url, embedded=False) as conversations:
         log = conversations._core.log
         one = filling(log, store, Lengths())

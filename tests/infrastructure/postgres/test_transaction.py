@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,6 +22,7 @@ from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import (
     Append,
+    Appended,
     Blob,
     Claim,
     Draft,
@@ -142,6 +144,15 @@ def waits(url: str) -> bool:
     return ask(url, there) != [(0,)]
 
 
+def commit_meanwhile(stranger: psycopg.Connection[object], url: str, future: Future[Appended]) -> None:
+    """Let the stranger commit when the append, which this thread does not write, has come to what it waits for."""
+    thread = threading.Thread(target=future.exception)
+    thread.start()
+    wait_until(lambda: waits(url))
+    stranger.commit()
+    thread.join(PATIENCE)
+
+
 def test_is_told_of_the_first_that_fails_and_keeps_nothing_of_the_others(
     recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
 ) -> None:
@@ -159,12 +170,8 @@ def test_is_told_of_the_first_that_fails_and_keeps_nothing_of_the_others(
             snapshots=[Snapshot("a", 1, b"")],
         )
     )
-    thread = threading.Thread(target=future.exception)
-    thread.start()
-    wait_until(lambda: waits(postgres))
-    stranger.commit()
+    commit_meanwhile(stranger, postgres, future)
     assert isinstance(future.exception(PATIENCE), RecordedConflictError)
-    thread.join(PATIENCE)
     assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [3, 0]
     assert recorder.stream("b") is None
     assert recorder.draft("a") is None
@@ -178,12 +185,8 @@ def test_keeps_nothing_of_a_redaction_of_what_another_has_redacted_meanwhile(
     gone = digest(b"a 1")
     stranger.execute("SELECT clew_shred(%s, 1, %s, 'x')", (stream_id("a"), gone))
     future = recorder.submit(Append([event("b", 1), event("a", 3)], shreds=[Shred("a", 1, gone, b"stub")]))
-    thread = threading.Thread(target=future.exception)
-    thread.start()
-    wait_until(lambda: waits(postgres))
-    stranger.commit()
+    commit_meanwhile(stranger, postgres, future)
     assert isinstance(future.exception(PATIENCE), RecordedConflictError)
-    thread.join(PATIENCE)
     assert [len(recorder.own_rows(name, limit=9)) for name in "ab"] == [2, 0]
     assert recorder.shredded() == 0
 

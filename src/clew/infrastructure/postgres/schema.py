@@ -87,9 +87,9 @@ def migrate(address: Address, *, partitions: int | None = None) -> int:
     return found
 
 
-def lock(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Let nobody else make tables or roles until the transaction ends."""
-    connection.execute(_SQL["lock"], {"lock": _LOCK})
+def lock(connection: psycopg.Connection[tuple[Any, ...]], number: int = _LOCK) -> None:
+    """Let nobody else make tables or roles, or what another lock is for, until the transaction ends."""
+    connection.execute(_SQL["lock"], {"lock": number})
 
 
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:

@@ -17,6 +17,7 @@ import psycopg
 from clew.domain.errors import StoreSchemaError, StoreUrlError
 from clew.domain.names import tenant_part
 from clew.domain.sharding import Shard, ShardError, check_shard_name
+from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
@@ -186,7 +187,7 @@ def _store(there: Address) -> UUID:
 
 def _make(connection: Connection) -> None:
     with connection.transaction():
-        connection.execute(_SQL["lock"].encode(), {"lock": _LOCK})
+        schema.lock(connection, _LOCK)
         if not _is_there(connection):
             connection.execute(_SQL["tables"].encode())
 

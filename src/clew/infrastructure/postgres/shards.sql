@@ -4,9 +4,6 @@
 -- are there
 SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_tenant' AND pg_table_is_visible(oid)
 
--- lock
-SELECT pg_advisory_xact_lock(%(lock)s::bigint)
-
 -- tables
 CREATE TABLE clew_shard (
     name text COLLATE "C" PRIMARY KEY,

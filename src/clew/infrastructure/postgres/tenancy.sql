@@ -12,14 +12,11 @@ SELECT
         AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'clew_operator' AND pg_has_role(oid, 'USAGE'))
 FROM (SELECT count(*) FROM clew_event WHERE false) AS locked
 
--- set tenant
-SELECT set_config('clew.tenant', %(tenant)s, true)
-
 -- mine
 AND tenant = (SELECT clew_tenant())
 
 -- on behalf
--- The same before a statement that goes past the driver's cursor; it answers numbers.
+-- Said before what is asked of one tenant's rows, in the same transaction; it answers numbers.
 SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)
 
 -- base
