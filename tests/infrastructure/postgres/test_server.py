@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+from eventsourcing.persistence import Tracking
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed, run_threads
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
 
 from clew.domain.chain import ROOT, digest
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.recorder import Append, Claim, Key, RecordedConflictError, Shred
+from clew.infrastructure.postgres.round_trip import Asked
+from clew.infrastructure.postgres.session import Session
+from clew.infrastructure.recorder import Append, Claim, Draft, Key, RecordedConflictError, Shred
 from clew.infrastructure.urls import migrate, open_log, schemas
 
 
@@ -58,6 +63,29 @@ def test_neither_loses_nor_doubles_an_append_whose_reply_is_lost(postgres_server
         assert [row.hash for row in rows] == recomputed(rows)
         assert append(recorder, event("a", 7)).versions == (7,)
         recorder.close()
+
+
+def test_does_once_what_has_no_rows_when_the_reply_to_its_commit_is_lost(postgres_server: PostgresServer) -> None:
+    with (
+        postgres_server.database() as url,
+        CuttingProxy(postgres_server.port) as proxy,
+        closing(PostgresRecorder.open(at(url, port=proxy.port), workers=1)) as recorder,
+    ):
+        fill(recorder, "a", 2)
+        shred = Shred("a", 1, digest(recorder.lineage("a")[0].state), b"stub")
+        alone: list[dict[str, Any]] = [
+            {"tracking": Tracking("app", 7)},
+            {"shreds": [shred]},
+            {"claims": [Claim("a", "run", 1, 99)], "drafts": [Draft("a", "run", b"data")]},
+        ]
+        for each in alone:
+            proxy.lose_reply(b"COMMIT")
+            append(recorder, **each)
+            assert proxy.lost.is_set()
+        assert recorder.max_tracking_id("app") == 7
+        assert recorder.lineage("a")[0].state == b"stub"
+        assert recorder.shredded() == 1
+        assert recorder.draft("a") == Draft("a", "run", b"data")
 
 
 # A server that dies
@@ -105,6 +133,29 @@ def test_keeps_every_answered_append_and_goes_on_when_the_server_is_killed(scale
             assert len(rows) >= answered[name]
             assert [row.hash for row in rows] == recomputed(rows)
         recorder.close()
+
+
+def test_writes_what_has_no_rows_though_the_id_of_its_transaction_was_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that broke down forgot the transaction, and commits somebody else's under its id."""
+    commit = PostgresDatastore.commit
+
+    def broken(datastore: PostgresDatastore, session: Session, left: Sequence[Asked]) -> None:
+        monkeypatch.undo()
+        ((given,),) = session.connection.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
+        server.kill()
+        server.start()
+        while ask(url, "SELECT pg_current_xact_id()::text::int8")[0][0] < given:
+            pass
+        assert ask(url, f"SELECT pg_xact_status('{given}')") == [("committed",)]
+        commit(datastore, session, left)
+
+    with PostgresServer(18) as server, server.database() as url, closing(PostgresRecorder.open(url)) as recorder:
+        fill(recorder, "a", 2)
+        monkeypatch.setattr(PostgresDatastore, "commit", broken)
+        append(recorder, drafts=[Draft("a", "run", b"data")])
+        assert recorder.draft("a") == Draft("a", "run", b"data")
 
 
 def test_goes_on_when_all_its_connections_were_cut(postgres: str, recorder: PostgresRecorder) -> None:

@@ -238,8 +238,13 @@ def track(session: Session, application: str, notification: int) -> None:
     """Record how far an application has come. Raises RecordedConflictError if it is there already."""
     name = application.encode()
     if not session.ask(_SQL["track"], {"application": name, "notification": Int8(notification)}):
-        found = session.ask(_SQL["tracked"], {"application": name})
-        raise RecordedConflictError(f"tracking of {application}", notification - 1, found[0][0])
+        raise RecordedConflictError(f"tracking of {application}", notification - 1, tracked(session, application) or 0)
+
+
+def tracked(session: Session, application: str) -> int | None:
+    """How far an application has come; None for one that nobody has heard of."""
+    found = session.ask(_SQL["tracked"], {"application": application.encode()})
+    return found[0][0] if found else None
 
 
 def columns(rows: Sequence[PlannedRow]) -> dict[str, bytes]:

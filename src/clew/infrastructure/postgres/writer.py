@@ -23,8 +23,8 @@ from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut
 from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Asked, Statement, int8
 from clew.infrastructure.postgres.session import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.transaction import Transaction
-from clew.infrastructure.recorder import Append, Appended
+from clew.infrastructure.postgres.transaction import Transaction, tracked
+from clew.infrastructure.recorder import Append, Appended, Shred
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.address import Address
@@ -323,24 +323,37 @@ def _row_of(session: Session, row: PlannedRow) -> Rows:
 def _is_committed(session: Session, made: Plan, first: int, transaction: int) -> bool:
     """Whether a transaction was committed, once it has ended: the server ends it soon when its client is gone.
 
-    A standby that was promoted meanwhile may have given the transaction's id to another, but not its rows.
+    Its id does not tell: a standby that was promoted meanwhile, or a server that broke down, may have given it to
+    another. What it wrote does. What may as well be written twice (drafts, leases, blobs) is said not to be there.
     """
     until = time.monotonic() + LONGEST_TRANSACTION
     pause = 0.001
-    while (status := _status(session, transaction)) == "in progress":
+    while _is_open(session, transaction):
         if time.monotonic() > until:
             msg = "the transaction is still open"
             raise psycopg.OperationalError(msg)
         time.sleep(pause)
         pause = min(pause * 2, 0.5)
-    return _first(_row_of(session, made.rows[0])) == first if made.rows else status == "committed"
+    if made.rows:
+        return _first(_row_of(session, made.rows[0])) == first
+    append = made.append
+    if append.tracking is not None:
+        return (tracked(session, append.tracking.application_name) or 0) >= append.tracking.notification_id
+    return any(_is_shredded(session, shred) for shred in append.shreds[:1])
 
 
-def _status(session: Session, transaction: int) -> str | None:
+def _is_open(session: Session, transaction: int) -> bool:
     try:
-        return str(session.ask(_SQL["outcome of a transaction"], {"transaction": Int8(transaction)})[0][0])
+        found = session.ask(_SQL["outcome of a transaction"], {"transaction": Int8(transaction)})
     except psycopg.errors.InvalidParameterValue:  # of a standby that was promoted, and has not come so far
-        return None
+        return False
+    return bool(found[0][0] == "in progress")
+
+
+def _is_shredded(session: Session, shred: Shred) -> bool:
+    address = {"stream": Int8(stream_id(shred.stream)), "version": Int8(shred.version)}
+    found = session.ask(_SQL["row"], address)
+    return bool(found and found[0][1] == shred.digest)
 
 
 def _line(error: Exception) -> str:
