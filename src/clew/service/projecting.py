@@ -14,7 +14,7 @@ from clew.service.reading_ahead import ReadingAhead
 from clew.service.reindexing import Filled, reindex
 from clew.service.taking_in import take_in
 
-BATCH = 2_000
+BATCH = 8_000
 """Events of one transaction, at the most."""
 
 PATIENCE_SECONDS = 2.0

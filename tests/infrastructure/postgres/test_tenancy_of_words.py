@@ -13,9 +13,8 @@ from tests.servers.tenanted import Logins, asked, fill, keep_apart
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres.encoding import stream_id
+from clew.projections.search import tenant_scope
 from clew.service.running import Runner
-
-B = stream_id("b")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def test_whatever_is_asked_of_an_index_of_words_it_shows_the_tenant_s_texts_alon
     own = {tenant: [each for (each,) in ask(searched.owner, positions.format(stream_id(tenant)))] for tenant in "ab"}
     assert _found(searched.app, "a") == own["a"]
     assert _found(searched.app, "b") == own["b"]
-    others = f"''#/{sha256(f'tenant {B}'.encode()).hexdigest()[:16]}''"
+    others = f"''#/{sha256(tenant_scope('b').encode()).hexdigest()[:16]}''"
     assert _found(searched.app, "b", among=others) == own["b"]
     assert _found(searched.app, "a", among=others) == []
     for tenant in (None, "", "nobody", "a/thread"):

@@ -39,8 +39,9 @@ class Lexemes(bytes):
 
 
 def lexemes(prefix: str, words: Collection[str], encoding: str) -> bytes:
-    """A ``tsvector`` of these words, each once and at least one, with a prefix, in the text of a connection."""
-    return _NUMBER.pack(len(words)) + f"{prefix}{f'{_END}{prefix}'.join(words)}{_END}".encode(encoding)
+    """A ``tsvector`` of these words, each once, with a prefix, in the text of a connection."""
+    listed = f"{prefix}{f'{_END}{prefix}'.join(words)}{_END}" if words else ""
+    return _NUMBER.pack(len(words)) + listed.encode(encoding)
 
 
 class _Dumper(Dumper):

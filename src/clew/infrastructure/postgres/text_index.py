@@ -2,7 +2,7 @@
 
 A word in the index begins with the number of its stretch, some thousand texts in the order of the log: so the newest
 texts that have a word are found without a look at all others that have it, and texts are added in one place of the
-index. Scopes, the tenant's among them, stand beside the words. A text is kept as the row of its words, in which phrases
+index. Scopes stand beside the words. A text is kept as the row of its words, in which phrases
 are looked for.
 """
 
@@ -37,7 +37,7 @@ LONGEST = 500
 MOST_BYTES = 900_000
 """Of the words of one text that are listed: it takes no more than a megabyte."""
 
-AT_ONCE = 200
+AT_ONCE = 100
 """Texts that are sent together: while the server takes them in, the next are made ready."""
 
 MANY = 500
@@ -233,8 +233,7 @@ def _are_short(text: str, words: set[str]) -> bool:
 @lru_cache(maxsize=4_096)
 def _scopes(tenant: str, scopes: tuple[str, ...]) -> tuple[str, frozenset[str]]:
     """The integer that stands for a tenant, and the words that stand for the scopes of a text of his."""
-    number = tenant_id(f"{tenant_part(tenant)}/")
-    return str(number), frozenset(map(_scope, (f"tenant {number}", *scopes)))
+    return str(tenant_id(f"{tenant_part(tenant)}/")), frozenset(map(_scope, scopes))
 
 
 @lru_cache(maxsize=4_096)
