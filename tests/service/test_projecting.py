@@ -21,6 +21,7 @@ from clew.domain.errors import (
 from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Column, Query, Table
+from clew.infrastructure.background import Background
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
@@ -266,3 +267,18 @@ def test_refuses_names_that_there_are_not_and_names_that_are_there_twice(
             call("widths")
     with pytest.raises(InvalidProjectionError, match="same name"):
         projector(log, store, [Lengths(), Lengths()])
+
+
+@pytest.mark.parametrize("projections", [(), (Lengths(),)])
+def test_nothing_is_looked_at_in_the_background_where_nothing_is_filled(
+    file_url: str, monkeypatch: pytest.MonkeyPatch, projections: tuple[Lengths, ...]
+) -> None:
+    nudged: list[Background] = []
+
+    def note(background: Background) -> None:
+        nudged.append(background)
+
+    monkeypatch.setattr(Background, "nudge", note)
+    with Conversations.open(file_url, projections=projections) as conversations:
+        conversations.start_thread()
+    assert len(nudged) == len(projections)

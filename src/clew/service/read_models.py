@@ -92,7 +92,7 @@ class ReadModels:
     def nudge(self) -> None:
         """Something was appended."""
         self.embedded |= self._on_standby
-        if self.embedded:
+        if self.embedded and self.projector.projections:
             self._background.nudge()
 
     def forget(self, stream: str, version: int, by: int) -> None:

@@ -1,12 +1,18 @@
-"""Databases that keep tenants apart, as the tests of them need them."""
+"""Databases that keep tenants apart, and stores of projections, as the tests of them need them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from tests.servers.postgres_server import Databases
 from tests.servers.tenanted import Logins, fill, keep_apart
+
+from clew.infrastructure.postgres import schema
+from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.sqlite.projections import SQLiteProjections
 
 
 @pytest.fixture
@@ -26,3 +32,16 @@ def kept(databases: Databases) -> Iterator[Logins]:
     """The same for tests that change nothing."""
     with databases.one() as url:
         yield fill(keep_apart(url))
+
+
+@pytest.fixture
+def store(postgres: str) -> Iterator[PostgresProjections]:
+    schema.prepare(Address(postgres), create=True)
+    with closing(PostgresProjections(postgres)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lite() -> Iterator[SQLiteProjections]:
+    with closing(SQLiteProjections(None)) as opened:
+        yield opened

@@ -1,0 +1,134 @@
+"""The index of words in PostgreSQL finds what the index of SQLite finds, and is filled in stretches."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext, suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.conftest import SCALE
+from tests.infrastructure.projection_contract import Opened
+from tests.servers.postgres_server import ask
+
+from clew.domain.projection import IndexText, Words
+from clew.domain.projection_store import ProjectionStore
+from clew.domain.views.searching import only_words
+from clew.infrastructure.postgres import text_index
+from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.sqlite.projections import SQLiteProjections
+
+# Letters of many scripts, accents that stand alone, digits that are not ours, and what means something in queries.
+letters = st.sampled_from(
+    "aAbBz\u00e9\u0301\u00c4\u00e4\u00df\u0130\u0131\u03a3\u03c3\u03c2\u00e7\u0152\u4e2d\u6587\ud55c\uae00"
+    "\u0663\u096b\u066070_'\"\\:*&|!<>()-+/#%., \n\t\0\U0001f600\u200d\ufe0f\u0327"
+)
+long_words = st.sampled_from(["x" * 499, "x" * 500, "x" * 501, "x" * 3_000, "中" * 700, "É" * 600])
+pieces = st.one_of(
+    st.sampled_from(["the", "quick", "Quick", "brown", "fox", "fo", "naïve", "NAÏVE", "東京", "1.5", "e-mail"]),
+    st.text(letters, max_size=6),
+    long_words,
+)
+texts = st.lists(pieces, max_size=12).map(" ".join)
+asked = st.lists(pieces, min_size=1, max_size=3).map(lambda words: only_words(" ".join(words)))
+phrases = st.lists(asked, max_size=2).map(tuple)
+searches = st.builds(Words, phrases, phrases, phrases, st.lists(st.sampled_from("ab"), max_size=2).map(tuple))
+
+
+@settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=st.lists(texts, min_size=1, max_size=8), wanted=st.lists(searches, min_size=1, max_size=12))
+def test_finds_what_the_index_of_sqlite_finds(
+    store: PostgresProjections, lite: SQLiteProjections, said: list[str], wanted: list[Words]
+) -> None:
+    both: tuple[ProjectionStore, ...] = (store, lite)
+    for each in both:
+        with each.session(0) as session:
+            for built in session.built():
+                session.drop(built)
+            opened = Opened(session)
+            for number, text in enumerate(said, 1):
+                scopes = ("a", "b")[: number % 3]
+                opened.apply(IndexText("words", only_words(text), scopes), position=number)
+    for words in wanted:
+        found = [each.find("declared", "words", words, before=None, limit=9) for each in both]
+        assert found[0] == found[1], (words, said)
+
+
+def test_finds_what_was_filled_over_a_connection_of_another_encoding(postgres: str, store: PostgresProjections) -> None:
+    with closing(PostgresProjections(f"{postgres}?client_encoding=latin1")) as other:
+        with other.session(0) as session:
+            Opened(session).apply(IndexText("words", "Überschlag um zwölf"), position=1)
+        found = [
+            each.find("declared", "words", Words(("zwölf",), ("übersch",)), before=None, limit=9)
+            for each in (other, store)
+        ]
+    assert found == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "first " + "again " * 40_000 + "last words",
+        " ".join(f"word{number}" for number in range(130_000)) + " last words",
+        "first " + "y" * 2_000_000 + " last words",
+    ],
+    ids=["many places", "many words", "one long word"],
+)
+def test_finds_what_is_at_the_end_of_a_very_long_text(store: PostgresProjections, text: str) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        opened.apply(IndexText("words", text, ("s",)), position=1)
+        opened.apply(IndexText("words", "words last", ("s",)), position=2)
+
+    def found(words: Words) -> list[int]:
+        return store.find("declared", "words", words._replace(scopes=("s",)), before=None, limit=9)
+
+    assert found(Words(("last words",))) == [1]
+    assert found(Words(("last", "words"))) == [2, 1]
+    assert found(Words((), ("wor",))) == [2, 1]
+    assert found(Words(("last",), without=("words last",))) == [1]
+    assert found(Words(("nowhere",))) == found(Words(("again last last",))) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "waits"),
+    [
+        (text_index.AT_ONCE - 1, "512kB"),
+        (text_index.AT_ONCE, "2MB"),
+        (text_index.AT_ONCE + 1, "512kB"),
+        (text_index.MANY + 1, "2MB"),
+    ],
+)
+def test_more_waits_for_the_index_of_words_while_many_texts_come_together(
+    store: PostgresProjections, texts: int, waits: str
+) -> None:
+    with store.session(0) as session:
+        opened = Opened(session)
+        for number in range(texts):
+            opened.apply(IndexText("words", "said"), position=number + 1)
+        session.flush()
+        found = session._session.connection.execute("SHOW gin_pending_list_limit").fetchall()
+    assert found == [(waits,)]
+    assert len(store.find("declared", "words", Words(("said",)), before=None, limit=1_000)) == texts
+
+
+def test_it_is_written_down_which_texts_a_stretch_has(
+    postgres: str, store: PostgresProjections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_index, "STRETCH", 16)
+    monkeypatch.setattr(text_index, "AT_ONCE", 5)
+    for first in (1, 61):
+        with store.session(0) as session:
+            opened = Opened(session, next(iter(session.built()), None))
+            for position in range(first, first + 60):
+                with suppress(ZeroDivisionError), session.attempt() if position % 9 == 0 else nullcontext():
+                    opened.apply(IndexText("words", "said"), position=position)
+                    assert 1 / (position % 18)
+    stretches: dict[int, list[int]] = {}
+    for position, words in ask(postgres, "SELECT position, tsvector_to_array(listed) FROM clew_g1_words ORDER BY 1"):
+        (number,) = {int(word.partition(".")[0], 16) for word in words}
+        stretches.setdefault(number, []).append(position)
+    noted = ask(postgres, "SELECT number, first, texts FROM clew_stretch ORDER BY number")
+    assert noted == [(number, positions[0], len(positions)) for number, positions in stretches.items()]
+    assert len(noted) > 6
+    assert sum(texts for *_, texts in noted) == 120 - 120 // 18
