@@ -364,6 +364,13 @@ def test_names_that_mean_something_else_are_refused(name: str) -> None:
     given(STARTED).when(Checkpoint(name)).then_refused(InvalidNameError)
 
 
+def test_names_of_labels_are_no_longer_than_others() -> None:
+    longest, longer = "x" * 200, "x" * 201
+    given().when(Start(labels={longer: 1})).then_refused(InvalidNameError)
+    given(STARTED).when(Label({"a": 1, longer: None})).then_refused(InvalidNameError)
+    given(STARTED).when(Label({longest: 1})).then(ThreadLabelled(labels={longest: 1}))
+
+
 BAD: list[Any] = [float("nan"), float("-inf"), nested(101), "\ud800", {1: 2}, (1,), {"k": b""}, 1 << 20_000]
 
 

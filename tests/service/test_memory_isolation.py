@@ -25,7 +25,7 @@ CAMPAIGN = 80
 
 TENANTS = ("a", "b", "a/memory", "%61")
 NAMES = ("user/1", "user/11", "user", "user%2F1", "USER/1", "agent/1", "a/memory/user", "é", "e\u0301", "*", "_", "a")
-WORD = re.compile(r"w[0-9]+x")
+WORD = re.compile(r"canary[0-9]+x")  # as no random bytes of an export read
 
 Place = tuple[str, str]
 """A tenant and a scope."""
@@ -49,7 +49,7 @@ class Model:
         return await self.engines[place[0]].memory(place[1], embedder=embedder)
 
     def say(self, place: Place) -> str:
-        word = f"w{len(self.homes)}x"
+        word = f"canary{len(self.homes)}x"
         self.homes[word] = {place}
         return f"the secret {word}"
 

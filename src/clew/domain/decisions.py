@@ -38,7 +38,7 @@ from clew.domain.events import (
 from clew.domain.json_values import JsonObject, check_json, check_text
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import check_checkpoint_name
+from clew.domain.names import check_checkpoint_name, check_label_name
 from clew.domain.runs.errors import RunTakenOverError
 from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
 from clew.domain.runs.open_run import check_step, run_after
@@ -249,7 +249,7 @@ def _decide(
         case Bind(bound=bound):
             return [Decided(bound, count)]
         case Label(labels=labels):
-            check_json(labels, "labels")
+            _check_labels(labels)
             return [Decided(ThreadLabelled(labels=deepcopy(labels)), count)]
         case Checkpoint():
             return [Decided(_checkpoint(thread_id, control, intent), count)]
@@ -292,7 +292,7 @@ def check_allowed(thread_id: str, control: Control, intent: Intent) -> None:
 
 def _started(intent: Start) -> list[Decided]:
     _check_text(intent.title, "title")
-    check_json(intent.labels, "labels")
+    _check_labels(intent.labels)
     check_json(intent.metadata, "metadata")
     if intent.source is not None:
         check_json(intent.source.id, "source id")
@@ -388,6 +388,12 @@ def _check_version(thread_id: str, control: Control, version: int) -> None:
     if not 1 <= version <= control.version:
         message = f"Thread {thread_id!r} has no version {version}: its versions are 1 to {control.version}."
         raise UnknownVersionError(message)
+
+
+def _check_labels(labels: JsonObject) -> None:
+    check_json(labels, "labels")
+    for name in labels:
+        check_label_name(name)
 
 
 def _check_text(text: str | None, where: str) -> None:

@@ -13,7 +13,7 @@ from clew.domain.errors import InvalidNameError
 Kind: TypeAlias = Literal["thread", "memory", "chat", "system"]
 
 MAX_LENGTH = 200
-"""Characters of an id, a tenant or a checkpoint's name."""
+"""Characters of an id, a tenant, or the name of a checkpoint or a label."""
 
 _SAFE = ":@"
 """Beside letters, digits and ``_.-~``, what stands in a stream's name unescaped."""
@@ -74,6 +74,13 @@ def check_checkpoint_name(name: str) -> None:
         raise InvalidNameError(message)
     if is_version(name) or message_number(name) is not None or moment(name) is not None:
         message = f"checkpoint name {name!r}: it reads as a version, a message or a time. Choose a word."
+        raise InvalidNameError(message)
+
+
+def check_label_name(name: str) -> None:
+    """Raise InvalidNameError for a name that is longer than an index of a database may take. It may be empty."""
+    if len(name) > MAX_LENGTH:
+        message = f"label name: {len(name)} characters, but it may have {MAX_LENGTH} at the most."
         raise InvalidNameError(message)
 
 

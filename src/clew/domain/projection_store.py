@@ -72,12 +72,16 @@ class ProjectionSession(Protocol):
         """Take everything out of the parts that are to be made anew; they are still to be made."""
         ...
 
+    def flush(self) -> None:
+        """Write what waits. A server ends a transaction in which nothing is said for long."""
+        ...
+
     def move(self, built: Built, position: int, hash_: bytes) -> None:
         """Note how far a generation has come."""
         ...
 
-    def switch(self, built: Built) -> None:
-        """Let this generation be the live one, and drop the others of its name."""
+    def switch(self, built: Built) -> bool:
+        """Let this generation be the live one, and drop the others of its name; False while somebody holds these."""
         ...
 
     def drop(self, built: Built) -> None:

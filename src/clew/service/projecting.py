@@ -25,6 +25,9 @@ WORKER_SECONDS = 0.2
 
 POLL_SECONDS = 0.02
 
+REST_SECONDS = 2.0
+"""After so long it is tried again to replace tables that somebody holds: a dump of the database, perhaps."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -55,6 +58,7 @@ class Projector:
         self._taken: set[str] = set()
         self._ahead = ReadingAhead(log)
         self._before = 0
+        self._rests = 0.0
         self.counted: Callable[[str, int], None] | None = None
         """Is told by how many events the live tables of a projection have come further, after each transaction."""
         self._counts: list[tuple[str, int]] = []
@@ -122,9 +126,24 @@ class Projector:
         done |= any([reindex(self.log, session, each) for each in (*live, *beside)])  # noqa: C419 - each of them
         for each in beside:  # what is at the end of what can be read takes the place of what was read so far
             if not done or each.built.position >= last:
-                session.switch(each.built)
-                done = True
+                done |= self._switched(session, each.built)
         return done
+
+    def _switched(self, session: ProjectionSession, built: Built) -> bool:
+        """Let what was built beside be read from now on; where somebody holds the tables before it, after a rest."""
+        if time.monotonic() < self._rests:
+            return False
+        if session.switch(built):
+            self._rests = 0.0
+            return True
+        if not self._rests:
+            _log.warning(
+                "Projection %s was built anew, and is read as soon as nobody holds its old tables any more: look for a "
+                "dump of the database, or a transaction that has stayed open",
+                built.name,
+            )
+        self._rests = time.monotonic() + REST_SECONDS
+        return False
 
     def _batch(
         self, session: ProjectionSession, group: Sequence[Filled], last: int, *, careful: bool
@@ -253,7 +272,8 @@ class Projector:
         return projection.name in self._checked and not (live.stale and self.fills(live))
 
     def _live(self, name: str, there: Sequence[Built] | None = None) -> Built | None:
-        return next((each for each in there or self.store.built() if each.live and each.name == name), None)
+        there = self.store.built() if there is None else there
+        return next((each for each in there if each.live and each.name == name), None)
 
     def is_changed(self, name: str, there: Sequence[Built] | None = None) -> bool:
         """Whether a projection is to be built anew, or is being built anew, by the code that is here."""
@@ -262,6 +282,11 @@ class Projector:
         if live is None or live.version > projection.version or self.is_own(live):
             return False
         return name not in self._taken or any(self.fills(each) for each in there if each.name == name and not each.live)
+
+    def is_held_up(self, names: Sequence[str]) -> bool:
+        """Whether one of these was built anew, and waits for those who hold the tables that it is to replace."""
+        there = self.store.built() if self._rests else ()
+        return any(each.name in names and not each.live and self.fills(each) for each in there)
 
     def may_fill(self, name: str) -> bool:
         """Whether this process is one of those that fill a projection; not so when newer code has taken it over."""

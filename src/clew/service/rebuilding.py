@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection
-from clew.service.projecting import Projector
+from clew.service.projecting import POLL_SECONDS, Projector
 
 
 def rebuilding(projector: Projector, name: str) -> Iterator[tuple[int, int]]:
@@ -32,8 +33,11 @@ def rebuilding(projector: Projector, name: str) -> Iterator[tuple[int, int]]:
             raise ProjectionBehindError(
                 f"Projection {name!r}: another process builds it with other code. End that process, then try again."
             )
-        if not projector.advance((name,)) and now is not None and now.live:
+        if projector.advance((name,)):
+            continue
+        if now is not None and now.live:
             return  # what is missing cannot be read
+        time.sleep(POLL_SECONDS)
 
 
 def check_sees_all(log: EventLog) -> None:

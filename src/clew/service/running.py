@@ -83,8 +83,13 @@ class Runner:
         self._held = self._names
         with self._measured():
             self.tell()
-            while not self._stopped and self._projector.advance(self._names):
-                self.tell()
+            while not self._stopped:
+                if self._projector.advance(self._names):
+                    self.tell()
+                elif self._projector.is_held_up(self._names):
+                    self._wait(RENEW_SECONDS)
+                else:
+                    break
             self._projector.store.scrub()
 
     def follow(self) -> None:
@@ -142,10 +147,11 @@ class Runner:
     def _rest(self) -> None:
         left = self._renewed + RENEW_SECONDS - time.monotonic()
         if left > 0 and not self._stopped:
-            try:
-                self._woken.get(timeout=left)
-            except queue.Empty:
-                return
+            self._wait(left)
+
+    def _wait(self, seconds: float) -> None:
+        with suppress(queue.Empty):
+            self._woken.get(timeout=seconds)
 
     def _seen(self) -> tuple[int, list[Built]]:
         return self._log.last_position(), self._projector.store.built()

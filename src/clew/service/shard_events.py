@@ -167,7 +167,7 @@ class _Tail:
     def _read(self, log: EventLog) -> Sequence[Event]:
         try:
             found = undamaged(lambda size: log.events_after(self._after, size, ""), PAGE)
-        except StoreError:
+        except BaseException:
             self._taken.release()  # nothing of this turn was given to anybody
             raise
         self.failed = None

@@ -139,3 +139,4 @@ class _TakingIn:
                     if not self._careful:
                         raise  # else it is parked already, or will be when it is met itself
             after = events[-1].version
+            self._session.flush()

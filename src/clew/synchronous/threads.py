@@ -103,7 +103,10 @@ class Thread:
         return found[0] if isinstance(messages, Message) else found
 
     def label(self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json) -> None:
-        """Set labels, or with None remove them. A mapping takes those that are called ``actor``, too."""
+        """Set labels, or with None remove them. A mapping takes those that are called ``actor``, too.
+
+        The name of a label has 200 characters at the most.
+        """
         run(writing.label(self._core, self.id, writing.labels(labels, more), actor))
 
     def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:

@@ -146,6 +146,7 @@ def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
     [
         ("08006", "the server cannot be reached"),
         ("25P03", "stood still for too long"),
+        ("25P04", "took too long"),
         ("40P01", "waited for each other"),
         ("54000", "too long"),
         ("55006", "PostgreSQL cannot do what was asked"),
@@ -154,6 +155,12 @@ def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
 )
 def test_says_that_a_server_cannot_be_reached_of_one_that_has_not_answered_alone(state: str, words: str) -> None:
     assert words in str(unavailable("here", psycopg.errors.lookup(state)("said")))
+
+
+@pytest.mark.parametrize("how", ["Peer", "Ident", "password", "LDAP"])
+def test_says_that_a_user_was_not_let_in_however_he_was_asked(how: str) -> None:
+    error = psycopg.OperationalError(f'connection failed: FATAL:  {how} authentication failed for user "ann"')
+    assert "did not let this user in" in str(unavailable("here", error))
 
 
 def test_says_that_a_server_is_too_old(refused: Refused) -> None:

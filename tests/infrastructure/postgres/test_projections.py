@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -22,12 +23,15 @@ from tests.service.projected import History, contents, made, projector, rebuild
 from clew.conversations import Conversations
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.messages import Message
-from clew.domain.projection import IndexText, Query, Words
+from clew.domain.projection import Change, Column, IndexText, Query, Recorded, Rows, Table, Upsert, Words
 from clew.domain.projection_store import ProjectionStore
+from clew.infrastructure.postgres.projection_session import PostgresSession
 from clew.infrastructure.postgres.projections import PostgresProjections
 from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.projections import Usage
+from clew.service import taking_in
 
 
 class TestPostgresProjections(ProjectionContract):
@@ -104,6 +108,47 @@ def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
         session.move(built, 7, b"hash")
     assert [each.position for each in store.built()] == [7]
     assert store.select("declared", Query("thing")) == [row("a", 1)]
+
+
+class Mixed:
+    """Counts by a key that is text to PostgreSQL, and a number and a text to the projection."""
+
+    name = "mixed"
+    version = 1
+    tables = (Table("row", (Column("key"), Column("count", "integer", adds=True)), key=("key",)),)
+    texts = ()
+    types = frozenset({"message-appended"})
+
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
+        del rows
+        return (Upsert("row", {"key": "1" if event.version % 2 else 1, "count": 1}),)
+
+
+def test_takes_events_one_by_one_where_the_server_refuses_what_they_come_to_together(postgres: str) -> None:
+    with Conversations.open(postgres, projections=[Mixed()]) as conversations:
+        conversations.start_thread(messages=[Message.user(str(number)) for number in range(4)])
+        assert conversations.rows("mixed", Query("row")) == [{"key": "1", "count": 4}]
+        assert [(each.parked, each.lag) for each in conversations.projections()] == [(0, 0)]
+
+
+def test_a_recount_of_a_long_thread_is_no_transaction_that_stands_still(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking_in, "PAGE", 10)
+    with Conversations.open(postgres, embedded=False) as conversations:
+        thread = conversations.start_thread(messages=[Message.user(str(number)) for number in range(50)])
+        thread.redact(2)
+        log = conversations._core.log
+        flush, flushed = PostgresSession.flush, threading.Semaphore(0)
+
+        def counted(session: PostgresSession) -> None:
+            flush(session)
+            flushed.release()
+
+        monkeypatch.setattr(PostgresSession, "flush", counted)
+        with closing(PostgresProjections(postgres)) as store:
+            projector(log, store, [Usage()]).settle()
+        assert all(flushed.acquire(blocking=False) for _ in range(52 // 10))
 
 
 def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next(postgres: str) -> None:

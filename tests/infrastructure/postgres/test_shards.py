@@ -185,6 +185,11 @@ def test_a_shard_whose_server_moves_keeps_its_tenants(directory: str, three: lis
             shards.move("east", address(wrong))
     with pytest.raises(StoreUnavailableError):
         shards.move("east", "127.0.0.1:1/db")
+    with psycopg.connect(three[0], autocommit=True) as other:  # the store of east comes where west's was
+        other.execute("UPDATE clew_shard SET address = %s WHERE name = 'west'", (address(three[1]),))
+        with pytest.raises(ShardError, match=f"a shard 'east' or one at {address(three[1])} already"):
+            shards.move("east", address(three[1]))
+        other.execute("UPDATE clew_shard SET address = %s WHERE name = 'west'", (address(three[2]),))
     assert [shard.address for shard in shards.shards()] == [moved, address(three[2])]
 
 
@@ -260,6 +265,28 @@ def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: p
         found = events.wait(PATIENCE)
     assert found is not None
     assert (found.shard, found.event.stream) == ("east", "default/thread/a")
+
+
+def test_a_reader_goes_on_after_a_mistake_of_the_log_s(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_events, "AGAIN_SECONDS", 0.01)
+    with Conversations.open(postgres) as conversations:
+        conversations.start_thread(thread_id="a")
+    mistaken = threading.Event()
+
+    def opened(_: Shard) -> EventLog:
+        log = urls.open_log(postgres, create=False)
+        if not mistaken.is_set():
+            monkeypatch.setattr(log, "events_after", fail)
+        return log
+
+    def fail(*_: object) -> None:
+        mistaken.set()
+        raise RuntimeError
+
+    with ShardEvents(lambda: [Shard("east", "here", takes=True, tenants=1)], opened, Positions()) as events:
+        found = events.wait(PATIENCE)
+    assert mistaken.is_set()
+    assert found is not None
 
 
 def test_a_reader_that_nobody_wants_any_more_ends(

@@ -7,6 +7,13 @@ SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_meta' AND pg_table_is_vi
 -- lock
 SELECT pg_advisory_xact_lock(%(lock)s::bigint)
 
+-- home
+-- What is made in the transaction goes where the tables are, and its functions look nowhere else: the user may have a
+-- schema of the user's name, which comes first.
+SELECT set_config('search_path', format('%I, pg_temp', nspname), true)
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE pg_class.oid = 'clew_meta'::regclass
+
 -- schema
 SELECT schema FROM clew_meta
 

@@ -24,7 +24,7 @@ from clew.domain.projection import (
     Value,
 )
 from clew.infrastructure import code_digest
-from clew.infrastructure.postgres import text_index
+from clew.infrastructure.postgres import schema, text_index
 from clew.infrastructure.postgres.encoding import stream_id, tenant_id
 from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.projection_tables import Filling, select, statements
@@ -36,7 +36,13 @@ from clew.infrastructure.projection_sql import declared
 
 SQL = sql_statements("projections.sql")
 
-REFUSED = ("22", "23", "54")
+PATIENCE = 60.0
+"""Seconds to wait for whoever fills the same, or has locked a table."""
+
+DROPPING = 0.2
+"""Seconds to wait for those who read a table that is to be dropped."""
+
+REFUSED = ("21", "22", "23", "54")
 """How the codes begin of what PostgreSQL says of values that it refuses."""
 
 
@@ -88,6 +94,7 @@ class PostgresSession:
 
     def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
         """Make the tables of a new generation."""
+        schema.stay_home(self._session.connection)
         made = shape(projection)
         ((generation,),) = self._ask(
             "begin",
@@ -180,22 +187,36 @@ class PostgresSession:
             self._generations[built.generation].flush()
         self._do("move", generation=Int8(built.generation), position=Int8(position), hash=hash_)
 
-    def switch(self, built: Built) -> None:
-        """Let this generation be the live one, and drop the others of its name."""
+    def switch(self, built: Built) -> bool:
+        """Let this generation be the live one, and drop the others of its name; False while somebody reads these.
+
+        Who waits to drop a table holds up all who come to read it, and this transaction all readers of the log.
+        """
         self.flush()
-        for other in self.built():
-            if other.name == built.name and other.generation != built.generation:
-                self.drop(other)
+        connection = self._session.connection
+        connection.execute("SAVEPOINT switch")
+        try:
+            for other in self.built():
+                if other.name == built.name and other.generation != built.generation:
+                    self.drop(other)
+        except psycopg.errors.LockNotAvailable:
+            connection.execute("ROLLBACK TO switch")
+            return False
         self._do("switch", generation=Int8(built.generation))
+        return True
 
     def drop(self, built: Built) -> None:
-        """Drop a generation with its tables."""
+        """Drop a generation with its tables, unless somebody holds these for longer than a moment."""
         self._generations.pop(built.generation, None)
         generation = Int8(built.generation)
         ((declaration, texts),) = self._ask("declared", generation=generation)
         names = [name for name, _ in _tables(built.generation, declaration).values()]
-        for name in (*names, *(table_name(built.generation, each) for each in texts)):
-            self._session.connection.execute(f"DROP TABLE IF EXISTS {name}".encode())
+        names += [table_name(built.generation, each) for each in texts]
+        execute = self._session.connection.execute
+        execute(f"SET LOCAL lock_timeout = '{DROPPING * 1e3:.0f}ms'".encode())
+        for name in names:
+            execute(f"DROP TABLE IF EXISTS {name}".encode())
+        execute(f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'".encode())
         for statement in ("drop parked", "drop stretches", "drop"):
             self._do(statement, generation=generation)
 

@@ -25,6 +25,7 @@ from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.encoding import text
 from clew.infrastructure.postgres.errors import is_cut, unavailable
 from clew.infrastructure.postgres.projection_session import (
+    PATIENCE,
     SQL,
     PostgresSession,
     built,
@@ -51,9 +52,6 @@ AGAIN_SECONDS = 10.0
 """After so long it is tried again to clean a table that could not be cleaned."""
 
 _log = logging.getLogger(__name__)
-
-PATIENCE = 60.0
-"""Seconds to wait for whoever fills the same, or has locked a table."""
 
 TURN = 0.1
 """Seconds to wait for whoever fills the same before the connection is let go of, and wait again."""

@@ -92,6 +92,11 @@ def lock(connection: psycopg.Connection[tuple[Any, ...]], number: int = _LOCK) -
     connection.execute(_SQL["lock"], {"lock": number})
 
 
+def stay_home(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Let what is made in the rest of the transaction be in the schema of the tables."""
+    connection.execute(_SQL["home"])
+
+
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
     if not connection.execute(_SQL["is there"]).fetchall():
         return 0

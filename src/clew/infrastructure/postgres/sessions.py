@@ -70,7 +70,7 @@ class Sessions:
         self._write = write
         self._made: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
         self.restart()
-        _pools.add(self)
+        _pools[id(self)] = self
 
     def restart(self) -> None:
         """Begin without connections: those that the parent of a forked process had are the parent's."""
@@ -229,8 +229,8 @@ class Sessions:
         """A new one, where the server makes none but in place of those that other pools have no use for."""
         until = time.monotonic() + LEAVING
         while True:
-            for pool in list(_pools):
-                if pool is not self and pool.address.server == self.address.server:
+            for pool in [found() for found in _pools.valuerefs()]:  # a list at once: others open stores meanwhile
+                if pool is not None and pool is not self and pool.address.server == self.address.server:
                     pool.drop()
             try:
                 return self.fresh()
@@ -251,7 +251,7 @@ class Sessions:
 _inherited: list[psycopg.Connection[Any]] = []
 """Connections of the parent of this process: neither used nor closed, as closing one would end it in the parent too."""
 
-_pools: weakref.WeakSet[Sessions] = weakref.WeakSet()
+_pools: weakref.WeakValueDictionary[int, Sessions] = weakref.WeakValueDictionary()
 
 
 def _close(session: Session) -> None:

@@ -114,7 +114,10 @@ class Directory:
         with self._connected() as connection, connection.transaction():
             store = connection.execute(_SQL["store"].encode(), {"name": name}).fetchone()
             if store is not None and store[0] == found:
-                connection.execute(_SQL["move"].encode(), {"name": name, "address": address})
+                try:
+                    connection.execute(_SQL["move"].encode(), {"name": name, "address": address})
+                except psycopg.errors.UniqueViolation:
+                    raise self._taken(name, address) from None
                 return
         if store is None:
             raise self._unknown(name)

@@ -18,7 +18,7 @@ LEAVING = 5.0
 """Seconds for which a session may still be shown that was closed."""
 
 _SQL = statements("tenancy.sql")
-_STEPS = ("schema", "roles", "functions", "finding", "indexes", "protection", "grants", "definers", "leave")
+_STEPS = ("roles", "functions", "finding", "indexes", "protection", "grants", "definers", "leave")
 
 
 def secure(address: Address) -> None:
@@ -35,6 +35,7 @@ def secure(address: Address) -> None:
                 is_new = not connection.execute(_SQL["is secured"].encode()).fetchall()[0][0]
                 if is_new:
                     _see_that_nobody_is_connected(connection, address, patience=LEAVING)
+                schema.stay_home(connection)
                 vectors.make(connection)  # an application may not make tables any more
                 for step in _STEPS:
                     connection.execute(_SQL[step].replace("{find}", text_index.FIND_OF_A_TENANT).encode())

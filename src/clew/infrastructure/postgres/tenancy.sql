@@ -70,12 +70,6 @@ BEGIN
     END IF;
 END $$
 
--- schema
--- What is made goes where the tables are, and functions look nowhere else.
-SELECT set_config('search_path', format('%I, pg_temp', nspname), true)
-FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-WHERE pg_class.oid = 'clew_meta'::regclass
-
 -- roles
 -- Nobody logs in as one of them: they are granted to those who do. Being past the policies is not inherited with a
 -- role, so what operators may do is in policies of their own; they have the attribute too where it can be given.
@@ -104,7 +98,6 @@ END $$
 -- indexes
 -- Each reader reads its tenant's rows in the order of positions.
 CREATE INDEX IF NOT EXISTS clew_event_tenant ON clew_event (tenant, position);
-CREATE INDEX IF NOT EXISTS clew_stream_tenant ON clew_stream (tenant, began)
 
 -- functions
 CREATE OR REPLACE FUNCTION clew_number(name text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE

@@ -172,12 +172,13 @@ class SQLiteSession:
             "UPDATE generation SET position = ?, hash = ? WHERE id = ?", (position, hash_, built.generation)
         )
 
-    def switch(self, built: Built) -> None:
-        """Let this generation be the live one, and drop the others of its name."""
+    def switch(self, built: Built) -> bool:
+        """Let this generation be the live one, and drop the others of its name, which nobody can hold."""
         for other in self.built():
             if other.name == built.name and other.generation != built.generation:
                 self.drop(other)
         self._connection.execute("UPDATE generation SET live = 1 WHERE id = ?", (built.generation,))
+        return True
 
     def drop(self, built: Built) -> None:
         """Drop a generation with its tables."""
