@@ -112,7 +112,7 @@ class IndexText(NamedTuple):
 
 
 class ForgetText(NamedTuple):
-    """Let an event not be found by any words, and leave nothing of them in the store: its text was shredded."""
+    """Let an event not be found by any words, and leave nothing of its text in the store: it was shredded."""
 
     text_index: str
     tenant: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.infrastructure.projection_contract import ProjectionContract
+from tests.infrastructure.recording import PATIENCE
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError
@@ -193,3 +196,20 @@ def test_reading_makes_no_file(tmp_path: Path) -> None:
         with store.session(0):
             pass
         assert (tmp_path / "none").exists()
+
+
+def test_a_process_ends_while_a_thread_of_its_fills_a_store_in_memory() -> None:
+    """Which nobody closes: to close it under that thread would wait for ever, or crash."""
+    busy = """
+import threading
+from clew.infrastructure.sqlite.projections import SQLiteProjections
+
+store = SQLiteProjections(None)
+connection = store._connect("rw")
+begun = threading.Event()
+connection.create_function("begun", 0, begun.set)
+endless = "WITH RECURSIVE n(i) AS (SELECT begun() UNION ALL SELECT i FROM n) SELECT count(*) FROM n"
+threading.Thread(target=connection.execute, args=(endless,), daemon=True).start()
+begun.wait()
+"""
+    subprocess.run([sys.executable, "-c", busy], check=True, timeout=PATIENCE)

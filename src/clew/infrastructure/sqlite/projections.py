@@ -220,7 +220,8 @@ class SQLiteProjections:
     def _connect(self, mode: str) -> sqlite3.Connection:
         if self.path is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            weakref.finalize(self, connection.close)  # an agent's own store in memory is closed by nobody
+            # An agent's own store in memory is closed by nobody; at the end of the process a thread may still fill it.
+            weakref.finalize(self, connection.close).atexit = False
             return connection
         return sqlite3.connect(
             f"file:{quote(self.path)}?mode={mode}",
