@@ -237,7 +237,13 @@ class InvalidProjectionError(ClewError):
 class UnknownProjectionError(ClewError):
     """No projection of that name."""
 
-    def __init__(self, name: str, known: list[str]) -> None:
+    def __init__(self, name: str, known: list[str], *, unfilled: bool = False) -> None:
+        if unfilled:
+            super().__init__(
+                f"Projection {name!r} was not filled yet, and is not filled from here. Let `clew project run`, or a "
+                "service that may write, fill it first; where this is a standby, on its primary."
+            )
+            return
         there = f"There are: {', '.join(known)}." if known else "None was filled yet."
         super().__init__(
             f"There is no projection {name!r}. {there} "

@@ -133,8 +133,10 @@ class ReadModels:
         try:
             return (yield from read(lambda: self._ready(name, do)))
         except UnknownProjectionError:
-            if not (self.embedded or self._awaited) or name not in self.projector.projections:
+            if name not in self.projector.projections:
                 raise
+            if not (self.embedded or self._awaited):
+                raise UnknownProjectionError(name, [], unfilled=True) from None
             if self._come is not None:
                 self._come.discard(name)
         return (yield from read(lambda: self._ready(name, do)))

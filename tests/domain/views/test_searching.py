@@ -53,7 +53,7 @@ def test_what_is_parsed_is_words_and_nothing_else(text: str) -> None:
 
 
 LETTERS = st.text(
-    st.sampled_from("aAeÉéoÖßςжЖ漢字1٣_-' .,\n\u017f\u03c3\u0301\u0308\u0905\u093f\N{THINKING FACE}\N{TEAPOT}ﬁİ")
+    st.sampled_from("aAeÉéoÖßςжЖ漢字1٣_-' .,\n\u017f\u03c3\u0301\u0308\u0905\u093f\N{THINKING FACE}\N{TEAPOT}ﬁİẞẛᾈŉ")
 )
 
 
@@ -80,6 +80,7 @@ def test_words_are_told_apart_and_compared_as_in_the_index(text: str) -> None:
         ('"green gla*"', "green gla", ["green gla"]),
         ("green-gla*", "green glazes", ["green glazes"]),
         ("great", "great\N{THINKING FACE}", ["great"]),
+        ("hauptstraße", "HAUPTSTRAẞE", ["HAUPTSTRAẞE"]),
     ],
 )
 def test_marks_what_was_searched_for(search: str, text: str, found: list[str]) -> None:

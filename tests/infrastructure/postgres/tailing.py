@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import TypeAlias
 
 import psycopg
@@ -58,12 +57,19 @@ def page(recorder: Recorder, after: int) -> list[Seen]:
 
 
 def follow(recorder: PostgresRecorder, total: int) -> list[Seen]:
-    """The first so many events, by subscriptions: the next goes on where one was cut."""
+    """The first so many events, by subscriptions."""
+    return follow_until(recorder, lambda seen: len(seen) >= total)
+
+
+def follow_until(recorder: PostgresRecorder, is_over: Callable[[Sequence[Seen]], bool]) -> list[Seen]:
+    """Events by subscriptions, until it is over with one of them: the next subscription goes on where one was cut."""
     seen: list[Seen] = []
-    while len(seen) < total:
+    while not is_over(seen):
         with suppress(StoreUnavailableError), recorder.subscribe(gt=seen[-1][0] if seen else 0) as subscription:
-            for each in islice(subscription, total - len(seen)):
-                seen.append((each.id, str(each.originator_id), each.originator_version))  # noqa: PERF401 - it may break
+            for each in subscription:
+                seen.append((each.id, str(each.originator_id), each.originator_version))
+                if is_over(seen):
+                    break
     return seen
 
 

@@ -104,6 +104,16 @@ UNAVAILABLE = {
 }
 WRONG_URLS = {
     "a setting that is none": "sslmode=nonsense",
+    "a kind of server that is none": "target_session_attrs=nonsense",
+    "a version that is none": "ssl_min_protocol_version=nonsense",
+    "versions that are none": "ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2",
+    "settings that do not go together": "sslmode=require&sslrootcert=system",
+    "seconds that are none": "connect_timeout=x",
+    "an address that is none": "hostaddr=nonsense",
+    "a key that is none": "scram_client_key=nonsense",
+    "a connection for followers": "replication=database",
+    "a connection for followers of all": "replication=true",
+    "options that are none": "options=nonsense",
     "a setting of the server's that is none": "options=-cnonsense%3D1",
     "a service that is none": "service=none",
     "a setting that nobody knows": f"pass={PASSWORD}",

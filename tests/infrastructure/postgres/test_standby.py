@@ -18,6 +18,7 @@ from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Standby, ask
 
 from clew import Conversations, Engine, Message
+from clew.cli import main
 from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
 from clew.infrastructure.postgres import horizon
 from clew.infrastructure.postgres.recorder import PostgresRecorder
@@ -168,6 +169,12 @@ def test_a_standby_refuses_everything_that_writes_and_says_where_to_write(pair: 
         assert [row.version for row in recorder.lineage(name)] == [1]
     with Conversations.open(pair.standby) as there, pytest.raises(StoreUnavailableError, match="Name the primary"):
         there.start_thread()
+
+
+def test_a_standby_says_where_to_fill_what_nobody_has_filled(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--db", pair.standby, "threads"]) == 1
+    assert "not filled yet" in (said := capsys.readouterr().err)
+    assert "on its primary" in said
 
 
 def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(primary: PostgresServer, standby: Standby) -> None:

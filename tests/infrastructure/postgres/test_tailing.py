@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.infrastructure.postgres import tailing
-from tests.infrastructure.postgres.tailing import Seen, follow, insert, transaction, write
+from tests.infrastructure.postgres.tailing import Seen, follow, follow_until, insert, transaction, write
 from tests.infrastructure.recording import PATIENCE, append, event, fill, recomputed, run_threads
 from tests.servers.postgres_server import Databases, ask
 
@@ -26,6 +26,9 @@ ROOT = Path(__file__).parent.parent.parent.parent
 
 HERE = [f"thread-{number}" for number in range(8)]
 THERE = [[f"program-{program}-{number}" for number in range(4)] for program in range(2)]
+
+END = "the-end"
+"""The stream of the event that is the last."""
 
 
 @pytest.fixture
@@ -188,16 +191,21 @@ def tail_reconnecting(url: str, progress: Progress, found: list[Seen]) -> None:
         own.close()
 
 
+def tail_subscribed(recorder: PostgresRecorder, found: list[Seen]) -> None:
+    found.extend(follow_until(recorder, lambda seen: bool(seen) and seen[-1][1] == END))
+
+
 def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
     postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float
 ) -> None:
-    count = max(20, round(1_000 * scale))
+    count = max(20, round(2_500 * scale))
     writers = [*HERE, *(name for names in THERE for name in names)]
     assert len(writers) == 16
     written = tailing.events_of(writers, count)
     progress = Progress(written)
     pages: list[Seen] = []
     reconnecting: list[Seen] = []
+    subscribed: list[Seen] = []
     with ExitStack() as running, databases.one() as other:
         ask(other, "CREATE TABLE t (n integer)")
         programs = [_program(running, "write", postgres, count, *names) for names in THERE]
@@ -213,6 +221,7 @@ def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
         readers: list[Callable[[], None]] = [
             lambda: tail(recorder, progress, pages),
             lambda: tail_reconnecting(postgres, progress, reconnecting),
+            lambda: tail_subscribed(recorder, subscribed),
         ]
         others, reading = ([threading.Thread(target=work) for work in works] for works in (beside, readers))
         for thread in (*others, *reading):
@@ -224,6 +233,8 @@ def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
             progress.end()
             for thread in others:
                 thread.join(PATIENCE)
+            append(recorder, event(END, 1))
+            progress.total += 1
             progress.written.set()
             for thread in reading:
                 thread.join(PATIENCE)
@@ -231,7 +242,8 @@ def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
     everything = [(row.position, row.stream, row.version) for row in recorder.rows(after=0, limit=10**6)]
     assert len(everything) == len({each[1:] for each in everything}) == progress.total > written
     assert [each[0] for each in everything] == sorted({each[0] for each in everything})
-    assert pages == reconnecting == follow(recorder, progress.total) == everything
+    assert everything[-1][1] == END
+    assert pages == reconnecting == subscribed == follow(recorder, progress.total) == everything
     assert followed == everything[:written]
     for stream in (*writers, "shared", "late-0"):
         rows = recorder.lineage(stream)

@@ -177,4 +177,6 @@ def _plain(character: str) -> str:
     parts = unicodedata.normalize("NFD", character)
     plain = parts[0] if len(parts) == 2 and parts[0].isascii() else character  # noqa: PLR2004 - letter and accent
     same = plain.casefold()
-    return same if len(same) == 1 else plain
+    if len(same) > 1:  # "ss", of a sharp s
+        same = plain.lower()
+    return same if same == character else _plain(same)

@@ -51,6 +51,9 @@ class Address:
             # Not with what was said: it is a part of the password.
             msg = "An @ stands where none can be. In a user's name or a password write it as %40, and a / as %2F."
             raise StoreUrlError(msg)
+        if "replication" in given:
+            msg = "replication asks for a connection on which nothing can be read or written. Leave it out of the URL."
+            raise StoreUrlError(msg)
         if "PGCONNECT_TIMEOUT" not in os.environ:
             given.setdefault("connect_timeout", CONNECT_TIMEOUT)
         given.setdefault("fallback_application_name", "clew")
