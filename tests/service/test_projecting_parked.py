@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.service.lengths import Lengths, Ten, filling, positions
 from tests.service.projected import History, batches_of, made, projector, rebuild
 
 from clew.conversations import Conversations
+from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import Message
 from clew.domain.ports import EventLog
-from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert
+from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
+from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections import Directory
+from clew.service import taking_in
 
 
 def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: SQLiteProjections) -> None:
@@ -40,6 +46,100 @@ def test_what_is_noted_of_a_parked_event_has_nothing_of_its_content(ten: Ten, st
     assert count == 9
     assert len(parked) == 3
     assert all("secret" not in each.error and "word" not in each.error for each in parked)
+
+
+class Poisoned(Lengths):
+    """Fails at the events at some positions."""
+
+    def __init__(self, at: Collection[int]) -> None:
+        super().__init__()
+        self.at = at
+
+    def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
+        yield from super().project(event, rows)
+        if event.position in self.at:
+            raise ValueError
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """As long as the number of events that were taken in alone; no batch ends early because the machine is slow."""
+    found: list[None] = []
+    attempt = SQLiteSession.attempt
+
+    def counted(session: SQLiteSession) -> Any:
+        found.append(None)
+        return attempt(session)
+
+    monkeypatch.setattr(SQLiteSession, "attempt", counted)
+    monkeypatch.setattr(taking_in, "LONGEST_SECONDS", float("inf"))
+    return found
+
+
+def test_an_event_that_a_projection_fails_at_costs_few_others_anything(
+    ten: Ten, store: SQLiteProjections, alone: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ten.conversations.start_thread(messages=[Message.user("word")] * 1_989)
+    read: list[int] = []
+    begun: list[int] = []
+    recorded_after, session = ten.log.recorded_after, store.session
+
+    def reading(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+        read.append(position)
+        return recorded_after(position, limit)
+
+    def beginning(seen: int, names: Any = None) -> Any:
+        begun.append(seen)
+        return session(seen, names)
+
+    monkeypatch.setattr(ten.log, "recorded_after", reading)
+    monkeypatch.setattr(store, "session", beginning)
+    filling(ten.log, store, Poisoned({1_000})).settle()
+    assert positions(store) == [each for each in range(1, 2_001) if each != 1_000]
+    assert [each.position for each in store.parked("lengths", 9)[1]] == [1_000]
+    assert 0 < len(alone) <= taking_in.AT_ONCE
+    assert len(begun) < 25, "each of them reads where everything stands"
+    assert read == [0], "what a failed attempt has read is there for the next"
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[EventLog]:
+    ten = Ten()
+    ten.conversations.start_thread(messages=[Message.user("word")] * 389)
+    yield ten.log
+    ten.conversations.close()
+
+
+def test_whatever_a_projection_fails_at_the_rest_is_taken_in_once(many: EventLog, alone: list[None]) -> None:
+    @given(st.sets(st.integers(1, 400), max_size=5), st.sampled_from([7, 60, 130, 8_000]))
+    def check(at: set[int], size: int) -> None:
+        alone.clear()
+        store = SQLiteProjections(None)
+        with batches_of(size):
+            filling(many, store, Poisoned(at)).settle()
+        assert positions(store) == [each for each in range(1, 401) if each not in at]
+        assert sum(row["events"] for row in store.select("lengths", Query("sum"))) == 400 - len(at)
+        assert [each.position for each in store.parked("lengths", 9)[1]] == sorted(at)
+        assert len(alone) <= taking_in.AT_ONCE * len(at)
+        store.close()
+
+    check()
+
+
+def test_it_is_said_that_an_event_was_parked_when_it_is_there_to_be_seen(
+    log: EventLog, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise SQLiteUnavailableError("the disk is full, says the test")
+
+    one = filling(log, store, Poisoned({5}))
+    with monkeypatch.context() as broken:
+        broken.setattr(SQLiteSession, "move", fail)
+        with pytest.raises(StoreUnavailableError):
+            one.settle()
+    assert caplog.messages == []
+    one.settle()
+    assert caplog.messages == ["Projection lengths goes on without the event at position 5"]
 
 
 @pytest.mark.parametrize("value", [2**70, "no number", 1.5], ids=str)

@@ -126,6 +126,7 @@ def test_text_that_a_killed_process_left_in_the_write_ahead_log_goes_with_the_ne
         thread = conversations.start_thread(thread_id="t")
         thread.append(Message.user(f"the {CANARY} sings"))
         assert len(conversations.search(CANARY)) == 1
+        conversations._core.models.stop()  # what fills in the background would die there before it
         conversations._core.models._store._keep = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[attr-defined]
         thread.redact(2)
 

@@ -8,7 +8,9 @@ import pytest
 from tests.service.projected import projector
 
 from clew import Conversations, Message
+from clew.domain.errors import StoreUnavailableError
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert, Words
+from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections.search import Search
 from clew.service import taking_in
@@ -68,6 +70,31 @@ def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
         assert read[:2] == ([0, taking_in.AT_ONCE] if redacted else [0])
         found = store.find("search", Search.texts[0], Words(("word",)), before=None, limit=1_000)
     assert len(found) == 2 * taking_in.AT_ONCE - redacted
+
+
+def test_after_the_store_was_away_the_log_is_read_again(
+    store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("away, says the test")
+
+    with Conversations.open("memory:", embedded=False) as conversations:
+        conversations.start_thread(messages=[Message.user("word")])
+        log = conversations._core.log
+        read: list[int] = []
+
+        def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+            read.append(position)
+            return type(log).recorded_after(log, position, limit)
+
+        monkeypatch.setattr(log, "recorded_after", recorded_after)
+        filling = projector(log, store, [Search()])
+        with monkeypatch.context() as broken:
+            broken.setattr(SQLiteSession, "move", fail)
+            with pytest.raises(StoreUnavailableError):
+                filling.advance()
+        filling.advance()
+    assert read == [0, 0]
 
 
 def test_a_parked_event_is_noted_with_the_name_of_its_stream(store: SQLiteProjections) -> None:

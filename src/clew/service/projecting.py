@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from clew.domain.errors import ProjectionBehindError, StoreError, UnknownProjectionError
 from clew.domain.ports import EventLog
@@ -12,10 +13,13 @@ from clew.domain.projection import Built, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
 from clew.service.reading_ahead import ReadingAhead
 from clew.service.reindexing import Filled, reindex
-from clew.service.taking_in import take_in
+from clew.service.taking_in import AT_ONCE, take_in
 
 BATCH = 8_000
 """Events of one transaction, at the most."""
+
+SHRINK = 8
+"""By so much a batch that a projection raises for is made smaller, until the event that is at fault is near."""
 
 PATIENCE_SECONDS = 2.0
 """How long a reader waits for the process that fills tables which this one cannot fill."""
@@ -29,6 +33,18 @@ REST_SECONDS = 2.0
 """After so long it is tried again to replace tables that somebody holds: a dump of the database, perhaps."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Attempt:
+    """One transaction: how many events it takes at the most, each alone if it is careful, and what is told of it."""
+
+    size: int
+    careful: bool = False
+    given: int = 0
+    """Events that there were to take in."""
+    counts: list[tuple[str, int]] = field(default_factory=list)
+    parked: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Projector:
@@ -57,11 +73,11 @@ class Projector:
         self._checked: set[str] = set()
         self._taken: set[str] = set()
         self._ahead = ReadingAhead(log)
+        self._size = BATCH
         self._before = 0
         self._rests = 0.0
         self.counted: Callable[[str, int], None] | None = None
         """Is told by how many events the live tables of a projection have come further, after each transaction."""
-        self._counts: list[tuple[str, int]] = []
 
     def projection(self, name: str) -> Projection:
         """The projection of that name. Raises UnknownProjectionError."""
@@ -94,34 +110,43 @@ class Projector:
     def advance(self, names: Iterable[str] | None = None) -> bool:
         """Do one batch of what there is to do, of these projections or of all; False when there is nothing."""
         chosen = [self.projection(name) for name in (self.projections if names is None else names)]
-        try:
-            return self._attempt(chosen, careful=False)
-        except StoreError:
-            raise
-        except Exception:  # noqa: BLE001 - whose fault it is shows when each event is alone
-            return self._attempt(chosen, careful=True)
+        while True:
+            attempt = _Attempt(min(self._size, BATCH))
+            try:
+                done = self._try(chosen, attempt)
+            except StoreError:
+                self._ahead = ReadingAhead(self.log)  # what is there when the store is back may be another log
+                raise
+            except Exception:  # noqa: BLE001 - whose fault it is shows when each event is alone
+                if attempt.given <= AT_ONCE:
+                    return self._try(chosen, _Attempt(AT_ONCE, careful=True))
+                self._size = max(attempt.given // SHRINK, AT_ONCE)  # alone they take long, and most are not at fault
+            else:
+                self._size = min(2 * attempt.size, BATCH)
+                return done
 
-    def _attempt(self, chosen: Sequence[Projection], *, careful: bool) -> bool:
+    def _try(self, chosen: Sequence[Projection], attempt: _Attempt) -> bool:
         checked, taken = set(self._checked), set(self._taken)
         try:
             names = [each.name for each in chosen]
             with self.store.session(self.log.last_position(), names) as session:
-                self._counts = []
-                done = self._step(session, chosen, careful=careful)
+                done = self._step(session, chosen, attempt)
         except BaseException:
             self._checked, self._taken = checked, taken  # nothing of it was done
             raise
+        for name, position in attempt.parked:
+            _log.warning("Projection %s goes on without the event at position %d", name, position)
         if self.counted is not None:
-            for name, count in self._counts:
+            for name, count in attempt.counts:
                 self.counted(name, count)
         return done
 
-    def _step(self, session: ProjectionSession, chosen: Sequence[Projection], *, careful: bool) -> bool:
+    def _step(self, session: ProjectionSession, chosen: Sequence[Projection], attempt: _Attempt) -> bool:
         last = self.log.last_position()
         filled = self._filled(session, chosen)
         # In the same step, so that neither waits for ever for the other while more and more is appended.
-        live = self._batch(session, [each for each in filled if each.built.live], last, careful=careful)
-        beside = self._batch(session, [each for each in filled if not each.built.live], last, careful=careful)
+        live = self._batch(session, [each for each in filled if each.built.live], last, attempt)
+        beside = self._batch(session, [each for each in filled if not each.built.live], last, attempt)
         done = {each.built for each in filled} != {each.built for each in (*live, *beside)}
         done |= any([reindex(self.log, session, each) for each in (*live, *beside)])  # noqa: C419 - each of them
         for each in beside:  # what is at the end of what can be read takes the place of what was read so far
@@ -146,21 +171,25 @@ class Projector:
         return False
 
     def _batch(
-        self, session: ProjectionSession, group: Sequence[Filled], last: int, *, careful: bool
+        self, session: ProjectionSession, group: Sequence[Filled], last: int, attempt: _Attempt
     ) -> Sequence[Filled]:
         """Let those that are furthest behind take in a batch; all of them, with the positions that they have then."""
         behind = [each.built.position for each in group if each.built.position < last]
         if not behind:
             return group
         low = min(behind)
-        events, shredded = self._ahead.after(low, BATCH)
+        batch, shredded = self._ahead.after(low, BATCH)
+        self._ahead.keep(low, BATCH, batch, shredded)  # for the next attempt, if this one fails
+        events = batch[: attempt.size]
         further = [position for position in behind if position > low]
         if further:  # they join in from there
             events = [event for event in events if event.position <= min(further)]
         if not events:
             return group
         lowest = [each for each in group if each.built.position == low]
-        taken = take_in(self.log, session, lowest, events, careful=careful)
+        attempt.given = max(attempt.given, len(events))
+        taken, parked = take_in(self.log, session, lowest, events, careful=attempt.careful)
+        attempt.parked += parked
         end = events[taken - 1]
         moved: list[Filled] = []
         for each in group:
@@ -169,10 +198,9 @@ class Projector:
                 continue
             session.move(each.built, end.position, end.hash)
             if each.built.live:
-                self._counts.append((each.built.name, taken))
+                attempt.counts.append((each.built.name, taken))
             moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
-        if taken < len(events):
-            self._ahead.keep(end.position, BATCH, events[taken:], shredded)
+        self._ahead.keep(end.position, BATCH, batch[taken:], shredded)
         return moved
 
     def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:

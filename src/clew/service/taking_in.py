@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,8 +23,6 @@ AT_ONCE = 50
 PAGE = 1_000
 """Events of a thread that are read together when it is recounted."""
 
-_log = logging.getLogger(__name__)
-
 
 def take_in(
     log: EventLog,
@@ -34,10 +31,11 @@ def take_in(
     events: Sequence[Recorded | Unreadable],
     *,
     careful: bool,
-) -> int:
+) -> tuple[int, list[tuple[str, int]]]:
     """Let all of a group take in the same events, at least one; returns how many, which are not all if it takes long.
 
-    If that is done carefully each event is alone: one that a projection raises for is parked.
+    If that is done carefully each event is alone: one that a projection raises for is parked,
+    and returned with that projection's name: it is said once the transaction has been committed.
     """
     taking = [_TakingIn(log, session, each, careful=careful) for each in group]
     until = time.monotonic() + LONGEST_SECONDS
@@ -49,7 +47,7 @@ def take_in(
         taken += len(part)
     for each in taking:
         each.finish(events[taken - 1].position)
-    return taken
+    return taken, [(each.name, position) for each in taking for position in each.parked]
 
 
 class _TakingIn:
@@ -60,6 +58,8 @@ class _TakingIn:
         self._session = session
         self._built, self._projection = filled
         self._careful = careful
+        self.name = filled.projection.name
+        self.parked: list[int] = []
         self._recounts: dict[Recount, None] = {}
 
     def take(self, events: Sequence[Recorded | Unreadable]) -> None:
@@ -87,7 +87,7 @@ class _TakingIn:
             self._recount(each, upto)
 
     def _try(self, event: Recorded) -> None:
-        """Take in one event, or park it and say so."""
+        """Take in one event, or park it."""
         session, built, projection = self._session, self._built, self._projection
         try:
             with session.attempt():
@@ -100,7 +100,7 @@ class _TakingIn:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
-            _log.warning("Projection %s goes on without the event at position %d", projection.name, event.position)
+            self.parked.append(event.position)
             stream = stream_name(event.tenant, event.kind, event.thread_id)
             self._park(event, stream, kind_and_place(error, projection))
 
