@@ -70,8 +70,7 @@ def test_lists_what_the_model_saw_for_a_response(server: StatefulServer) -> None
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_keeps_a_response_only_if_it_is_to_be_stored_and_until_it_is_deleted(
-    server: StatefulServer,
-    stored: bool,  # noqa: FBT001
+    server: StatefulServer, *, stored: bool
 ) -> None:
     async def talk(client: openai.AsyncOpenAI) -> None:
         first = await client.responses.create(model=server.model, input="first", store=stored)

@@ -9,6 +9,7 @@ from tests.service.projected import projector
 
 from clew import Conversations, Message
 from clew.domain.errors import StoreUnavailableError
+from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert, Words
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
@@ -46,6 +47,18 @@ def test_a_batch_that_takes_long_ends_where_it_is(store: SQLiteProjections, monk
     ]
 
 
+def positions_read(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """After which positions the log is read from now on."""
+    read: list[int] = []
+
+    def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
+        read.append(position)
+        return type(log).recorded_after(log, position, limit)
+
+    monkeypatch.setattr(log, "recorded_after", recorded_after)
+    return read
+
+
 @pytest.mark.parametrize("redacted", [False, True])
 def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
     store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch, *, redacted: bool
@@ -54,13 +67,7 @@ def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
     with Conversations.open("memory:", embedded=False) as conversations:
         thread = conversations.start_thread(messages=[Message.user("word")] * (2 * taking_in.AT_ONCE))
         log = conversations._core.log
-        read: list[int] = []
-
-        def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
-            read.append(position)
-            return type(log).recorded_after(log, position, limit)
-
-        monkeypatch.setattr(log, "recorded_after", recorded_after)
+        read = positions_read(log, monkeypatch)
         filling = projector(log, store, [Search()])
         filling.advance()
         if redacted:
@@ -81,13 +88,7 @@ def test_after_the_store_was_away_the_log_is_read_again(
     with Conversations.open("memory:", embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("word")])
         log = conversations._core.log
-        read: list[int] = []
-
-        def recorded_after(position: int, limit: int) -> Sequence[Recorded | Unreadable]:
-            read.append(position)
-            return type(log).recorded_after(log, position, limit)
-
-        monkeypatch.setattr(log, "recorded_after", recorded_after)
+        read = positions_read(log, monkeypatch)
         filling = projector(log, store, [Search()])
         with monkeypatch.context() as broken:
             broken.setattr(SQLiteSession, "move", fail)

@@ -233,11 +233,7 @@ def check_readable(thread_id: str, control: Control, asked: str) -> None:
         raise ThreadDeletedError(thread_id, "deleted", asked, _ADVICE["deleted"])
 
 
-def _decide(
-    thread_id: str,
-    control: Control,
-    intent: _Change,
-) -> list[Decided]:
+def _decide(thread_id: str, control: Control, intent: _Change) -> list[Decided]:
     count = control.messages
     match intent:
         case Say(messages=messages):

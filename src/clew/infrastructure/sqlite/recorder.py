@@ -18,7 +18,7 @@ from clew.infrastructure.sqlite.reads import HIGHEST, SQLiteReads
 
 
 # The library's own max_notification_id answers None as well, whatever it says.
-class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # type: ignore[misc]
+class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # type: ignore[misc] # see above
     """Events of chained, contiguous streams in a SQLite file.
 
     Several recorders may share a datastore, as those of a factory of the library's do: they have one writer thread.
