@@ -8,7 +8,6 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from tests.cli.conftest import CalledClew
-from tests.infrastructure.recording import wait_until
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew.conversations import Conversations
@@ -18,7 +17,7 @@ from clew.infrastructure.postgres import doctor
 from clew.infrastructure.postgres.sql_files import statements
 
 AROUND = ["server", "rights", "tenants", "durability", "readers", "connections", "replication", "pgvector"]
-INSIDE = ["schema", "database", "size", "vacuum", "words", "runs"]
+INSIDE = ["schema", "database", "size", "vacuum", "runs"]
 PROJECTIONS = [f"projection {name}" for name in ("directory", "search", "audit", "usage", "memory")]
 
 
@@ -57,19 +56,6 @@ def test_looks_at_the_server_the_tables_and_the_projections(clew: CalledClew, ur
     assert found["durability"]["found"].startswith("fsync on, full_page_writes on, synchronous_commit on; read comm")
     assert found["runs"]["found"] == "0 under way, 0 with an answer that was arriving; 0 blobs of 0.0 KiB."
     assert findings(clew, url, "--verify")["verified"]["found"].endswith("that is everything.")
-
-
-def test_counts_the_texts_that_left_an_index_of_words_and_says_how_it_loses_the_words(
-    clew: CalledClew, url: str
-) -> None:
-    with Conversations.open(url) as conversations:
-        conversations.wait()
-        conversations.thread("t").redact(2)
-    wait_until(lambda: findings(clew, url)["words"]["found"].startswith("1 taken out"))
-    assert "clew rebuild search" in findings(clew, url)["words"]["advice"]
-    with Conversations.open(url) as conversations:
-        conversations.rebuild("search")
-    assert findings(clew, url)["words"]["state"] == "ok"
 
 
 def test_says_what_a_user_may_not_do(clew: CalledClew, url: str, guarded: str) -> None:
@@ -176,8 +162,6 @@ LARGE = doctor.LARGE_LOG
         ("of_dead_rows", ("on", 100, 10_001, 3), "warning"),
         ("of_dead_rows", ("on", 1_000_000, 10_001, 3), "ok"),
         ("of_dead_rows", ("off", 100, 0, 0), "warning"),
-        ("of_forgotten", (0,), "ok"),
-        ("of_forgotten", (1,), "warning"),
     ],
     ids=str,
 )

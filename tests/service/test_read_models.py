@@ -149,8 +149,8 @@ def test_indexes_and_tables_that_this_clew_makes_otherwise_are_built_anew_before
     before = found()
     assert {state for state, _ in before.values()} == {"live"}
     # The index of words lies there otherwise.
-    table = text_index._SQL["table"]
-    monkeypatch.setitem(text_index._SQL, "table", table.replace("words text", "more integer, words text"))
+    table = text_index._SQL["texts"]
+    monkeypatch.setitem(text_index._SQL, "texts", table.replace("words text", "more integer, words text"))
     monkeypatch.setattr("clew.infrastructure.sqlite.text_index.STRETCH", 7)
     assert shown() == before | {"search": ("changed", before["search"][1])}
     words = found()

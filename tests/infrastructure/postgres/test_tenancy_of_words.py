@@ -12,41 +12,46 @@ from tests.servers.postgres_server import Databases, ask
 from tests.servers.tenanted import Logins, asked, fill, keep_apart
 
 from clew import Conversations, Message
+from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.encoding import stream_id
 from clew.projections.search import tenant_scope
 from clew.service.running import Runner
 
 
-@pytest.fixture(scope="module")
-def searched(databases: Databases) -> Iterator[Logins]:
+@pytest.fixture(scope="module", params=[1, text_index.STRETCH], ids=["listed", "growing"])
+def searched(databases: Databases, request: pytest.FixtureRequest) -> Iterator[Logins]:
     """Two tenants' threads with an index of their words; tests change nothing."""
-    with databases.one() as url:
+    with databases.one() as url, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(text_index, "STRETCH", request.param)
+        patched.setattr(text_index, "AT_ONCE", 3)
         logins = fill(keep_apart(url))
         with Conversations.open(logins.operator) as operator:
             operator.wait()
         yield logins
 
 
-def _found(url: str, tenant: str | None, index: str = "words", among: str = "!''#nothing''") -> list[int]:
+def _found(url: str, tenant: str | None, index: str = "words", word: str = "") -> list[int]:
     """The positions that the function finds for who asks it directly, by default all that it would ever show."""
+    words = f"'{{{word}}}', '{{}}', '{{}}'" if word else f"'{{}}', '{{\"\"}}', '{{{chr(0x10FFFF)}}}'"
     asked_for = (
-        f"clew_find(id, '{index}', '{among}', false, '{{}}', '{{}}', {2**63 - 1}, {2**63 - 1}, 100, 100) AS found "
-        "WHERE name = 'search' AND live AND found.position IS NOT NULL"
+        f"clew_find(id, '{index}', {words}, false, '{{\" {word}\"}}', '{{true}}', {2**63 - 1}, {2**63 - 1}, 100, 100) "
+        "AS found WHERE name = 'search' AND live AND found.position IS NOT NULL"
     )
     rows = asked(url, f"SELECT found.position FROM clew_generation CROSS JOIN LATERAL {asked_for}", tenant)  # noqa: S608 - of constants
     return sorted(position for (position,) in rows)
 
 
 def test_a_tenant_s_words_are_found_by_their_index(searched: Logins) -> None:
-    looked = "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname LIKE 'clew_i%words_words'"
-    before = ask(searched.owner, looked)
+    looked = "SELECT sum(idx_scan), sum(seq_scan) FROM pg_stat_user_tables WHERE relname ~ '^clew_g[0-9]+_+words$'"
+    ((before, whole),) = ask(searched.owner, looked)
     for tenant in "ab":
         with Conversations.open(searched.app, tenant=tenant) as conversations:
             hits = conversations.search("from")
             assert ["".join(part.text for part in hit.snippet) for hit in hits] == [f"from {tenant}"]
             assert len(conversations.search('"from b" -more')) == (tenant == "b")
             assert len(conversations.search("mor*", thread="t")) == 1
-    wait_until(lambda: ask(searched.owner, looked) > before)
+    wait_until(lambda: ask(searched.owner, looked)[0][0] > before)
+    assert ask(searched.owner, looked)[0][1] == whole
 
 
 def test_whatever_is_asked_of_an_index_of_words_it_shows_the_tenant_s_texts_alone(searched: Logins) -> None:
@@ -54,9 +59,9 @@ def test_whatever_is_asked_of_an_index_of_words_it_shows_the_tenant_s_texts_alon
     own = {tenant: [each for (each,) in ask(searched.owner, positions.format(stream_id(tenant)))] for tenant in "ab"}
     assert _found(searched.app, "a") == own["a"]
     assert _found(searched.app, "b") == own["b"]
-    others = f"''#/{sha256(tenant_scope('b').encode()).hexdigest()[:16]}''"
-    assert _found(searched.app, "b", among=others) == own["b"]
-    assert _found(searched.app, "a", among=others) == []
+    others = f"/{sha256(tenant_scope('b').encode()).hexdigest()[:16]}"
+    assert _found(searched.app, "b", word=others) == own["b"]
+    assert _found(searched.app, "a", word=others) == []
     for tenant in (None, "", "nobody", "a/thread"):
         assert _found(searched.app, tenant) == []
 
@@ -71,7 +76,10 @@ def test_nobody_else_looks_into_an_index_of_words(searched: Logins) -> None:
     ask(searched.owner, "CREATE ROLE clew_nobody")
     try:
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="clew_find"):
-            ask(searched.owner, "SET ROLE clew_nobody; SELECT clew_find(1, '', '', true, '{}', '{}', 1, 1, 1, 1)")
+            ask(
+                searched.owner,
+                "SET ROLE clew_nobody; SELECT clew_find(1, '', '{}', '{}', '{}', true, '{}', '{}', 1, 1, 1, 1)",
+            )
     finally:
         ask(searched.owner, "DROP ROLE clew_nobody")
 
@@ -84,7 +92,7 @@ def test_a_worker_cleans_away_the_words_that_a_tenant_redacted(logins: Logins) -
         filled(logins)
     # How many rows are left is told late: by who has deleted them, once he has been idle for a while.
     vacuums = "SELECT pg_stat_get_vacuum_count(oid) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'clew_g%words'"
-    assert ask(logins.owner, vacuums) == [(1,)]
+    assert ask(logins.owner, vacuums) == [(1,), (1,)]
 
 
 def filled(logins: Logins) -> None:

@@ -35,11 +35,23 @@ phrases = st.lists(asked, max_size=2).map(tuple)
 searches = st.builds(Words, phrases, phrases, phrases, st.lists(st.sampled_from("ab"), max_size=2).map(tuple))
 
 
+full = pytest.mark.parametrize("full", [1, 3 * text_index.TEXT, text_index.STRETCH])
+"""The size of a stretch that is full: each text is one, some are, and none is."""
+
+
+@full
 @settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=st.lists(texts, min_size=1, max_size=8), wanted=st.lists(searches, min_size=1, max_size=12))
 def test_finds_what_the_index_of_sqlite_finds(
-    store: PostgresProjections, lite: SQLiteProjections, said: list[str], wanted: list[Words]
+    store: PostgresProjections,
+    lite: SQLiteProjections,
+    monkeypatch: pytest.MonkeyPatch,
+    full: int,
+    said: list[str],
+    wanted: list[Words],
 ) -> None:
+    monkeypatch.setattr(text_index, "STRETCH", full)
+    monkeypatch.setattr(text_index, "AT_ONCE", 1)
     both: tuple[ProjectionStore, ...] = (store, lite)
     for each in both:
         with each.session(0) as session:
@@ -65,6 +77,7 @@ def test_finds_what_was_filled_over_a_connection_of_another_encoding(postgres: s
     assert found == [[1], [1]]
 
 
+@full
 @pytest.mark.parametrize(
     "text",
     [
@@ -74,7 +87,10 @@ def test_finds_what_was_filled_over_a_connection_of_another_encoding(postgres: s
     ],
     ids=["many places", "many words", "one long word"],
 )
-def test_finds_what_is_at_the_end_of_a_very_long_text(store: PostgresProjections, text: str) -> None:
+def test_finds_what_is_at_the_end_of_a_very_long_text(
+    store: PostgresProjections, monkeypatch: pytest.MonkeyPatch, full: int, text: str
+) -> None:
+    monkeypatch.setattr(text_index, "STRETCH", full)
     with store.session(0) as session:
         opened = Opened(session)
         opened.apply(IndexText("words", text, ("s",)), position=1)
@@ -90,45 +106,73 @@ def test_finds_what_is_at_the_end_of_a_very_long_text(store: PostgresProjections
     assert found(Words(("nowhere",))) == found(Words(("again last last",))) == []
 
 
-@pytest.mark.parametrize(
-    ("texts", "waits"),
-    [
-        (text_index.AT_ONCE - 1, "512kB"),
-        (text_index.AT_ONCE, "2MB"),
-        (text_index.AT_ONCE + 1, "512kB"),
-        (text_index.MANY + 1, "2MB"),
-    ],
-)
-def test_more_waits_for_the_index_of_words_while_many_texts_come_together(
-    store: PostgresProjections, texts: int, waits: str
-) -> None:
-    with store.session(0) as session:
-        opened = Opened(session)
-        for number in range(texts):
-            opened.apply(IndexText("words", "said"), position=number + 1)
-        session.flush()
-        found = session._session.connection.execute("SHOW gin_pending_list_limit").fetchall()
-    assert found == [(waits,)]
-    assert len(store.find("declared", "words", Words(("said",)), before=None, limit=1_000)) == texts
-
-
-def test_it_is_written_down_which_texts_a_stretch_has(
+def test_each_word_of_a_full_stretch_is_listed_with_the_texts_that_have_it(
     postgres: str, store: PostgresProjections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_index, "STRETCH", 16)
+    monkeypatch.setattr(text_index, "STRETCH", 16 * text_index.TEXT)
     monkeypatch.setattr(text_index, "AT_ONCE", 5)
     for first in (1, 61):
         with store.session(0) as session:
             opened = Opened(session, next(iter(session.built()), None))
             for position in range(first, first + 60):
                 with suppress(ZeroDivisionError), session.attempt() if position % 9 == 0 else nullcontext():
-                    opened.apply(IndexText("words", "said"), position=position)
+                    said = f"said {position % 7} {'x' * (495 + position % 9)}"
+                    opened.apply(IndexText("words", said, ("a", "b")[: position % 3]), position=position)
                     assert 1 / (position % 18)
-    stretches: dict[int, list[int]] = {}
-    for position, words in ask(postgres, "SELECT position, tsvector_to_array(listed) FROM clew_g1_words ORDER BY 1"):
-        (number,) = {int(word.partition(".")[0], 16) for word in words}
-        stretches.setdefault(number, []).append(position)
-    noted = ask(postgres, "SELECT number, first, texts FROM clew_stretch ORDER BY number")
-    assert noted == [(number, positions[0], len(positions)) for number, positions in stretches.items()]
-    assert len(noted) > 6
-    assert sum(texts for *_, texts in noted) == 120 - 120 // 18
+    assert ask(postgres, "SELECT count(*) FROM clew_g1_words") == [(120 - 120 // 18,)]
+    assert len(_listed(postgres)) > 6
+
+
+forgetting = st.lists(st.tuples(st.booleans(), st.sampled_from(["a b", "b c", "c c a", "d", ""])), max_size=30)
+
+
+@settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(done=st.lists(forgetting, max_size=4), full=st.integers(1, 12))
+def test_a_text_that_is_forgotten_takes_its_words_with_it(
+    postgres: str,
+    store: PostgresProjections,
+    monkeypatch: pytest.MonkeyPatch,
+    done: list[list[tuple[bool, str]]],
+    full: int,
+) -> None:
+    monkeypatch.setattr(text_index, "STRETCH", full * text_index.TEXT)
+    with store.session(0) as session:
+        for built in session.built():
+            session.drop(built)
+        Opened(session)
+    left: dict[int, str] = {}
+    position = 0
+    for changes in done:
+        with store.session(0) as session:
+            (built,) = session.built()
+            opened = Opened(session, built)
+            for adds, text in changes:
+                if adds:
+                    position += 1
+                    opened.apply(IndexText("words", text, ("s",)), position=position)
+                    left[position] = text
+                elif left:
+                    gone = [*left][len(text) % len(left)]
+                    del left[gone]
+                    session.forget(built, "words" if gone % 2 else None, gone, position)
+    for word in "abcd":
+        having = [each for each, text in left.items() if word in text.split()]
+        assert store.find("declared", "words", Words((word,)), before=None, limit=99) == having[::-1]
+    _listed(postgres)
+
+
+def _listed(url: str) -> list[int]:
+    """The stretches that are listed, once each was seen to have the words of its texts, and no others."""
+    ((generation,),) = ask(url, "SELECT id FROM clew_generation")
+    stretches = ask(url, "SELECT number, first, listed FROM clew_stretch ORDER BY number")
+    texts = ask(url, f"SELECT position, words FROM clew_g{generation}_words ORDER BY position")  # noqa: S608 - a number
+    postings = ask(url, f"SELECT stretch, word, positions FROM clew_g{generation}__words")  # noqa: S608 - a number
+    assert [number for number, *_ in stretches] == [*range(len(stretches))]
+    assert all(listed for *_, listed in stretches[:-1])
+    had: dict[tuple[int, str], list[int]] = {}
+    for position, words in texts:
+        number, listed = next((number, listed) for number, first, listed in stretches[::-1] if first <= position)
+        for word in {each[: text_index.LONGEST] for each in words.split()} if listed else ():
+            had.setdefault((number, word), []).append(position)
+    assert {(number, word): positions for number, word, positions in postings} == had
+    return [number for number, _, listed in stretches if listed]

@@ -83,7 +83,6 @@ def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Findin
 
         yield _looked("size", address, lambda: _size(*ask("sizes")[0]))
         yield _looked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))
-        yield _looked("words", address, lambda: of_forgotten(ask("forgotten")[0][0]))
         yield _looked("runs", address, lambda: _runs(*ask("runs", now=Int8(now))[0]))
 
 
@@ -219,15 +218,6 @@ def of_dead_rows(autovacuum: str, live: int, dead: int, of_events: int) -> Findi
         advice = "VACUUM the tables, and look for a transaction or a replication slot that has stayed open."
         return Finding("vacuum", "warning", found, advice)
     return Finding("vacuum", "ok", found)
-
-
-def of_forgotten(texts: int) -> Finding:
-    """What the indexes of words keep of texts that were taken out of them: an inverted index gives up no word."""
-    if not texts:
-        return Finding("words", "ok", "No text was taken out of the indexes of words, as far as was counted.")
-    found = f"{texts:,} taken out of the indexes of words; each word is in these still, without its text or place."
-    advice = "Where the words themselves tell too much, build the indexes anew: `clew rebuild search`."
-    return Finding("words", "warning", found, advice)
 
 
 def _runs(leases: int, drafts: int, blobs: int, size: int) -> Finding:

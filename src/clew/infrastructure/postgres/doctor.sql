@@ -71,10 +71,6 @@ SELECT
 FROM pg_stat_user_tables
 WHERE relname LIKE 'clew\_%' AND pg_table_is_visible(relid)
 
--- forgotten
-SELECT coalesce(sum(pg_stat_get_tuples_deleted(to_regclass(format('clew_g%s_%s', id, words)))), 0)::int8
-FROM clew_generation CROSS JOIN unnest(texts) AS words
-
 -- runs
 SELECT
     (SELECT count(*) FROM clew_lease WHERE until > %(now)b), (SELECT count(*) FROM clew_draft), count(*),

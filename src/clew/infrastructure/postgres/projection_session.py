@@ -27,7 +27,7 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.postgres import schema, text_index
 from clew.infrastructure.postgres.encoding import stream_id, tenant_id
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.projection_tables import Filling, select, statements
+from clew.infrastructure.postgres.projection_tables import Filling, select, statements, table_name
 from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
 from clew.infrastructure.postgres.tenancy import protect
@@ -58,11 +58,6 @@ def live(session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]
         raise UnknownProjectionError(name, [each for (each,) in _ask(session, "live names")])
     generation, declaration = found[0]
     return generation, _tables(generation, declaration)
-
-
-def table_name(generation: int, table: str) -> str:
-    """The name in SQL of a table, or of an index of words, of a generation."""
-    return f"clew_g{generation}_{table}"
 
 
 def shape(projection: Projection) -> str:
@@ -165,9 +160,8 @@ class PostgresSession:
         if built.generation in self._generations:
             self._generations[built.generation].forget(position)
         for each in texts:
-            name = table_name(built.generation, each)
-            if text_index.forget(self._session, name, position):
-                self.forgot.add(name)
+            if text_index.forget(self._session, built.generation, each, position):
+                self.forgot.update(text_index.tables(built.generation, each))
 
     def stale(self, built: Built) -> list[Span]:
         """Nothing: what is to be forgotten is taken out at once."""
@@ -211,7 +205,7 @@ class PostgresSession:
         generation = Int8(built.generation)
         ((declaration, texts),) = self._ask("declared", generation=generation)
         names = [name for name, _ in _tables(built.generation, declaration).values()]
-        names += [table_name(built.generation, each) for each in texts]
+        names += [name for each in texts for name in text_index.tables(built.generation, each)]
         execute = self._session.connection.execute
         execute(f"SET LOCAL lock_timeout = '{DROPPING * 1e3:.0f}ms'".encode())
         for name in names:
@@ -267,10 +261,7 @@ class _Generation:
         self._tables = {
             table.name: Filling(session, table_name(generation, table.name), table) for table in projection.tables
         }
-        self._indexes = {
-            index: text_index.Filling(session, generation, index, table_name(generation, index))
-            for index in projection.texts
-        }
+        self._indexes = {index: text_index.Filling(session, generation, index) for index in projection.texts}
         self._changes = WaitingChanges(projection, self._tables)
         self.apply = self._changes.apply
 
@@ -297,6 +288,8 @@ class _Generation:
         """Let the text at a position not be indexed any more."""
         for texts in self._changes.texts.values():
             texts[:] = [each for each in texts if each.position != position]
+        for index in self._indexes.values():
+            index.forget(position)
 
     def flush(self) -> None:
         """Write what waits."""
@@ -319,8 +312,7 @@ def _made(generation: int, projection: Projection) -> Iterator[tuple[str, Sequen
         name = table_name(generation, table.name)
         yield name, statements(name, table)
     for index in projection.texts:
-        name = table_name(generation, index)
-        yield name, text_index.statements(name)
+        yield from text_index.making(generation, index)
 
 
 def _ask(session: Session, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:

@@ -45,6 +45,11 @@ def statements(name: str, table: Table) -> tuple[str, ...]:
     return f"CREATE TABLE {name} ({columns}, {key})", *indexes
 
 
+def table_name(generation: int, table: str) -> str:
+    """The name in SQL of a table, or of an index of words, of a generation."""
+    return f"clew_g{generation}_{table}"
+
+
 def index_name(table: str, which: int | str) -> str:
     """The name of an index of a table: such as no table has, and no index of another one."""
     return f"{table.replace('clew_g', 'clew_i', 1)}_{which}"

@@ -33,7 +33,6 @@ from clew.infrastructure.postgres.projection_session import (
     live,
     locks,
     shape,
-    table_name,
 )
 from clew.infrastructure.postgres.projection_tables import select
 from clew.infrastructure.postgres.session import Session
@@ -154,8 +153,7 @@ class PostgresProjections:
 
         def do(session: Session) -> list[int]:
             generation, _ = self._live(session, name)
-            table = table_name(generation, index)
-            return text_index.find(session, generation, index, table, words, before=before, limit=limit)
+            return text_index.find(session, generation, index, words, before=before, limit=limit)
 
         return self._read(do)
 
@@ -222,7 +220,7 @@ class PostgresProjections:
             return
         with self._sessions.use() as session:
             for generation, texts in session.connection.execute(SQL["text indexes"].encode()).fetchall():
-                names = [table_name(generation, each) for each in texts]
+                names = [name for each in texts for name in text_index.tables(generation, each)]
                 self._forgot.update({name: 0.0 for name in names if self._dead(session, name)})
         self._looked = True
 

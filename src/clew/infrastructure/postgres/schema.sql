@@ -153,7 +153,8 @@ CREATE TABLE clew_stretch (
     text_index text NOT NULL,
     number bigint NOT NULL,
     first bigint NOT NULL,
-    texts bigint NOT NULL,
+    size bigint NOT NULL,
+    listed boolean NOT NULL,
     PRIMARY KEY (generation, text_index, number)
 );
 COMMENT ON TABLE clew_stretch IS 'parts of indexes of words, each of some thousand texts in the order of the log';

@@ -248,16 +248,18 @@ COMMENT ON FUNCTION clew_publish IS 'give a table of a projection to the operato
 -- An index of words is not looked into before the policy: what it is asked might tell of others' rows. So operators look
 -- into it on behalf of a tenant, for that one's rows alone. Nothing that is asked can fail for some rows and not others.
 CREATE OR REPLACE FUNCTION clew_find(
-    generation bigint, text_index text, among text, certain boolean, rows text[], wanted boolean[], before bigint,
-    below bigint, stretches bigint, "limit" bigint
+    generation bigint, text_index text, words text[], beginnings text[], ends text[], certain boolean, rows text[],
+    wanted boolean[], before bigint, below bigint, stretches bigint, "limit" bigint
 ) RETURNS TABLE (number bigint, "position" bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM clew_generation WHERE id = $1 AND $2 = ANY (texts)) THEN
         RAISE undefined_table USING MESSAGE = 'there is no such index of words';
     END IF;
-    RETURN QUERY EXECUTE replace($find${find}$find$, '{table}', format('%I', format('clew_g%s_%s', $1, $2)))
-    USING $1, $2, $3, $4, $5, $6, $7, $8, $9, $10;
+    RETURN QUERY EXECUTE replace(
+        replace($find${find}$find$, '{table}', format('%I', format('clew_g%s_%s', $1, $2))),
+        '{postings}', format('%I', format('clew_g%s__%s', $1, $2))
+    ) USING $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12;
 END $$;
 COMMENT ON FUNCTION clew_find IS 'where texts of the tenant of this transaction are that have some words'
 

@@ -1,15 +1,18 @@
-"""Indexes of words in PostgreSQL: a table for each, whose words are told apart here and looked up by an inverted index.
+"""Indexes of words in PostgreSQL: for each a table of texts, whose words are told apart here, and one of postings.
 
-A word in the index begins with the number of its stretch, some thousand texts in the order of the log: so the newest
-texts that have a word are found without a look at all others that have it, and texts are added in one place of the
-index. Scopes stand beside the words. A text is kept as the row of its words, in which phrases
-are looked for.
+An index is cut into stretches, each of some thousand texts in the order of the log. The newest one grows, and its texts
+are looked through. One that is full is listed: for each of its words a row has the positions of the texts that have it.
+So all is written in the order in which it comes, the newest texts are found without a look at the others, and a word is
+gone with the last text that had it.
+
+A text is kept as the row of its words, in which phrases are looked for; its scopes stand behind them, as words.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -20,36 +23,29 @@ from clew.domain.names import tenant_part
 from clew.domain.projection import Indexed, Words
 from clew.domain.views.searching import compared
 from clew.infrastructure.postgres.encoding import HIGHEST, tenant_id, within
-from clew.infrastructure.postgres.lexemes import Lexemes, lexemes
-from clew.infrastructure.postgres.projection_tables import index_name
+from clew.infrastructure.postgres.projection_tables import index_name, table_name
 from clew.infrastructure.postgres.session import Session
-from clew.infrastructure.postgres.sql_files import statements as sql_statements
+from clew.infrastructure.postgres.sql_files import statements
 
-STRETCH = 8_192
-"""Texts of one stretch, and those of the batch that fills it up."""
+STRETCH = 4_000_000
+"""The size of a stretch that is full: the characters of its texts, and ``TEXT`` for each."""
 
-STRETCHES = 64
+TEXT = 500
+
+AT_LEAST = STRETCH // 4
+"""The size of a stretch that is listed before it is full, if its texts came in one transaction: they are at hand."""
+
+STRETCHES = 512
 """Stretches that are searched together, at the most."""
 
 LONGEST = 500
-"""Characters of a word that are listed in the index: it takes no more than 2 kB."""
-
-MOST_BYTES = 900_000
-"""Of the words of one text that are listed: it takes no more than a megabyte."""
+"""Characters of a word that are listed: it takes no more than 2 kB of the key."""
 
 AT_ONCE = 100
 """Texts that are sent together: while the server takes them in, the next are made ready."""
 
-MANY = 500
-"""Texts of one transaction that are many: somebody catches up, and searches little meanwhile."""
-
-PENDING = {True: 2_048, False: 512}
-"""Kilobytes of texts that the inverted index has not taken in yet, when they are many at once, and otherwise.
-
-With more of them the server has less to do, and does it in pieces that who fills has to wait for.
-"""
-
-_SQL = sql_statements("text_index.sql")
+_SQL = statements("text_index.sql")
+_SQL["find"] = _SQL["find"].replace("{fits}", _SQL["fits"])
 _ONLY_BY_THE_INDEX = _SQL["only by the index"].encode()
 _PARAMETERS = re.findall(r"%\((\w+)\)b", _SQL["find of a tenant"])
 FIND_OF_A_TENANT = re.sub(
@@ -59,105 +55,136 @@ FIND_OF_A_TENANT = re.sub(
 )
 """The statement that finds, of the tenant of the transaction, for the function: with numbers for parameters."""
 
-_ANY = "+"
-"""Stands in the index for all the words of a text that has too many."""
+_BEYOND = "\U0010ffff"
+"""No word has it, and all that is in a word comes before it."""
 
 
-def statements(table: str) -> tuple[str, ...]:
-    """The statements that make an index of words."""
-    key, index = index_name(table, "key"), index_name(table, "words")
-    made = (_SQL["table"], _SQL["words are kept as they are"], _SQL["index"])
-    return tuple(each.replace("{table}", table).replace("{key}", key).replace("{index}", index) for each in made)
+def tables(generation: int, index: str) -> tuple[str, str]:
+    """The names of the tables of texts and of postings: such as no table of a projection has."""
+    return table_name(generation, index), table_name(generation, f"_{index}")
+
+
+def making(generation: int, index: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """The tables of an index of words, each with the statements that make it."""
+    for table, what in zip(tables(generation, index), ("texts", "postings"), strict=True):
+        made = (_SQL[what], _SQL[f"{what} are kept as they are"])
+        yield table, [each.replace("{table}", table).replace("{key}", index_name(table, "key")) for each in made]
 
 
 class _Stretch(NamedTuple):
-    """A part of an index: its number, the position of its first text, and how many it has."""
+    """A part of an index: its number, the position of its first text, its size, and whether its words are listed."""
 
     number: int
     first: int
-    texts: int
+    size: int
+    listed: bool
 
 
 class Filling:
     """What is added to one index in a transaction."""
 
-    def __init__(self, session: Session, generation: int, index: str, table: str) -> None:
+    def __init__(self, session: Session, generation: int, index: str) -> None:
         self._session = session
+        self._names = (generation, index)
         self._key = {"generation": Int8(generation), "index": index}
-        self._add = _SQL["add"].replace("{table}", table)
-        self._encoding = session.connection.info.encoding
-        self._added = 0
-        self._pending = 0
+        self._add = _sql("add", *self._names)
         self._stretch: _Stretch | None = None
-        """The newest, as it is by now; none before the first is -1, and full."""
+        """The newest, as it is by now; none before the first is -1, and listed."""
         self._noted: _Stretch | None = None
         """The same as the table of stretches has it."""
+        self._since = 0
+        """The position of the first of its texts that was added here."""
+        self._postings: dict[str, list[str]] = defaultdict(list)
+        """The words of these, each with the positions of those that have it."""
 
     def add(self, texts: Iterable[Indexed]) -> None:
         """Let events be found by the words of their texts, which follow those that are there in position."""
         merged = _merged(texts)
-        number = self._number(merged[0].position, len(merged))
-        self._limit(len(merged))
-        self._do(self._add, _columns(f"{number:x}.", merged, self._encoding))
+        stretch = self._growing(merged[0].position)
+        if not self._postings:
+            self._since = merged[0].position
+        positions, tenants, rows = _columns(merged, self._postings)
+        self._do(self._add, [_array(positions), _array(tenants), "\n".join(rows)])
+        size = sum(map(len, rows)) + TEXT * len(rows)
+        stretch = stretch._replace(size=stretch.size + size)
+        self._stretch = self._list(stretch) if stretch.size >= STRETCH else stretch
+
+    def forget(self, position: int) -> None:
+        """Let the text at a position not be listed."""
+        if self._postings and position >= self._since:
+            for word, positions in [*self._postings.items()]:
+                if (told := str(position)) in positions:
+                    positions.remove(told)
+                if not positions:
+                    del self._postings[word]
 
     def note(self) -> None:
         """Write down what the newest stretch is."""
-        if self._stretch is not None and self._stretch != self._noted:
-            number, first, texts = map(Int8, self._stretch)
-            self._do(_SQL["note stretch"], {**self._key, "number": number, "first": first, "texts": texts})
+        if self._stretch is None:
+            return
+        if self._postings and self._since == self._stretch.first and self._stretch.size >= AT_LEAST:
+            self._stretch = self._list(self._stretch)
+        if self._stretch != self._noted:
+            number, first, size, listed = self._stretch
+            row = {"number": Int8(number), "first": Int8(first), "size": Int8(size), "listed": listed}
+            self._do(_SQL["note stretch"], self._key | row)
             self._noted = self._stretch
 
-    def _limit(self, texts: int) -> None:
-        """Say how much may wait for the index when these are added; as many as are sent together do not come alone."""
-        self._added += texts
-        kilobytes = PENDING[texts >= AT_ONCE or self._added >= MANY]
-        if kilobytes != self._pending:
-            self._pending = kilobytes
-            self._session.connection.execute(_SQL["pending"].replace("{kilobytes}", str(kilobytes)).encode())
-
-    def _number(self, first: int, texts: int) -> int:
-        """The number of the stretch that texts go to."""
+    def _growing(self, position: int) -> _Stretch:
+        """The stretch that texts go to, of which the first is at this position."""
         if self._stretch is None:
             newest = _ask(self._session, _SQL["newest stretch"], self._key)
-            self._stretch = self._noted = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, STRETCH)
-        last = self._stretch
-        if last.texts < STRETCH:
-            self._stretch = last._replace(texts=last.texts + texts)
-        else:
+            self._stretch = self._noted = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, 0, listed=True)
+        if self._stretch.listed:
             self.note()
-            self._stretch = _Stretch(last.number + 1, first, texts)
-        return self._stretch.number
+            self._stretch = _Stretch(self._stretch.number + 1, position, 0, listed=False)
+        return self._stretch
+
+    def _list(self, stretch: _Stretch) -> _Stretch:
+        """List the words of the texts of the newest stretch, which gets no more."""
+        postings: dict[str, list[str]] = defaultdict(list)
+        if stretch.first < self._since:
+            span = {"first": Int8(stretch.first), "end": Int8(self._since)}
+            for position, row in _ask(self._session, _sql("texts of a stretch", *self._names), span):
+                _post(postings, str(position), set(row.split()))
+        for word, positions in self._postings.items():
+            postings[word] += positions
+        words = sorted(_cut(postings))
+        listed = {"words": "\n".join(words), "positions": "\n".join(_array(postings[word]) for word in words)}
+        self._do(_sql("list", *self._names), {"stretch": Int8(stretch.number), **listed})
+        self._postings.clear()
+        return stretch._replace(listed=True)
 
     def _do(self, sql: str, parameters: Any) -> None:
         self._session.connection.execute(sql.encode(), parameters, prepare=True)
 
 
-def forget(session: Session, table: str, position: int) -> bool:
-    """Take the text at a position out of an index; False when it is not there."""
-    sql = _SQL["forget"].replace("{table}", table)
-    return bool(session.connection.execute(sql.encode(), {"position": Int8(position)}, prepare=True).fetchall())
+def forget(session: Session, generation: int, index: str, position: int) -> bool:
+    """Take the text at a position out of an index, with its words; False when it is not there."""
+    of = {"generation": Int8(generation), "index": index, "position": Int8(position), "longest": LONGEST}
+    return bool(_ask(session, _sql("forget", generation, index), of))
 
 
-def find(
-    session: Session, generation: int, index: str, table: str, words: Words, *, before: int | None, limit: int
-) -> list[int]:
+def find(session: Session, generation: int, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
     """The positions of texts that have the words, newest first."""
     wanted = _Wanted(words)
     found: list[int] = []
     if not wanted.terms or not all(term.words for term in wanted.terms):
         return found
     if session.tenant is None:
-        sql, setting = _SQL["find"].replace("{table}", table).replace("{more}", ""), _ONLY_BY_THE_INDEX
+        sql, setting = _sql("find", generation, index).replace("{more}", ""), _ONLY_BY_THE_INDEX
     else:
         sql, setting = _SQL["find of a tenant"], None
     parameters = {
         "generation": Int8(generation),
         "index": index,
         "before": Int8(HIGHEST if before is None else within(before)),
-        "among": wanted.among,
+        "words": wanted.words,
+        "beginnings": wanted.beginnings,
+        "ends": [beginning + _BEYOND for beginning in wanted.beginnings],
         "certain": wanted.is_listed,
         "rows": wanted.rows,
-        "wanted": [number < len(wanted.terms) for number in range(len(wanted.rows))],
+        "wanted": [number < wanted.needed for number in range(len(wanted.rows))],
     }
     below, stretches, looked = HIGHEST, 1, 0
     while len(found) < limit:
@@ -188,52 +215,39 @@ def _merged(texts: Iterable[Indexed]) -> list[Indexed]:
     return merged
 
 
-def _columns(prefix: str, texts: Sequence[Indexed], encoding: str) -> list[object]:
-    """The columns of the rows of texts, in the form in which they are sent."""
+def _columns(texts: Sequence[Indexed], postings: dict[str, list[str]]) -> tuple[list[str], list[str], list[str]]:
+    """The positions, tenants and rows of texts, in the form in which they are sent; their words join the postings."""
+    positions: list[str] = []
     tenants: list[str] = []
     rows: list[str] = []
-    listed: list[bytes] = []
-    all_listed: list[str] = []
-    for _, of, text, narrowed in texts:
+    for position, of, text, narrowed in texts:
         words = compared(text)
-        there = set(words)
-        is_all = _is_short(text) or _are_short(text, there)
-        if not is_all:
-            there = _cut(there, len(prefix))
         tenant, scopes = _scopes(of, tuple(narrowed))
-        there |= scopes
+        told = str(position)
+        positions.append(told)
         tenants.append(tenant)
-        rows.append(f" {' '.join(words)} " if words else " ")
-        listed.append(lexemes(prefix, there, encoding))
-        all_listed.append("t" if is_all else "f")
-    positions = _array(str(each.position) for each in texts)
-    return [positions, _array(tenants), "\n".join(rows), Lexemes.of(listed), _array(all_listed)]
+        rows.append(f" {' '.join([*words, *scopes])} ")
+        _post(postings, told, {*words, *scopes})
+    return positions, tenants, rows
 
 
-def _cut(words: set[str], prefix: int) -> set[str]:
-    """Words as the index lists them where one is long, or where they are many: for all of them stands one."""
-    cut = {word[:LONGEST] for word in words}
-    return {_ANY} if sum(len(word.encode()) + prefix for word in cut) > MOST_BYTES else cut
+def _post(postings: dict[str, list[str]], position: str, words: Iterable[str]) -> None:
+    for word in words:
+        postings[word].append(position)
 
 
-def _is_short(text: str) -> bool:
-    """Whether it is seen at a glance that no word is long: each would fill one of these parts, which have spaces."""
-    if len(text) < LONGEST:
-        return True
-    half = LONGEST // 2
-    short = len(text) < MOST_BYTES / 8 and text.isascii()
-    return short and all(text.find(" ", at, at + half) >= 0 for at in range(0, len(text), half))
-
-
-def _are_short(text: str, words: set[str]) -> bool:
-    """Whether no word is long, and they are not too many."""
-    return len(text) < MOST_BYTES / 8 and max(map(len, words), default=0) < LONGEST
+def _cut(postings: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The same, where long words that begin alike are one."""
+    for word in [word for word in postings if len(word) > LONGEST]:
+        positions = postings.pop(word)
+        postings[word[:LONGEST]] = sorted({*postings[word[:LONGEST]], *positions}, key=int)
+    return postings
 
 
 @lru_cache(maxsize=4_096)
-def _scopes(tenant: str, scopes: tuple[str, ...]) -> tuple[str, frozenset[str]]:
+def _scopes(tenant: str, scopes: tuple[str, ...]) -> tuple[str, list[str]]:
     """The integer that stands for a tenant, and the words that stand for the scopes of a text of his."""
-    return str(tenant_id(f"{tenant_part(tenant)}/")), frozenset(map(_scope, scopes))
+    return str(tenant_id(f"{tenant_part(tenant)}/")), [*map(_scope, scopes)]
 
 
 @lru_cache(maxsize=4_096)
@@ -261,41 +275,43 @@ class _Term(NamedTuple):
         """How it stands in the row of a text's words."""
         return f" {' '.join(self.words)}" + ("" if self.begins else " ")
 
-    @property
-    def lexemes(self) -> list[str]:
-        *before, last = [f"'#{word[:LONGEST]}'" for word in self.words]
-        return [*before, f"{last}:*" if self.begins else last]
-
 
 class _Wanted:
-    """Words in the language of PostgreSQL's queries of text, and how they stand in the rows of texts."""
+    """Words as postings have them, and how they stand in the rows of texts."""
 
     def __init__(self, words: Words) -> None:
         phrases = [_Term(compared(each), begins=False) for each in words.phrases]
         beginnings = [_Term(compared(each), begins=True) for each in words.beginnings]
-        without = [_Term(compared(each), begins=False) for each in words.without]
+        without = [_Term(compared(each), begins=False) for each in words.without if compared(each)]
+        scopes = [_Term([_scope(each)], begins=False) for each in words.scopes]
         self.terms = [*phrases, *beginnings]
-        self._without = [term for term in without if term.words]
-        self._scopes = words.scopes
-        self.rows = [term.row for term in (*self.terms, *self._without)]
-        """How they stand in rows: those that are to be there, then those that are not."""
+        whole = [word for term in self.terms for word in (term.words[:-1] if term.begins else term.words)]
+        self.words = _listed([*whole, *(word for term in scopes for word in term.words)])
+        """Those that are to be there as a whole."""
+        self.beginnings = _listed(term.words[-1] for term in beginnings if term.words)
+        """Those of which a word is to be there."""
+        self.is_listed = not without and all(term.is_listed for term in self.terms)
+        """Whether postings tell by themselves which texts have them."""
+        self.needed = len(self.terms) + len(scopes)
+        self.rows = [term.row for term in (*self.terms, *scopes, *without)]
+        """How they stand in rows: first as many as are needed, then those that are not to be there."""
 
-    @property
-    def among(self) -> str:
-        """The texts of a stretch that may have the words; ``#`` stands for the stretch."""
-        lexemes = dict.fromkeys(lexeme for term in self.terms for lexeme in term.lexemes)
-        scopes = [f"'#{_scope(each)}'" for each in self._scopes]
-        return " & ".join([f"({' & '.join(lexemes)} | '#{_ANY}')", *scopes])
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether the index tells by itself which texts have them, if it lists their words."""
-        return not self._without and all(term.is_listed for term in self.terms)
+def _listed(words: Iterable[str]) -> list[str]:
+    """Words as they are listed, each once."""
+    return [*dict.fromkeys(word[:LONGEST] for word in words)]
+
+
+@lru_cache(maxsize=256)
+def _sql(name: str, generation: int, index: str) -> str:
+    """A statement on the tables of an index."""
+    table, postings = tables(generation, index)
+    return _SQL[name].replace("{table}", table).replace("{postings}", postings)
 
 
 def _array(values: Iterable[str]) -> str:
     return f"{{{','.join(values)}}}"
 
 
-def _ask(session: Session, sql: str, parameters: dict[str, object]) -> Sequence[tuple[int, ...]]:
+def _ask(session: Session, sql: str, parameters: Mapping[str, object]) -> Sequence[tuple[Any, ...]]:
     return session.connection.execute(sql.encode(), parameters, prepare=True).fetchall()
