@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import closing, nullcontext, suppress
 
 import pytest
@@ -41,14 +42,17 @@ full = pytest.mark.parametrize("full", [1, 3 * text_index.TEXT, text_index.STRET
 
 @full
 @settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(said=st.lists(texts, min_size=1, max_size=8), wanted=st.lists(searches, min_size=1, max_size=12))
+@given(
+    said=st.lists(texts, min_size=1, max_size=8),
+    wanted=st.lists(st.tuples(searches, st.none() | st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=12),
+)
 def test_finds_what_the_index_of_sqlite_finds(
     store: PostgresProjections,
     lite: SQLiteProjections,
     monkeypatch: pytest.MonkeyPatch,
     full: int,
     said: list[str],
-    wanted: list[Words],
+    wanted: list[tuple[Words, int | None, int]],
 ) -> None:
     monkeypatch.setattr(text_index, "STRETCH", full)
     monkeypatch.setattr(text_index, "AT_ONCE", 1)
@@ -61,9 +65,48 @@ def test_finds_what_the_index_of_sqlite_finds(
             for number, text in enumerate(said, 1):
                 scopes = ("a", "b")[: number % 3]
                 opened.apply(IndexText("words", only_words(text), scopes), position=number)
-    for words in wanted:
-        found = [each.find("declared", "words", words, before=None, limit=9) for each in both]
+    for words, before, limit in wanted:
+        found = [each.find("declared", "words", words, before=before, limit=limit) for each in both]
         assert found[0] == found[1], (words, said)
+
+
+@pytest.mark.parametrize("stretches", [0, 1, 2, 7])
+def test_finds_words_that_many_texts_have_among_those_that_have_others(
+    store: PostgresProjections, monkeypatch: pytest.MonkeyPatch, stretches: int
+) -> None:
+    monkeypatch.setattr(text_index, "STRETCH", 700 * text_index.TEXT // stretches if stretches else 10**9)
+    monkeypatch.setattr(text_index, "AT_LEAST", 10**9)
+    chance = random.Random(stretches)
+    shares = {"often": 0.9, "half": 0.5, "some": 0.2, "sore": 0.1, "seldom": 0.02}
+    said = {
+        3 * number + 1: [each for each, share in shares.items() if chance.random() < share] for number in range(700)
+    }
+    with store.session(0) as session:
+        opened = Opened(session)
+        for position, words in said.items():
+            opened.apply(
+                IndexText("words", " ".join(words), ("odd",) if position % 2 else ("even",)), position=position
+            )
+    for _ in range(60):
+        wanted = Words(
+            tuple(chance.sample([*shares], chance.randrange(3))),
+            tuple(chance.sample(["so", "s", "o", "h", "x"], chance.randrange(2))),
+            tuple(chance.sample([*shares], chance.randrange(2))),
+            tuple(chance.sample(["odd", "even"], chance.randrange(2))),
+        )
+        before, limit = chance.choice([None, 0, 1, 700, 1_400]), chance.choice([1, 20, 1_000])
+        having = [
+            position
+            for position, words in said.items()
+            if {*wanted.phrases} <= {*words}
+            and all(any(word.startswith(each) for word in words) for each in wanted.beginnings)
+            and not {*wanted.without} & {*words}
+            and wanted.scopes in {(), ("odd",) if position % 2 else ("even",)}
+            and (before is None or position < before)
+        ]
+        asked_for = bool(wanted.phrases or wanted.beginnings)
+        found = store.find("declared", "words", wanted, before=before, limit=limit)
+        assert found == having[::-1][: limit * asked_for], wanted
 
 
 def test_finds_what_was_filled_over_a_connection_of_another_encoding(postgres: str, store: PostgresProjections) -> None:
