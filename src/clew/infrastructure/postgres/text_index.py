@@ -96,6 +96,8 @@ class Filling:
         """The position of the first of its texts that was added here."""
         self._postings: dict[str, list[str]] = defaultdict(list)
         """The words of these, each with the positions of those that have it."""
+        self._forgotten: set[str] = set()
+        """The positions of those that are not to be listed."""
 
     def add(self, texts: Iterable[Indexed]) -> None:
         """Let events be found by the words of their texts, which follow those that are there in position."""
@@ -112,11 +114,7 @@ class Filling:
     def forget(self, position: int) -> None:
         """Let the text at a position not be listed."""
         if self._postings and position >= self._since:
-            for word, positions in [*self._postings.items()]:
-                if (told := str(position)) in positions:
-                    positions.remove(told)
-                if not positions:
-                    del self._postings[word]
+            self._forgotten.add(str(position))
 
     def note(self) -> None:
         """Write down what the newest stretch is."""
@@ -148,11 +146,14 @@ class Filling:
             for position, row in _ask(self._session, _sql("texts of a stretch", *self._names), span):
                 _post(postings, str(position), set(row.split()))
         for word, positions in self._postings.items():
-            postings[word] += positions
+            kept = [each for each in positions if each not in self._forgotten] if self._forgotten else positions
+            if kept:
+                postings[word] += kept
         words = sorted(_cut(postings))
         listed = {"words": "\n".join(words), "positions": "\n".join(_array(postings[word]) for word in words)}
         self._do(_sql("list", *self._names), {"stretch": Int8(stretch.number), **listed})
         self._postings.clear()
+        self._forgotten.clear()
         return stretch._replace(listed=True)
 
     def _do(self, sql: str, parameters: Any) -> None:
