@@ -6,7 +6,7 @@ import random
 from contextlib import closing, nullcontext, suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.conftest import SCALE
 from tests.infrastructure.projection_contract import Opened
@@ -170,15 +170,18 @@ forgetting = st.lists(st.tuples(st.booleans(), st.sampled_from(["a b", "b c", "c
 
 
 @settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(done=st.lists(forgetting, max_size=4), full=st.integers(1, 12))
+@given(done=st.lists(forgetting, max_size=4), full=st.integers(1, 12), at_once=st.integers(1, 4))
+@example([[(True, "a b"), (True, "a b"), (False, ""), (False, "")]], full=1, at_once=1)  # of one transaction
 def test_a_text_that_is_forgotten_takes_its_words_with_it(
     postgres: str,
     store: PostgresProjections,
     monkeypatch: pytest.MonkeyPatch,
     done: list[list[tuple[bool, str]]],
     full: int,
+    at_once: int,
 ) -> None:
     monkeypatch.setattr(text_index, "STRETCH", full * text_index.TEXT)
+    monkeypatch.setattr(text_index, "AT_ONCE", at_once)
     with store.session(0) as session:
         for built in session.built():
             session.drop(built)

@@ -108,8 +108,9 @@ class Filling:
         positions, tenants, rows = _columns(merged, self._postings)
         self._do(self._add, [_array(positions), _array(tenants), "\n".join(rows)])
         size = sum(map(len, rows)) + TEXT * len(rows)
-        stretch = stretch._replace(size=stretch.size + size)
-        self._stretch = self._list(stretch) if stretch.size >= STRETCH else stretch
+        self._stretch = stretch._replace(size=stretch.size + size)
+        if self._stretch.size >= STRETCH:
+            self._list(self._stretch)
 
     def forget(self, position: int) -> None:
         """Let the text at a position not be listed."""
@@ -121,12 +122,9 @@ class Filling:
         if self._stretch is None:
             return
         if self._postings and self._since == self._stretch.first and self._stretch.size >= AT_LEAST:
-            self._stretch = self._list(self._stretch)
-        if self._stretch != self._noted:
-            number, first, size, listed = self._stretch
-            row = {"number": Int8(number), "first": Int8(first), "size": Int8(size), "listed": listed}
-            self._do(_SQL["note stretch"], self._key | row)
-            self._noted = self._stretch
+            self._list(self._stretch)
+        elif self._stretch != self._noted:
+            self._note(self._stretch)
 
     def _growing(self, position: int) -> _Stretch:
         """The stretch that texts go to, of which the first is at this position."""
@@ -134,11 +132,16 @@ class Filling:
             newest = _ask(self._session, _SQL["newest stretch"], self._key)
             self._stretch = self._noted = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, 0, listed=True)
         if self._stretch.listed:
-            self.note()
             self._stretch = _Stretch(self._stretch.number + 1, position, 0, listed=False)
         return self._stretch
 
-    def _list(self, stretch: _Stretch) -> _Stretch:
+    def _note(self, stretch: _Stretch) -> None:
+        number, first, size, listed = stretch
+        row = {"number": Int8(number), "first": Int8(first), "size": Int8(size), "listed": listed}
+        self._do(_SQL["note stretch"], self._key | row)
+        self._stretch = self._noted = stretch
+
+    def _list(self, stretch: _Stretch) -> None:
         """List the words of the texts of the newest stretch, which gets no more."""
         postings: dict[str, list[str]] = defaultdict(list)
         if stretch.first < self._since:
@@ -154,7 +157,7 @@ class Filling:
         self._do(_sql("list", *self._names), {"stretch": Int8(stretch.number), **listed})
         self._postings.clear()
         self._forgotten.clear()
-        return stretch._replace(listed=True)
+        self._note(stretch._replace(listed=True))
 
     def _do(self, sql: str, parameters: Any) -> None:
         self._session.connection.execute(sql.encode(), parameters, prepare=True)
