@@ -171,7 +171,7 @@ forgetting = st.lists(st.tuples(st.booleans(), st.sampled_from(["a b", "b c", "c
 
 @settings(max_examples=max(25, round(200 * SCALE)), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(done=st.lists(forgetting, max_size=4), full=st.integers(1, 12), at_once=st.integers(1, 4))
-@example([[(True, "a b"), (True, "a b"), (False, ""), (False, "")]], full=1, at_once=1)  # of one transaction
+@example(done=[[(True, "a b"), (True, "a b"), (False, ""), (False, "")]], full=1, at_once=1)  # of one transaction
 def test_a_text_that_is_forgotten_takes_its_words_with_it(
     postgres: str,
     store: PostgresProjections,
