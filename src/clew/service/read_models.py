@@ -188,6 +188,8 @@ class ReadModels:
                 )
             if not (self.embedded and (yield from read(lambda: self.projector.advance(names)))):
                 yield from pause(POLL_SECONDS)
+            elif self.embedded:
+                self._background.nudge()  # to clean away the words of what was redacted elsewhere
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
         """What has not come to a position, and where it is; of projections without tables -1.

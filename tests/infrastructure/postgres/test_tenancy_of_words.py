@@ -54,6 +54,18 @@ def test_a_tenant_s_words_are_found_by_their_index(searched: Logins) -> None:
     assert ask(searched.owner, looked)[0][1] == whole
 
 
+def test_the_words_of_all_tenants_are_the_operators_alone(searched: Logins) -> None:
+    tables = "SELECT relname FROM pg_class WHERE relname ~ '^clew_g[0-9]+__words$' AND relkind = 'r'"
+    ((postings,),) = ask(searched.owner, f"{tables} AND relrowsecurity AND relforcerowsecurity")
+    count = f"SELECT count(*) FROM {postings}"  # noqa: S608 - a name of ours
+    assert ask(searched.operator, count) == ask(searched.owner, count)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=postings):
+        asked(searched.app, count, "a")
+    ask(searched.owner, f"GRANT SELECT ON {postings} TO clew_app")
+    assert asked(searched.app, count, "a") == [(0,)]
+    ask(searched.owner, f"REVOKE ALL ON {postings} FROM clew_app")
+
+
 def test_whatever_is_asked_of_an_index_of_words_it_shows_the_tenant_s_texts_alone(searched: Logins) -> None:
     positions = "SELECT position FROM clew_event WHERE type = 'message-appended' AND tenant = {} ORDER BY position"
     own = {tenant: [each for (each,) in ask(searched.owner, positions.format(stream_id(tenant)))] for tenant in "ab"}
@@ -91,8 +103,20 @@ def test_a_worker_cleans_away_the_words_that_a_tenant_redacted(logins: Logins) -
         thread.redact(2)
         filled(logins)
     # How many rows are left is told late: by who has deleted them, once he has been idle for a while.
-    vacuums = "SELECT pg_stat_get_vacuum_count(oid) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'clew_g%words'"
-    assert ask(logins.owner, vacuums) == [(1,), (1,)]
+    assert ask(logins.owner, VACUUMS) == [(1,), (1,)]
+
+
+def test_a_service_of_the_operators_cleans_away_what_a_tenant_redacted(logins: Logins) -> None:
+    with Conversations.open(logins.operator) as operator:
+        with Conversations.open(logins.app, tenant="a") as conversations:
+            thread = conversations.start_thread(messages=[Message.user("a secret"), Message.user("none")])
+            operator.wait()
+            thread.redact(2)
+        operator.wait()
+        wait_until(lambda: ask(logins.owner, VACUUMS) == [(1,), (1,)])
+
+
+VACUUMS = "SELECT pg_stat_get_vacuum_count(oid) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'clew_g%words'"
 
 
 def filled(logins: Logins) -> None:

@@ -79,7 +79,8 @@ def test_finds_words_that_many_texts_have_among_those_that_have_others(
     chance = random.Random(stretches)
     shares = {"often": 0.9, "half": 0.5, "some": 0.2, "sore": 0.1, "seldom": 0.02}
     said = {
-        3 * number + 1: [each for each, share in shares.items() if chance.random() < share] for number in range(700)
+        3 * number + 1: [f"so{number}", *(each for each, share in shares.items() if chance.random() < share)]
+        for number in range(700)
     }
     with store.session(0) as session:
         opened = Opened(session)

@@ -74,14 +74,14 @@ def is_refused(error: BaseException) -> bool:
 
 
 class PostgresSession:
-    """What is done in it is committed by the store that gave it. ``forgot`` are the tables that text has left."""
+    """What is done in it is committed by the store that gave it. ``forgot`` are the generations that text has left."""
 
     def __init__(self, session: Session, where: str) -> None:
         self._session = session
         self._where = where
         self._generations: dict[int, _Generation] = {}
         self._pipeline: AbstractContextManager[Any] | None = None
-        self.forgot: set[str] = set()
+        self.forgot: set[int] = set()
 
     def built(self) -> list[Built]:
         """The generations that there are."""
@@ -159,9 +159,10 @@ class PostgresSession:
             texts = (index,)
         if built.generation in self._generations:
             self._generations[built.generation].forget(position)
-        for each in texts:
-            if text_index.forget(self._session, built.generation, each, position):
-                self.forgot.update(text_index.tables(built.generation, each))
+        forgotten = [text_index.forget(self._session, built.generation, each, position) for each in texts]
+        if any(forgotten):
+            self._do("forget", generation=Int8(built.generation))
+            self.forgot.add(built.generation)
 
     def stale(self, built: Built) -> list[Span]:
         """Nothing: what is to be forgotten is taken out at once."""

@@ -73,7 +73,7 @@ class PostgresProjections:
 
     def _restart(self) -> None:
         self._cleaning = threading.Lock()
-        self._forgot: dict[str, float] = {}
+        self._forgot: dict[int, float] = {}
         self._looked = False
         self._seen: dict[str, tuple[int, dict[str, tuple[str, Table]]]] = {}
 
@@ -202,14 +202,14 @@ class PostgresProjections:
     def scrub(self) -> bool:
         """Clean the tables that words were taken out of; True when somebody reads still who may see them.
 
-        A table that was cleaned just now waits until its turn comes again.
+        What was cleaned just now waits until its turn comes again.
         """
         with self._cleaning:
             try:
                 self._look()
-                for table, rests in [*self._forgot.items()]:
+                for generation, rests in [*self._forgot.items()]:
                     if rests <= time.monotonic():
-                        self._clean(table)
+                        self._clean(generation)
             except (psycopg.Error, StoreError) as error:
                 _log.warning("%s: words could not be cleaned away for now: %s", self.address.shown, error)
             return bool(self._forgot)
@@ -219,32 +219,38 @@ class PostgresProjections:
         if self._looked or self._closed:
             return
         with self._sessions.use() as session:
-            for generation, texts in session.connection.execute(SQL["text indexes"].encode()).fetchall():
-                names = [name for each in texts for name in text_index.tables(generation, each)]
-                self._forgot.update({name: 0.0 for name in names if self._dead(session, name)})
+            found = session.connection.execute(SQL["not cleaned"].encode()).fetchall()
+        self._forgot.update({generation: 0.0 for (generation,) in found})
         self._looked = True
 
-    def _clean(self, table: str) -> None:
+    def _clean(self, generation: int) -> None:
         # Before, so that what is forgotten meanwhile is noted again.
-        self._forgot.pop(table)
+        self._forgot.pop(generation)
         try:
-            self._vacuum(table)
+            self._vacuum(generation)
         except (psycopg.Error, StoreError):
-            self._forgot.setdefault(table, time.monotonic() + AGAIN_SECONDS)
+            self._forgot.setdefault(generation, time.monotonic() + AGAIN_SECONDS)
             raise
 
-    def _vacuum(self, table: str) -> None:
+    def _vacuum(self, generation: int) -> None:
         begin = time.monotonic()
         with self._sessions.use() as session:
-            before = self._counted(session, "vacuum_count", table)
-            if session.standby or before is None:  # the table was dropped
+            found = session.connection.execute(SQL["forgot"].encode(), (Int8(generation),)).fetchall()
+            if session.standby or not found:  # it was dropped
                 return
-            session.connection.execute(f"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) {table}".encode())
-            if self._counted(session, "vacuum_count", table) == before:
-                _log.warning("%s: only its owner can clean %s of words: VACUUM it", self.address.shown, table)
-            elif self._dead(session, table):
+            texts, forgot = found[0]
+            tables = [table for each in texts for table in text_index.tables(generation, each)]
+            for table in tables:
+                before = self._counted(session, "vacuum_count", table)
+                session.connection.execute(f"VACUUM (INDEX_CLEANUP ON, TRUNCATE OFF) {table}".encode())
+                if self._counted(session, "vacuum_count", table) == before:
+                    _log.warning("%s: only its owner can clean %s of words: VACUUM it", self.address.shown, table)
+                    return
+            if any(self._dead(session, table) for table in tables):
                 end = time.monotonic()
-                self._forgot[table] = end + (end - begin) * REST
+                self._forgot[generation] = end + (end - begin) * REST
+            else:
+                session.connection.execute(SQL["cleaned"].encode(), (forgot, Int8(generation)))
 
     def _dead(self, session: Session, table: str) -> bool:
         """Whether rows that were deleted are still there."""

@@ -50,5 +50,14 @@ ON CONFLICT (generation, position) DO UPDATE SET error = excluded.error
 SELECT count(*) OVER (), position, stream, version, type, error FROM clew_parked
 WHERE generation = %(generation)b ORDER BY position LIMIT %(limit)b
 
--- text indexes
-SELECT id, texts FROM clew_generation WHERE texts <> '{}'
+-- forget
+UPDATE clew_generation SET forgot = forgot + 1 WHERE id = %(generation)b
+
+-- not cleaned
+SELECT id FROM clew_generation WHERE cleaned < forgot
+
+-- forgot
+SELECT texts, forgot FROM clew_generation WHERE id = %s
+
+-- cleaned
+UPDATE clew_generation SET cleaned = greatest(cleaned, %s) WHERE id = %s

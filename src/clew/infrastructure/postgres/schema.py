@@ -24,7 +24,7 @@ _MIGRATIONS = statements("schema.sql")
 _SQL = {name: sql.encode() for name, sql in statements("opening.sql").items()}
 
 _DIVISIBLE = re.compile(r"/\* (PARTITION BY HASH \(\w+\)) \*/")
-_DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH")
+_DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH \(\w+\);")
 
 
 def prepare(address: Address, *, create: bool) -> None:
@@ -125,10 +125,14 @@ def _divided(sql: str, partitions: int) -> str:
     """The statements that make tables, with those that can be divided in so many partitions."""
     if not partitions:
         return sql
-    sql = _DIVISIBLE.sub(r"\1", sql)
-    parts = [
-        f"CREATE TABLE {table}_{part} PARTITION OF {table} FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part});"
-        for table in _DIVIDED.findall(sql)
-        for part in range(partitions)
-    ]
-    return "\n".join((sql, *parts))
+
+    def with_parts(table: re.Match[str]) -> str:
+        """Before what is said of the table, as that is then said of its partitions, too."""
+        parts = (
+            f"CREATE TABLE {table[1]}_{part} PARTITION OF {table[1]} "
+            f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part});"
+            for part in range(partitions)
+        )
+        return "\n".join((table[0], *parts))
+
+    return _DIVIDED.sub(with_parts, _DIVISIBLE.sub(r"\1", sql))

@@ -99,6 +99,11 @@ CREATE TABLE clew_draft (
     data bytea NOT NULL
 );
 
+ALTER TABLE clew_event ALTER COLUMN state SET STATISTICS 0; -- they would keep some of what is redacted later
+ALTER TABLE clew_snapshot ALTER COLUMN state SET STATISTICS 0;
+ALTER TABLE clew_blob ALTER COLUMN data SET STATISTICS 0;
+ALTER TABLE clew_draft ALTER COLUMN data SET STATISTICS 0;
+
 CREATE FUNCTION clew_shred(stream bigint, version bigint, digest bytea, stub bytea) RETURNS bigint LANGUAGE sql AS $$
     WITH gone AS (
         UPDATE clew_event AS event SET state = $4, digest = $3
@@ -131,9 +136,13 @@ CREATE TABLE clew_generation (
     hash bytea NOT NULL,
     live boolean NOT NULL,
     tables text NOT NULL,
-    texts text[] NOT NULL
+    texts text[] NOT NULL,
+    forgot bigint NOT NULL DEFAULT 0,
+    cleaned bigint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE clew_generation IS 'projections, as one state of their code fills tables clew_g<id>_<table>';
+COMMENT ON COLUMN clew_generation.forgot IS 'how many texts were taken out of its indexes of words';
+COMMENT ON COLUMN clew_generation.cleaned IS 'how many of them have left the tables'' files, too';
 COMMENT ON COLUMN clew_generation.tables IS 'their declaration, for who does not have the code of the projection';
 CREATE UNIQUE INDEX clew_generation_live ON clew_generation (name) WHERE live;
 

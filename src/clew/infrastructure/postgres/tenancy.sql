@@ -240,6 +240,10 @@ BEGIN
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped) THEN
         PERFORM clew_protect(given);
         EXECUTE format('GRANT SELECT ON %s TO clew_app', given);
+    ELSE
+        EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', given);
+        EXECUTE format('DROP POLICY IF EXISTS clew_operator ON %s', given);
+        EXECUTE format('CREATE POLICY clew_operator ON %s TO clew_operator USING (true) WITH CHECK (true)', given);
     END IF;
 END $$;
 COMMENT ON FUNCTION clew_publish IS 'give a table of a projection to the operators, and each tenant its rows to read'

@@ -2,8 +2,8 @@
 
 An index is cut into stretches, each of some thousand texts in the order of the log. The newest one grows, and its texts
 are looked through. One that is full is listed: for each of its words a row has the positions of the texts that have it.
-So all is written in the order in which it comes, the newest texts are found without a look at the others, and a word is
-gone with the last text that had it.
+So all is written in the order in which it comes, the newest texts are found without a look at the others, and the
+postings of a word go with the last text that had it.
 
 A text is kept as the row of its words, in which phrases are looked for; its scopes stand behind them, as words.
 """
@@ -294,8 +294,8 @@ class _Wanted:
         """Those that are to be there as a whole."""
         self.beginnings = _listed(term.words[-1] for term in beginnings if term.words)
         """Those of which a word is to be there."""
-        self.is_listed = not without and all(term.is_listed for term in self.terms)
-        """Whether postings tell by themselves which texts have them."""
+        self.is_listed = not (without or beginnings) and all(term.is_listed for term in self.terms)
+        """Whether postings tell by themselves which texts have them: of beginnings not all are looked for there."""
         self.needed = len(self.terms) + len(scopes)
         self.rows = [term.row for term in (*self.terms, *scopes, *without)]
         """How they stand in rows: first as many as are needed, then those that are not to be there."""

@@ -17,11 +17,13 @@ CREATE TABLE {table} (
 )
 
 -- texts are kept as they are
--- To make them smaller takes longer than to write them.
-ALTER TABLE {table} ALTER COLUMN words SET STORAGE EXTERNAL
+-- To make them smaller takes longer than to write them. The server's statistics would keep some that are redacted later.
+ALTER TABLE {table} ALTER COLUMN words SET STORAGE EXTERNAL, ALTER COLUMN words SET STATISTICS 0
 
 -- postings are kept as they are
-ALTER TABLE {table} ALTER COLUMN positions SET STORAGE EXTERNAL
+ALTER TABLE {table}
+    ALTER COLUMN positions SET STORAGE EXTERNAL, ALTER COLUMN positions SET STATISTICS 0,
+    ALTER COLUMN word SET STATISTICS 0
 
 -- add
 INSERT INTO {table} (position, tenant, words)
@@ -81,6 +83,7 @@ SELECT
 -- The newest stretches are looked at first. Each that was looked at is in the answer, also when nothing was found.
 -- In one that is listed, the texts that have the seldomest word are candidates. Where they are few they are looked at, else
 -- looked up among those that have the other words (width_bucket looks for a number in an ordered array by halves).
+-- A beginning that many words have is only looked for in the texts, unless nothing else is wanted.
 -- The texts of one that is not listed are looked through.
 SELECT stretch.number, found.position
 FROM (
@@ -96,16 +99,28 @@ FROM (
 ) AS stretch
 LEFT JOIN LATERAL (
     (
-        WITH part AS MATERIALIZED (
+        WITH begun AS MATERIALIZED (
+            SELECT wanted.beginning, wanted."end"
+            FROM unnest(%(beginnings)b::text[], %(ends)b::text[]) AS wanted (beginning, "end")
+            WHERE cardinality(%(words)b::text[]) = 0 OR (
+                SELECT count(*) < 100 FROM (
+                    SELECT FROM {postings} AS posting
+                    WHERE posting.stretch = number AND word >= wanted.beginning AND word < wanted."end" LIMIT 100
+                ) AS beginning_so
+            )
+        ), part AS MATERIALIZED (
             SELECT positions FROM unnest(%(words)b::text[]) AS wanted (word)
             JOIN {postings} AS posting ON posting.stretch = number AND posting.word = wanted.word
             UNION ALL
             SELECT array_agg(DISTINCT position ORDER BY position)
-            FROM unnest(%(beginnings)b::text[], %(ends)b::text[]) AS wanted (beginning, "end")
-            JOIN {postings} AS posting
-                ON posting.stretch = number AND word >= wanted.beginning AND word < wanted."end"
+            FROM begun
+            CROSS JOIN LATERAL (
+                -- A fence: for many beginnings the planner would read all words of the stretch.
+                SELECT positions FROM {postings} AS posting
+                WHERE posting.stretch = number AND word >= begun.beginning AND word < begun."end" OFFSET 0
+            ) AS posting
             CROSS JOIN unnest(posting.positions) AS position
-            GROUP BY wanted.beginning
+            GROUP BY begun.beginning
         ), ranked AS MATERIALIZED (
             -- The size is known without a look at an array that is kept elsewhere.
             SELECT positions, pg_column_size(positions) < 200 AS are_few,
@@ -117,7 +132,7 @@ LEFT JOIN LATERAL (
         SELECT there.position
         FROM (
             SELECT position, are_few FROM ranked CROSS JOIN unnest(positions) AS position
-            WHERE rank = 1 AND parts = cardinality(%(words)b::text[]) + cardinality(%(beginnings)b::text[])
+            WHERE rank = 1 AND parts = cardinality(%(words)b::text[]) + (SELECT count(*) FROM begun)
                 AND position < %(before)b
                 AND (are_few OR NOT EXISTS (
                     SELECT FROM other WHERE positions[width_bucket(position, positions)] IS DISTINCT FROM position
