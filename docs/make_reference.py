@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 import clew
 from clew import Conversations, Engine, errors, projections, testing
-from clew.awaited.threads import Thread as AwaitedThread
+from clew.aio.threads import Thread as AioThread
 from clew.domain import events
 
 PAGE = Path(__file__).parent / "reference.md"
@@ -37,7 +37,7 @@ a `Role` is system, developer, user, assistant or tool, a `Status` active, suspe
 tuple of `Part`, and `Authorize` a function of [who does what with which thread](how-to/authorizing.md).
 An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
 `ToolFunction` a `Tool` or a function. An engine's `Thread` is a `LocalThread`, whose history Clew holds, or a
-`RemoteThread`; all three are in `clew.awaited.threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
+`RemoteThread`; all three are in `clew.aio.threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
 `Screen` a function from a fact to `Allow`, `Redact` or `Refuse`. What `Conversations.memory` gives has the same methods
 as a `MemoryScope`, not awaited.
 """
@@ -94,7 +94,7 @@ def awaited() -> Iterator[str]:
     yield prose(Engine)
     yield "The methods, their parameters and their errors are those above. What differs is how they are called:"
     rows = ["| called as | names |", "|---|---|"]
-    for cls, word in ((Engine, "engine"), (AwaitedThread, "thread")):
+    for cls, word in ((Engine, "engine"), (AioThread, "thread")):
         kinds: dict[str, list[str]] = {}
         for name, method in methods(cls):
             kinds.setdefault(how(method), []).append(f"`{name}`")

@@ -21,12 +21,12 @@ from clew import (
 from clew.agents import middleware, options, response, stream, tools
 from clew.agents.agent_threads import AgentThreads
 from clew.agents.approvals import Approval
-from clew.awaited import memory as awaited_memory
-from clew.awaited.documents import HasDocuments
-from clew.awaited.reading import ReadThread
-from clew.awaited.runs import AgentThread
-from clew.awaited.serializing import RestoresThreads, SerializedThread
-from clew.awaited.threads import RemoteThread
+from clew.aio import memory as aio_memory
+from clew.aio.documents import HasDocuments
+from clew.aio.reading import ReadThread
+from clew.aio.runs import AgentThread
+from clew.aio.serializing import RestoresThreads, SerializedThread
+from clew.aio.threads import RemoteThread
 from clew.domain import errors, events, history, messages, ports, projection, sharding, view
 from clew.domain.context import attached
 from clew.domain.context import errors as context_errors
@@ -47,9 +47,9 @@ from clew.domain.views import searching, stepping, tree
 from clew.service import accounting, auditing, reading, shard_events, statuses, subscription
 from clew.service.memory.recalling import ScopeSummary
 from clew.service.searching import Hit
-from clew.synchronous import memory as synchronous_memory
-from clew.synchronous import read_models as synchronous_read_models
-from clew.synchronous.threads import Thread
+from clew.sync import memory as sync_memory
+from clew.sync import read_models as sync_read_models
+from clew.sync.threads import Thread
 
 SHIPPED = (
     clew.UserFacts,
@@ -104,9 +104,9 @@ MIXINS = (
     ReadThread,
     RestoresThreads,
     SerializedThread,
-    awaited_memory.HasMemory,
-    synchronous_memory.HasMemory,
-    synchronous_read_models.HasReadModels,
+    aio_memory.HasMemory,
+    sync_memory.HasMemory,
+    sync_read_models.HasReadModels,
 )
 """What is told of as a part of the classes that have it."""
 

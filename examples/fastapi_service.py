@@ -20,7 +20,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator, Field
 
 from clew import ClewError, Engine, Message, errors
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.control import Status
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Role

@@ -17,7 +17,7 @@ from typing import Any
 
 from clew import Agent, Engine, OpenAIChatClient, ScriptedChatClient, ToolContext, tool
 from clew.agents.response import AgentResponse
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.errors import ApprovalPendingError, NoOpenRunError
 from clew.testing import call
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from clew.agents.middleware import Middleware
     from clew.agents.telemetry import Telemetry
     from clew.agents.tools import ToolContext, tool
-    from clew.awaited.documents import DocumentStore
-    from clew.awaited.memory import MemoryScope
+    from clew.aio.documents import DocumentStore
+    from clew.aio.memory import MemoryScope
     from clew.conversations import Conversations
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from clew.memory.user_facts import UserFacts
     from clew.memory.user_preferences import UserPreferences
     from clew.memory.whiteboard import Whiteboard
-    from clew.synchronous.shards import Shards
+    from clew.sync.shards import Shards
 
 __all__ = [
     "Agent",
@@ -109,7 +109,7 @@ _HOMES = {
     "ConversationSummaries": "clew.memory.conversation_summaries",
     "Conversations": "clew.conversations",
     "Document": "clew.domain.memory.facts",
-    "DocumentStore": "clew.awaited.documents",
+    "DocumentStore": "clew.aio.documents",
     "Embedder": "clew.domain.memory.ports",
     "Engine": "clew.engine",
     "Fact": "clew.domain.memory.facts",
@@ -118,7 +118,7 @@ _HOMES = {
     "KeepLast": "clew.domain.reducing.limits",
     "LocalEmbedder": "clew.infrastructure.minilm_embedder",
     "Mem0Memory": "clew.memory.mem0_memory",
-    "MemoryScope": "clew.awaited.memory",
+    "MemoryScope": "clew.aio.memory",
     "MemoryTools": "clew.memory.memory_tools",
     "Message": "clew.domain.messages",
     "Middleware": "clew.agents.middleware",
@@ -137,7 +137,7 @@ _HOMES = {
     "Reduction": "clew.domain.reducing.reducer",
     "Refuse": "clew.domain.memory.facts",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
-    "Shards": "clew.synchronous.shards",
+    "Shards": "clew.sync.shards",
     "SlidingWindow": "clew.domain.reducing.limits",
     "StoreContext": "clew.domain.stores.store",
     "StoredMessage": "clew.domain.stores.store",

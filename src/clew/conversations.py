@@ -48,9 +48,9 @@ from clew.service.paging import Pages
 from clew.service.reading import At, ThreadSummary
 from clew.service.searching import Hit
 from clew.service.subscription import Subscription
-from clew.synchronous.memory import HasMemory
-from clew.synchronous.read_models import HasReadModels
-from clew.synchronous.threads import LocalThread, RemoteThread, thread_class
+from clew.sync.memory import HasMemory
+from clew.sync.read_models import HasReadModels
+from clew.sync.threads import LocalThread, RemoteThread, thread_class
 
 T = TypeVar("T")
 

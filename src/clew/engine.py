@@ -13,11 +13,11 @@ from typing import BinaryIO, Self, TypeVar
 from clew.agents import default_engine
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.beginning import recorded
-from clew.awaited.documents import HasDocuments
-from clew.awaited.memory import HasMemory
-from clew.awaited.read_models import HasReadModels
-from clew.awaited.serializing import RestoresThreads
-from clew.awaited.threads import LocalThread, RemoteThread, thread_class
+from clew.aio.documents import HasDocuments
+from clew.aio.memory import HasMemory
+from clew.aio.read_models import HasReadModels
+from clew.aio.serializing import RestoresThreads
+from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorizing import Authorize
 from clew.domain.context.attached import as_providers
 from clew.domain.context.provider import ContextProviders

@@ -6,7 +6,7 @@ import hashlib
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from clew.awaited.threads import LocalThread, RemoteThread
+from clew.aio.threads import LocalThread, RemoteThread
 from clew.domain.decisions import Start
 from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatusError
 from clew.domain.models.client import ThreadKind

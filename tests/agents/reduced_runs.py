@@ -11,7 +11,7 @@ from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.agents.test_corpus_runs import sent_turns
 
 from clew.agents.tools import tool
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.context.events import HistoryReduced
 from clew.domain.events import Event
 from clew.domain.reducing.reducer import Trigger

@@ -16,7 +16,7 @@ from clew import (
     Engine,
     OpenAIResponsesClient,
 )
-from clew.awaited.threads import RemoteThread
+from clew.aio.threads import RemoteThread
 from clew.domain.events import ThreadDeleted
 from clew.domain.models.client import ServiceKind
 from clew.domain.runs.events import ServiceThreadBound

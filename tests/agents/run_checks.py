@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.domain.request_checks import check_chat, check_items
 
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.control import Control, advance
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject

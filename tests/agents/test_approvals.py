@@ -13,7 +13,7 @@ from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.agents import stream
 from clew.agents.approvals import Approval
 from clew.agents.response import AgentResponse
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
 from clew.domain.messages import FunctionCall
 from clew.domain.runs.errors import (

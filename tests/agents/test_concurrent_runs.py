@@ -15,7 +15,7 @@ from tests.agents.turns import PATIENCE, Child, Gate, Wire, check_runs, requests
 from clew import Engine
 from clew.agents import beginning
 from clew.agents.beginning import OnConflict
-from clew.awaited.threads import LocalThread
+from clew.aio.threads import LocalThread
 from clew.domain.errors import ConflictError
 from clew.domain.ports import Lease
 from clew.domain.runs.errors import RunInProgressError

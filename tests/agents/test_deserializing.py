@@ -15,7 +15,7 @@ from tests.agents.turns import Child, Wire
 from tests.servers.aimock_server import Aimock
 
 from clew import Agent, Engine, OpenAIChatClient, ScriptedChatClient, tool
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.context.provider import Context, ContextProvider, ProviderContext
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject

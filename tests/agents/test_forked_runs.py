@@ -22,7 +22,7 @@ from tests.agents.turns import (
 )
 
 from clew import Agent, Engine, ScriptedChatClient, tool
-from clew.awaited.threads import LocalThread
+from clew.aio.threads import LocalThread
 from clew.domain.errors import UnknownCheckpointError, UnknownVersionError
 from clew.domain.ports import Submitted, Write
 from clew.domain.runs.errors import AgentConfigurationError

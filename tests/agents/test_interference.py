@@ -23,7 +23,7 @@ from tests.agents.turns import (
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
 from clew.agents import arriving
 from clew.agents.response import AgentResponse
-from clew.awaited.threads import LocalThread, Thread
+from clew.aio.threads import LocalThread, Thread
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
 from clew.domain.history import History
 from clew.domain.json_values import JsonObject

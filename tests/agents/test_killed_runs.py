@@ -20,7 +20,7 @@ from tests.agents.run_checks import check_body, check_requests, check_store, eve
 from clew.agents.response import AgentResponse
 from clew.agents.tool_calls import OUTCOME_UNKNOWN
 from clew.agents.tools import ToolContext, tool
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.events import MessageAppended
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message

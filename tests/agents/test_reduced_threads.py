@@ -13,7 +13,7 @@ from tests.agents.test_corpus_runs import sent_turns
 from tests.domain.reducing.test_composing import Gives
 
 from clew.agents.tools import tool
-from clew.awaited.threads import LocalThread
+from clew.aio.threads import LocalThread
 from clew.domain.formats.importing import read_conversation
 from clew.domain.messages import Message
 from clew.domain.reducing.errors import ReducerError

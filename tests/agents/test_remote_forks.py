@@ -24,7 +24,7 @@ from tests.agents.run_checks import check_store, events_of, told
 from tests.servers.aimock_server import Aimock
 from tests.servers.stateful_server import StatefulServer
 
-from clew.awaited.threads import LocalThread, RemoteThread
+from clew.aio.threads import LocalThread, RemoteThread
 from clew.errors import (
     AgentConfigurationError,
     ServiceCannotForkError,

@@ -32,7 +32,7 @@ from clew import (
     ScriptedChatClient,
     tool,
 )
-from clew.awaited.threads import RemoteThread
+from clew.aio.threads import RemoteThread
 from clew.domain.models.client import ServiceKind, ServiceReference
 from clew.domain.runs.events import ServiceThreadBound
 from clew.errors import (
@@ -43,7 +43,7 @@ from clew.errors import (
     ServiceDeletionError,
     UnsupportedThreadError,
 )
-from clew.synchronous import threads
+from clew.sync import threads
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.agents.run_rules import check_runs
 
 from clew.agents.approvals import Approval
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.messages import Message
 from clew.domain.runs.asking import body_digest
 from clew.domain.runs.errors import (

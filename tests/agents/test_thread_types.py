@@ -11,7 +11,7 @@ from clew import Agent, Engine, Middleware, ScriptedChatClient, tool
 from clew.agents.middleware import Proceed, RunContext
 from clew.agents.response import AgentResponse, AgentUpdate
 from clew.agents.stream import AgentStream
-from clew.awaited.threads import LocalThread, RemoteThread, Thread
+from clew.aio.threads import LocalThread, RemoteThread, Thread
 from clew.domain.history import History
 from clew.domain.runs.events import RunStarted
 from clew.errors import NoOpenRunError

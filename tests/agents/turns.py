@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from clew import Agent, Engine, ScriptedChatClient, tool
-from clew.awaited.threads import Thread
+from clew.aio.threads import Thread
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.json_values import JsonObject
 from clew.infrastructure import clock

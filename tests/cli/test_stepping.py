@@ -10,7 +10,7 @@ import pytest
 
 from clew import Conversations, Message
 from clew.cli import stepping
-from clew.synchronous.threads import LocalThread
+from clew.sync.threads import LocalThread
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, ScriptedChatClient
-from clew.awaited import documents as awaited_documents
-from clew.awaited import memory as awaited_memory
-from clew.awaited import threads as awaited_threads
+from clew.aio import documents as awaited_documents
+from clew.aio import memory as aio_memory
+from clew.aio import threads as aio_threads
 from clew.domain.context.provider import ProviderContext
 from clew.domain.formats.importing import Item
 from clew.domain.history import HistoryMessage
@@ -22,7 +22,7 @@ from clew.domain.memory.facts import Document
 from clew.domain.projection import Query
 from clew.errors import ClewError, NotAuthorizedError
 from clew.service import awaiting, run_log, subscription
-from clew.synchronous import memory, threads
+from clew.sync import memory, threads
 
 CANARY = "xyzzy"
 HIDDEN = "hidden"
@@ -331,9 +331,9 @@ def asked_of(held: Held) -> list[tuple[str, Ask]]:
     [
         ((Conversations, Engine), SERVICE, HARMLESS_OF_SERVICE),
         ((threads.LocalThread, threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
-        ((awaited_threads.LocalThread, awaited_threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
+        ((aio_threads.LocalThread, aio_threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
         ((run_log.ThreadRuns,), RUNS, HARMLESS_OF_RUNS),
-        ((memory.MemoryScope, awaited_memory.MemoryScope), SCOPE, HARMLESS_OF_SCOPE),
+        ((memory.MemoryScope, aio_memory.MemoryScope), SCOPE, HARMLESS_OF_SCOPE),
         ((awaited_documents.DocumentStore,), DOCUMENTS, {"name", "namespace"}),
         ((subscription.Subscription, awaiting.Subscription), SUBSCRIPTION, {"close"}),
     ],

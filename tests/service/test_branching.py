@@ -28,7 +28,7 @@ from clew.domain.messages import FunctionCall, Message
 from clew.infrastructure.recorder import Append
 from clew.service import writing
 from clew.service.operations import run
-from clew.synchronous.threads import LocalThread
+from clew.sync.threads import LocalThread
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from clew.domain.formats.importing import read_conversation
 from clew.domain.messages import Message
 from clew.service.importing import import_conversation
 from clew.service.operations import run
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 DEPTH = 1_000
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.service.settable_clock import SettableClock
 
-from clew.awaited.threads import LocalThread
+from clew.aio.threads import LocalThread
 from clew.domain.control import Control
 from clew.domain.errors import (
     CheckpointExistsError,

@@ -20,7 +20,7 @@ from clew.domain.errors import (
 from clew.domain.events import MessageRedacted, Shredded, ThreadEnded, ThreadSuspended
 from clew.domain.messages import Message
 from clew.domain.ports import Draft, Write
-from clew.synchronous.threads import LocalThread
+from clew.sync.threads import LocalThread
 
 REACH: dict[str, tuple[str, ...]] = {
     "active": (),

@@ -21,7 +21,7 @@ from clew.domain.json_values import Json
 from clew.service.core import Terms, commit
 from clew.service.operations import run
 from clew.service.reading import ThreadSummary
-from clew.synchronous.threads import LocalThread
+from clew.sync.threads import LocalThread
 
 KINDS: list[Json] = [0, 1, "x"]
 

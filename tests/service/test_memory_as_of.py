@@ -19,7 +19,7 @@ from clew.service.memory import recalling, remembering
 from clew.service.memory.remembering import Asked
 from clew.service.memory.scopes import Learner, Scope, version_read
 from clew.service.operations import run
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 HELLO = Message.user("Hello")
 NAME = "user/42"

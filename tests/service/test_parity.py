@@ -7,18 +7,18 @@ import inspect
 import pytest
 
 from clew import conversations, engine
-from clew.awaited import memory as awaited_memory
-from clew.awaited import runs as awaited_runs
-from clew.awaited import threads as awaited_threads
+from clew.aio import memory as aio_memory
+from clew.aio import runs as aio_runs
+from clew.aio import threads as aio_threads
 from clew.domain.runs.ports import EnginePort
 from clew.service import awaiting, subscription
-from clew.synchronous import memory, threads
+from clew.sync import memory, threads
 
 PAIRS = [
     (conversations.Conversations, engine.Engine),
-    (threads.LocalThread, awaited_threads.LocalThread),
-    (threads.RemoteThread, awaited_threads.RemoteThread),
-    (memory.MemoryScope, awaited_memory.MemoryScope),
+    (threads.LocalThread, aio_threads.LocalThread),
+    (threads.RemoteThread, aio_threads.RemoteThread),
+    (memory.MemoryScope, aio_memory.MemoryScope),
     (subscription.Subscription, awaiting.Subscription),
 ]
 AWAITED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
@@ -31,17 +31,17 @@ def public(cls: type) -> set[str]:
 
 # Agents run on an event loop, and so do the clients that ask a service what it holds: what they come in by is on the
 # awaited face only, and nothing else is.
-FOR_AGENTS = public(awaited_runs.AgentThread) - {"id", "kind"}
+FOR_AGENTS = public(aio_runs.AgentThread) - {"id", "kind"}
 AWAITED_ONLY: dict[type, set[str]] = {
     engine.Engine: (public(EnginePort) - {"start_thread", "thread", "restore_thread"}) | {"documents"},
-    awaited_memory.MemoryScope: {"of_thread", "reads", "tools"},
-    awaited_threads.LocalThread: FOR_AGENTS,
-    awaited_threads.RemoteThread: FOR_AGENTS | {"service_history", "reconcile"},
+    aio_memory.MemoryScope: {"of_thread", "reads", "tools"},
+    aio_threads.LocalThread: FOR_AGENTS,
+    aio_threads.RemoteThread: FOR_AGENTS | {"service_history", "reconcile"},
 }
 AWAITED_PARAMETERS: dict[tuple[type, str], set[str]] = {
     (engine.Engine, "start_thread"): {"context_providers"},
     (engine.Engine, "memory"): {"embedder"},
-    (awaited_threads.RemoteThread, "delete"): {"service", "client"},
+    (aio_threads.RemoteThread, "delete"): {"service", "client"},
 }
 
 
@@ -95,5 +95,5 @@ def test_both_modules_offer_the_same_classes() -> None:
         return {key for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name}
 
     assert classes(conversations) - {"Conversations"} == classes(engine) - {"Agent", "Engine"}
-    assert classes(threads) == classes(awaited_threads)
-    assert classes(memory) == classes(awaited_memory)
+    assert classes(threads) == classes(aio_threads)
+    assert classes(memory) == classes(aio_memory)

@@ -11,7 +11,7 @@ from clew.domain.events import MessageAppended
 from clew.domain.runs.events import RunEvent
 from clew.domain.runs.summaries import run_summaries
 from clew.infrastructure.application import ConversationLog
-from clew.synchronous.threads import LocalThread
+from clew.sync.threads import LocalThread
 
 CANARY = "Canarybird"
 

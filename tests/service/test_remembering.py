@@ -31,7 +31,7 @@ from clew.domain.ports import Shred, Write
 from clew.domain.runs.events import Failure, RunFailed
 from clew.service.memory.streams import commit
 from clew.service.operations import run
-from clew.synchronous.memory import MemoryScope
+from clew.sync.memory import MemoryScope
 
 NOON = datetime(2023, 11, 14, 12, tzinfo=UTC)
 

@@ -29,7 +29,7 @@ from clew.domain.errors import (
 from clew.domain.events import ThreadStarted
 from clew.domain.messages import Message
 from clew.service import serializing
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.service.core import Terms, commit
 from clew.service.operations import run
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 STORES = 60
 

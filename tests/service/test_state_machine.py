@@ -19,7 +19,7 @@ from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.names import parse_stream_name
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 STEPS = 100_000
 POSTGRES_STEPS = 2_000

@@ -17,7 +17,7 @@ from clew.domain.messages import Message
 from clew.domain.views.stepping import Step
 from clew.engine import Engine
 from clew.service import stepping
-from clew.synchronous.threads import LocalThread
+from clew.sync.threads import LocalThread
 
 numbers = st.integers(0, 9_999)
 deeds = st.lists(

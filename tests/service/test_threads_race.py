@@ -16,7 +16,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import ConflictError, ThreadExistsError, ThreadStatusError
 from clew.domain.messages import Message
 from clew.domain.ports import Submitted, Write
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 THREADS = 16
 EACH = 12

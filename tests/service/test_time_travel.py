@@ -20,7 +20,7 @@ from clew.domain.errors import (
 from clew.domain.events import Event, to_time
 from clew.domain.messages import FunctionCall, Message
 from clew.service.subscription import Subscription
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 
 def texts(thread: Thread, **at: Any) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.json_values import Json
     from clew.service.reading import ThreadSummary
-    from clew.synchronous.threads import Thread
+    from clew.sync.threads import Thread
 
 
 def label(

@@ -17,7 +17,7 @@ from clew.domain import messages as said_as
 if TYPE_CHECKING:
     from clew.agents.response import AgentResponse, AgentUpdate
     from clew.agents.stream import AgentStream
-    from clew.awaited.threads import Thread
+    from clew.aio.threads import Thread
 
 _THOUGHT = "dim italic"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -20,7 +20,7 @@ from clew.domain.runs.events import RunStarted
 if TYPE_CHECKING:
     from clew.cli.chat_session import Chat
     from clew.domain.history import History, HistoryMessage
-    from clew.synchronous.threads import Thread
+    from clew.sync.threads import Thread
 
 BEGINNING = 60
 """Characters of a message that is told of."""

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from clew.agents.response import AgentResponse
-    from clew.awaited import threads as awaited_threads
+    from clew.aio import threads as aio_threads
     from clew.conversations import Conversations
     from clew.engine import Agent, Engine
-    from clew.synchronous import threads
+    from clew.sync import threads
 
 
 class Chat:
@@ -58,7 +58,7 @@ class Chat:
         self._runner = runner
         self._interactive = interactive
         self._began_here = False
-        self._thread: awaited_threads.Thread
+        self._thread: aio_threads.Thread
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +177,7 @@ class Chat:
         yield "Decide in Python: thread.approvals(), agent.continue_run(thread). Or give the run up: /rewind, /fork."
 
 
-def _cost(response: AgentResponse[awaited_threads.Thread], seconds: float) -> str:
+def _cost(response: AgentResponse[aio_threads.Thread], seconds: float) -> str:
     usage = response.usage
     counted = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out · " if usage.output_tokens else ""
     return f"{counted}{seconds:.1f} s"

@@ -24,7 +24,7 @@ from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
-from clew.synchronous.threads import Thread
+from clew.sync.threads import Thread
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from clew.domain.events import Event
-    from clew.synchronous.threads import Thread
+    from clew.sync.threads import Thread
 
 Lookup: TypeAlias = "Callable[[Event, int], Event | None]"
 """The event at a version of the lineage that an event belongs to; None where it is not known."""

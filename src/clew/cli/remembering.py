@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clew.conversations import Conversations
     from clew.domain.memory.facts import Fact
     from clew.domain.memory.ports import MemoryAt
-    from clew.synchronous.memory import MemoryScope
+    from clew.sync.memory import MemoryScope
 
 CANDIDATES = 5
 """Facts that an ambiguous beginning is answered with."""

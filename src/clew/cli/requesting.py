@@ -14,7 +14,7 @@ from clew.cli.text import one_line, pretty_json, write_json
 
 if TYPE_CHECKING:
     from clew.domain.runs.asking import Request
-    from clew.synchronous.threads import Thread
+    from clew.sync.threads import Thread
 
 NEAR = 100
 """Events that are read at once where the newest model call is looked for."""

@@ -20,7 +20,7 @@ from clew.cli.words import counted
 
 if TYPE_CHECKING:
     from clew.domain.sharding import Shard
-    from clew.synchronous.shards import Shards
+    from clew.sync.shards import Shards
 
 NONE = "There are no servers in the directory. `clew shards add NAME HOST:PORT/DATABASE` adds one."
 
@@ -208,7 +208,7 @@ def _directory(context: typer.Context) -> Shards | None:
 
 
 def _shards(context: typer.Context) -> Shards:
-    from clew.synchronous.shards import Shards
+    from clew.sync.shards import Shards
 
     chosen: Chosen = context.obj
     return Shards.open(chosen.url)

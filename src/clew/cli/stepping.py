@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.cli.stepper import Stepper
     from clew.cli.terminal import Screen
     from clew.domain.views.stepping import Step
-    from clew.synchronous.threads import Thread
+    from clew.sync.threads import Thread
 
 NEAR = 100
 """Events that are read at once where the next or the previous message is looked for."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import typer
 
     from clew.conversations import Conversations
-    from clew.synchronous.threads import Thread
+    from clew.sync.threads import Thread
 
 DEFAULT_URL = "sqlite:///clew.db"
 

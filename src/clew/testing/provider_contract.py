@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
-from clew.awaited.threads import LocalThread, RemoteThread
+from clew.aio.threads import LocalThread, RemoteThread
 from clew.domain.context.errors import ProviderContractError
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded
 from clew.domain.context.provider import ContextProvider

@@ -21,7 +21,7 @@ from clew import Conversations
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.sharding import Positions
 from clew.infrastructure import urls
-from clew.synchronous.shards import Shards
+from clew.sync.shards import Shards
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PROCESSES = 2

@@ -23,7 +23,7 @@ from clew.infrastructure import urls
 from clew.infrastructure.urls import migrate
 from clew.service import new_shards, shard_events
 from clew.service.shard_events import ShardEvents
-from clew.synchronous.shards import Shards
+from clew.sync.shards import Shards
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Self, TypeVar, overload
 
 from clew.agents.service_threads import delete_at_service, service_threads
-from clew.awaited.reading import ReadThread
-from clew.awaited.runs import AgentThread
+from clew.aio.reading import ReadThread
+from clew.aio.runs import AgentThread
 from clew.domain.context.events import Hook
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Checkpoint, Delete, End, Intent, Resume, Suspend

@@ -14,8 +14,8 @@ from clew.agents.inputs import Input, inputs
 from clew.agents.options import ContinueOptions, RunOptions
 from clew.agents.response import AgentResponse
 from clew.agents.stream import AgentStream
-from clew.awaited.memory import MemoryScope
-from clew.awaited.serializing import SerializedThread
+from clew.aio.memory import MemoryScope
+from clew.aio.serializing import SerializedThread
 from clew.domain.context.attached import ThreadProviders
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
