@@ -22,7 +22,7 @@ from benchmarks.measuring import Setting, percentile, wall
 from clew import Document, Embedder, Engine, HashingEmbedder, LocalEmbedder
 from clew.domain.memory.ranking import Ranking
 from clew.domain.runs.errors import MissingExtraError
-from clew.infrastructure.memory_vectors import MemoryVectors
+from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.service.memory.retrieval import DEPTH, Meaning, Searchable, Texts, digest
 
 LABELLED = Path(__file__).parent / "labelled_passages.txt"
@@ -108,7 +108,7 @@ async def _found(
 ) -> dict[str, list[Ranking]]:
     """By the way of searching, what each question finds."""
     texts = Texts(1, dict(enumerate(passages)))
-    index = MemoryVectors()
+    index = InMemoryVectors()
     meaning = Meaning(embedder, index)
     await meaning.learn(passages)
     entries = {number: digest(text) for number, text in texts.by_number.items()}
@@ -215,7 +215,7 @@ async def _took(search: Callable[..., object], query: str) -> float:
 
 def _alone(count: int, asked: Sequence[Sequence[float]]) -> list[float]:
     """Milliseconds of the index alone."""
-    index = MemoryVectors()
+    index = InMemoryVectors()
     entries = {number: digest(str(number)) for number in range(count)}
     for first in range(0, count, TOGETHER):
         numbers = range(first, min(first + TOGETHER, count))

@@ -44,7 +44,7 @@ from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
 from clew.domain.stores import errors as store_errors
 from clew.domain.views import searching, stepping, tree
-from clew.service import accounting, auditing, reading, shard_events, statuses, subscription
+from clew.service import accounting, auditing, projection_status, shard_events, subscription, thread_queries
 from clew.service.memory.recalling import ScopeSummary
 from clew.service.searching import Hit
 from clew.sync import memory as sync_memory
@@ -233,7 +233,7 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             stepping.Step,
             view.ModelView,
             view.Repair,
-            reading.ThreadSummary,
+            thread_queries.ThreadSummary,
             tree.Branch,
             tree.Mark,
             Hit,
@@ -284,7 +284,7 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             projection.Rows,
             projection.Query,
             projection.Where,
-            statuses.ProjectionStatus,
+            projection_status.ProjectionStatus,
             projection.Parked,
         ),
     ),

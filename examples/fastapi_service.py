@@ -24,7 +24,7 @@ from clew.aio.threads import Thread
 from clew.domain.control import Status
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Role
-from clew.service.reading import ThreadSummary
+from clew.service.thread_queries import ThreadSummary
 
 STATUS_CODES: dict[type[ClewError], int] = {
     errors.UnknownThreadError: 404,

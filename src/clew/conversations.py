@@ -33,10 +33,10 @@ from clew.service import (
     importing,
     listing,
     moving,
-    reading,
     searching,
     serializing,
-    writing,
+    thread_commands,
+    thread_queries,
 )
 from clew.service.accounting import By, Usage
 from clew.service.auditing import AuditEntry
@@ -44,10 +44,10 @@ from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
 from clew.service.listing import Order
 from clew.service.operations import run
-from clew.service.paging import Pages
-from clew.service.reading import At, ThreadSummary
+from clew.service.pages import Pages
 from clew.service.searching import Hit
 from clew.service.subscription import Subscription
+from clew.service.thread_queries import At, ThreadSummary
 from clew.sync.memory import HasMemory
 from clew.sync.read_models import HasReadModels
 from clew.sync.threads import LocalThread, RemoteThread, thread_class
@@ -113,16 +113,16 @@ class Conversations(HasMemory, HasReadModels):
     ) -> LocalThread:
         """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
-        return LocalThread(self._core, self._live, run(writing.start(self._core, thread_id, intent, actor)))
+        return LocalThread(self._core, self._live, run(thread_commands.start(self._core, thread_id, intent, actor)))
 
     def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
         """The thread of that id, begun if it is not there."""
-        control = run(writing.open_or_start(self._core, thread_id, actor))
+        control = run(thread_commands.open_or_start(self._core, thread_id, actor))
         return self._thread(thread_id, control.kind)
 
     def thread(self, thread_id: str) -> LocalThread | RemoteThread:
         """The thread of that id. Raises UnknownThreadError."""
-        control = run(reading.existing(self._core, thread_id))
+        control = run(thread_queries.existing(self._core, thread_id))
         return self._thread(thread_id, control.kind)
 
     def restore_thread(
@@ -334,7 +334,7 @@ class Conversations(HasMemory, HasReadModels):
 
     def verify(self, thread_id: str | None = None) -> Verdict:
         """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
-        return run(reading.verify(self._core, thread_id))
+        return run(thread_queries.verify(self._core, thread_id))
 
     def close(self) -> None:
         """Write what was submitted, end the subscriptions and let go of the store."""

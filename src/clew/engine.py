@@ -43,20 +43,20 @@ from clew.service import (
     importing,
     listing,
     moving,
-    reading,
     searching,
-    writing,
+    thread_commands,
+    thread_queries,
 )
 from clew.service.accounting import By, Usage
+from clew.service.async_operations import Subscription, drive
 from clew.service.auditing import AuditEntry
-from clew.service.awaiting import Subscription, drive
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
 from clew.service.listing import Order
-from clew.service.paging import Pages
-from clew.service.reading import At, ThreadSummary
+from clew.service.pages import Pages
 from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.searching import Hit
+from clew.service.thread_queries import At, ThreadSummary
 
 __all__ = ["Agent", "Engine"]
 
@@ -128,7 +128,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         """
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
         attached = as_providers(context_providers)
-        started = await drive(writing.start(self._core, thread_id, intent, actor))
+        started = await drive(thread_commands.start(self._core, thread_id, intent, actor))
         thread = LocalThread(self._core, self._live, started, asked=True)
         thread.context_providers.add(*attached)
         await thread.tell("on_thread_created", list(messages), actor=actor)
@@ -136,12 +136,12 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
     async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
         """The thread of that id, begun if it is not there."""
-        control = await drive(writing.open_or_start(self._core, thread_id, actor))
+        control = await drive(thread_commands.open_or_start(self._core, thread_id, actor))
         return self._thread(thread_id, control.kind)
 
     async def thread(self, thread_id: str) -> LocalThread | RemoteThread:
         """The thread of that id. Raises UnknownThreadError."""
-        control = await drive(reading.existing(self._core, thread_id))
+        control = await drive(thread_queries.existing(self._core, thread_id))
         return self._thread(thread_id, control.kind)
 
     def beginning(self, kind: ThreadKind) -> LocalThread | RemoteThread:
@@ -151,7 +151,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
     async def start_remote_thread(self, service_thread_id: str | None) -> RemoteThread:
         """A thread that a service holds, with what that calls it if it is there already: for agents."""
-        started = await drive(writing.start_remote(self._core, service_thread_id))
+        started = await drive(thread_commands.start_remote(self._core, service_thread_id))
         return RemoteThread(self._core, self._live, started, asked=True)
 
     async def find(self, prefix: str) -> str:
@@ -350,7 +350,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
     async def verify(self, thread_id: str | None = None) -> Verdict:
         """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
-        return await drive(reading.verify(self._core, thread_id))
+        return await drive(thread_queries.verify(self._core, thread_id))
 
     async def close(self) -> None:
         """Write what was submitted, end the subscriptions and let go of the store.

@@ -12,8 +12,8 @@ from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatus
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import MAX_LENGTH
 from clew.engine import Agent, Engine
-from clew.service import writing
-from clew.service.awaiting import drive
+from clew.service import thread_commands
+from clew.service.async_operations import drive
 from clew.service.core import load
 
 HostedThread: TypeAlias = LocalThread | RemoteThread
@@ -67,7 +67,7 @@ class ThreadStore:
         kind: ThreadKind = "local" if self._agent is None else self._agent.client.thread_kinds[0]
         core = self._engine._core  # noqa: SLF001  # it is another face of the same engine
         try:
-            await drive(writing.start(core, thread_id, Start(kind=kind), None))
+            await drive(thread_commands.start(core, thread_id, Start(kind=kind), None))
         except ThreadExistsError:
             return False
         return True

@@ -20,7 +20,7 @@ from clew.domain.context.provider import ProviderContext
 from clew.domain.history import HistoryMessage
 from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning
 from clew.errors import InvalidContentError, ThreadStatusError
-from clew.service.remembered import Recent
+from clew.service.caches import Recent
 from clew.testing import call
 
 pytestmark = pytest.mark.anyio

@@ -26,7 +26,7 @@ from clew.aio.threads import LocalThread
 from clew.domain.errors import UnknownCheckpointError, UnknownVersionError
 from clew.domain.ports import Submitted, Write
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.infrastructure.application import ConversationLog
+from clew.infrastructure.event_log import ConversationLog
 from clew.infrastructure.scripted_client import call
 
 pytestmark = pytest.mark.anyio

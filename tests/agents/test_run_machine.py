@@ -35,7 +35,7 @@ from clew.domain.runs.errors import (
 )
 from clew.domain.runs.events import ModelCalled
 from clew.engine import Agent, Engine
-from clew.service.remembered import Remembered
+from clew.service.caches import Remembered
 from clew.service.run_log import ThreadRuns
 
 BEGAN = 1_700_000_000_000_000

@@ -17,7 +17,7 @@ from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
 from clew.service.doctoring import examine, of_projection, of_verdict
-from clew.service.statuses import ProjectionStatus
+from clew.service.projection_status import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
 OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs"]

@@ -12,7 +12,7 @@ from rich.text import Text
 from clew import Conversations, Message
 from clew.cli import trees
 from clew.domain.views.tree import Mark, branches
-from clew.service.reading import ThreadSummary
+from clew.service.thread_queries import ThreadSummary
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

@@ -21,7 +21,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
-from clew.service.reading import ThreadSummary
+from clew.service.thread_queries import ThreadSummary
 
 if TYPE_CHECKING:
     from clew.domain.control import Status

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 from eventsourcing.persistence import StoredEvent
 from tests.infrastructure.append_contract import AppendContract, KeyContract
-from tests.infrastructure.beside_contract import BlobContract, DraftContract, LeaseContract
 from tests.infrastructure.lineage_contract import ForkContract, RestoreContract, ShredContract
 from tests.infrastructure.recording import PATIENCE, Opener, append, event, fill, run_threads
+from tests.infrastructure.side_tables_contract import BlobContract, DraftContract, LeaseContract
 from tests.infrastructure.waiting_contract import FutureContract, WakeContract
 
 from clew.infrastructure import recorder as recorder_port

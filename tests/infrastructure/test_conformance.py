@@ -7,15 +7,15 @@ import tests.infrastructure.library_contract as library
 from eventsourcing.popo import POPOAggregateRecorder, POPOTrackingRecorder
 from eventsourcing.utils import Environment
 
-from clew.infrastructure.memory_factory import MemoryFactory
-from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.inmemory.factory import InMemoryFactory
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 
-MODULE = "clew.infrastructure.memory_factory"
+MODULE = "clew.infrastructure.inmemory.factory"
 
 
 class Memory:
     def setUp(self) -> None:
-        self.factory = MemoryFactory({})
+        self.factory = InMemoryFactory({})
 
     def tearDown(self) -> None:
         self.factory.close()
@@ -46,7 +46,7 @@ class OwnTracking(POPOTrackingRecorder): ...
 
 
 class TestMemoryFactory(library.Factories):
-    makes = MemoryFactory, MemoryRecorder, POPOAggregateRecorder, POPOTrackingRecorder
+    makes = InMemoryFactory, InMemoryRecorder, POPOAggregateRecorder, POPOTrackingRecorder
     own = OwnTracking
 
     def setUp(self) -> None:
@@ -56,7 +56,7 @@ class TestMemoryFactory(library.Factories):
 
 class TestMemoryApplications(library.ApplicationContract):
     module = MODULE
-    factory_class = MemoryFactory
+    factory_class = InMemoryFactory
     outlives = False
 
     @pytest.fixture

@@ -18,9 +18,9 @@ from clew.domain.formats.importing import Item
 from clew.domain.memory.events import Provenance
 from clew.domain.projection import Query
 from clew.errors import NotAuthorizedError, UnknownThreadError
-from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.recorder import StreamInfo
-from clew.service import reading
+from clew.service import thread_queries
 from clew.service.accounting import Usage
 
 
@@ -134,13 +134,13 @@ def test_many_threads_of_others_are_passed_by_in_few_pages(monkeypatch: pytest.M
         for number in range(200):
             operator.start_thread(thread_id=f"a{number}")
         pages: list[int] = []
-        streams = MemoryRecorder.streams
+        streams = InMemoryRecorder.streams
 
-        def counted(store: MemoryRecorder, **asked: Any) -> list[StreamInfo]:
+        def counted(store: InMemoryRecorder, **asked: Any) -> list[StreamInfo]:
             pages.append(asked["limit"])
             return streams(store, **asked)
 
-        monkeypatch.setattr(MemoryRecorder, "streams", counted)
+        monkeypatch.setattr(InMemoryRecorder, "streams", counted)
         with pytest.raises(UnknownThreadError):
             conversations.acting_as("ada").find("a")
     assert 1 < len(pages) < 10
@@ -322,7 +322,7 @@ def test_a_subscription_ends_when_its_thread_may_be_read_no_more(opened: Opened)
 def test_events_that_somebody_reads_end_when_the_thread_may_be_read_no_more(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PAGE", 2)
+    monkeypatch.setattr(thread_queries, "PAGE", 2)
     say(opened.operator, "thread", *("word" for _ in range(5)))
     opened.share("thread")
     events, replayed = opened.ada.thread("thread").events(), opened.ada.thread("thread").replay()

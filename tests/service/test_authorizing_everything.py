@@ -21,7 +21,7 @@ from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Document
 from clew.domain.projection import Query
 from clew.errors import ClewError, NotAuthorizedError
-from clew.service import awaiting, run_log, subscription
+from clew.service import async_operations, run_log, subscription
 from clew.sync import memory, threads
 
 CANARY = "xyzzy"
@@ -297,7 +297,7 @@ async def outcome(ask: Ask, held: Held) -> tuple[type[BaseException] | None, str
     """What a call comes to: what was raised, and everything that was said, causes too."""
     try:
         found = await got(ask.call(held))
-        if isinstance(found, subscription.Subscription | awaiting.Subscription):
+        if isinstance(found, subscription.Subscription | async_operations.Subscription):
             found = await got(found.wait(0))
         elif isinstance(found, AsyncIterator):
             found = [each async for each in found]
@@ -335,7 +335,7 @@ def asked_of(held: Held) -> list[tuple[str, Ask]]:
         ((run_log.ThreadRuns,), RUNS, HARMLESS_OF_RUNS),
         ((memory.MemoryScope, aio_memory.MemoryScope), SCOPE, HARMLESS_OF_SCOPE),
         ((awaited_documents.DocumentStore,), DOCUMENTS, {"name", "namespace"}),
-        ((subscription.Subscription, awaiting.Subscription), SUBSCRIPTION, {"close"}),
+        ((subscription.Subscription, async_operations.Subscription), SUBSCRIPTION, {"close"}),
     ],
 )
 def test_every_public_name_is_asked_or_said_to_be_harmless(

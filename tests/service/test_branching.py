@@ -26,7 +26,7 @@ from clew.domain.errors import (
 from clew.domain.events import Source, ThreadForked
 from clew.domain.messages import FunctionCall, Message
 from clew.infrastructure.recorder import Append
-from clew.service import writing
+from clew.service import thread_commands
 from clew.service.operations import run
 from clew.sync.threads import LocalThread
 
@@ -227,7 +227,7 @@ def test_refuses_a_fork_whose_id_is_taken(conversations: Conversations, thread: 
 
 def test_does_not_pass_on_that_its_parent_was_imported(conversations: Conversations) -> None:
     intent = Start(metadata={"a": 1}, source=Source(id="task-1", fields={"x": 1}), messages=tuple(counted(1, 2)))
-    imported = conversations.thread(run(writing.start(conversations._core, "imported", intent, None)))
+    imported = conversations.thread(run(thread_commands.start(conversations._core, "imported", intent, None)))
     assert (imported.summary().imported, imported.summary().metadata) == (True, {"a": 1, "source_id": "task-1"})
     for fork in (imported.fork(), imported.fork(at=2), imported.fork().fork()):
         assert (fork.summary().imported, fork.summary().metadata) == (False, {"a": 1})

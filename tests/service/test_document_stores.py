@@ -23,9 +23,9 @@ from clew.domain.errors import (
 from clew.domain.events import to_time
 from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, ScopeError, UnknownDocumentError
 from clew.domain.runs.errors import MissingExtraError
-from clew.infrastructure.memory_vectors import MemoryVectors
+from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.postgres.sql_files import statements
-from clew.service.remembered import Remembered
+from clew.service.caches import Remembered
 
 Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
@@ -521,7 +521,7 @@ def test_says_what_to_install_before_a_store_is_begun_that_could_not_be_searched
 
 def test_the_default_index_of_a_store_in_memory_is_in_memory() -> None:
     async def work(engine: Engine) -> None:
-        assert isinstance(engine._core.vectors, MemoryVectors)
+        assert isinstance(engine._core.vectors, InMemoryVectors)
 
     on("memory:", work)
 

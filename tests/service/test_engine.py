@@ -28,7 +28,7 @@ from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.infrastructure.postgres.datastore import WORKERS
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.service.remembered import CACHED_THREADS
+from clew.service.caches import CACHED_THREADS
 
 HELLO = Message.user("Hello.")
 

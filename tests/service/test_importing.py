@@ -15,14 +15,14 @@ from clew.domain.formats.importing import Failure, ImportReport, Item, read_conv
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.ports import Appended, Write
 from clew.infrastructure import clock
-from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.conversation_files import read_conversations
-from clew.service import reading, writing
+from clew.infrastructure.event_log import ConversationLog
+from clew.service import thread_commands, thread_queries
+from clew.service.caches import Remembered
 from clew.service.core import Core, open_core
 from clew.service.exporting import Cursor, export_page, export_thread
 from clew.service.importing import import_conversation, import_conversations
 from clew.service.operations import run
-from clew.service.remembered import Remembered
 
 HELLO = {"role": "user", "content": "Hello"}
 HI = {"role": "assistant", "content": "Hi"}
@@ -59,7 +59,7 @@ def conversation(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def change(core: Core, id_: object, intent: Intent) -> None:
-    run(writing.change(core, thread_id(id_), intent, None))  # type: ignore[arg-type]  # ids of tests are JSON
+    run(thread_commands.change(core, thread_id(id_), intent, None))  # type: ignore[arg-type]  # ids of tests are JSON
 
 
 def test_imports_real_conversations_and_exports_them_equal(core: Core, corpus: list[dict[str, Any]]) -> None:
@@ -114,7 +114,7 @@ def test_appends_the_rest_of_a_longer_conversation_in_one_commit(core: Core) -> 
     import_values(core, conversation(HELLO))
     assert import_values(core, conversation(HELLO, HI, BYE)) == ImportReport(1, 2, 2, 0, [])
     assert export_all(core) == [conversation(HELLO, HI, BYE)]
-    assert run(reading.existing(core, thread_id("c"))).version == 4
+    assert run(thread_queries.existing(core, thread_id("c"))).version == 4
 
 
 def test_writes_a_conversation_in_one_commit(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_refuses_a_thread_that_has_moved_on_or_differs(core: Core) -> None:
 
 def test_compares_with_the_present_path_after_a_rewind(core: Core) -> None:
     import_values(core, conversation(HELLO, HI))
-    run(writing.rewind(core, thread_id("c"), 2, abandon_run=False, actor=None))
+    run(thread_commands.rewind(core, thread_id("c"), 2, abandon_run=False, actor=None))
     assert import_values(core, conversation(HELLO)).skipped == 1
     assert import_values(core, conversation(HELLO, BYE)).messages == 1
     assert export_all(core) == [conversation(HELLO, BYE)]
@@ -168,7 +168,7 @@ def test_compares_with_the_present_path_after_a_rewind(core: Core) -> None:
 
 def test_a_redacted_message_equals_any_and_is_exported_without_content(core: Core) -> None:
     import_values(core, conversation(HELLO, HI))
-    run(writing.redact(core, thread_id("c"), 3, None, None))
+    run(thread_commands.redact(core, thread_id("c"), 3, None, None))
     assert import_values(core, conversation(HELLO, HI)).skipped == 1
     assert export_all(core) == [conversation(HELLO, {"role": "assistant", "content": None, "redacted": True})]
     assert import_values(core, conversation(HELLO, HI, BYE)).messages == 1
@@ -177,12 +177,12 @@ def test_a_redacted_message_equals_any_and_is_exported_without_content(core: Cor
 
 
 def test_refuses_a_thread_of_the_same_id_that_was_not_imported(core: Core) -> None:
-    run(writing.start(core, thread_id("c"), Start(messages=(Message.user("Hello"),)), None))
+    run(thread_commands.start(core, thread_id("c"), Start(messages=(Message.user("Hello"),)), None))
     (failed,) = import_values(core, conversation(HELLO)).failed
     assert "taken by another thread" in failed.error
-    run(writing.start(core, "parent", Start(), None))
-    plain = writing.Begun()
-    run(writing.fork(core, "parent", plain, at=None, at_message=None, new_id=thread_id("d"), actor=None))
+    run(thread_commands.start(core, "parent", Start(), None))
+    plain = thread_commands.Begun()
+    run(thread_commands.fork(core, "parent", plain, at=None, at_message=None, new_id=thread_id("d"), actor=None))
     (failed,) = import_values(core, conversation(id="d")).failed
     assert "taken by another thread" in failed.error
 
@@ -271,11 +271,15 @@ def test_exports_imported_threads_first_then_the_others_by_creation(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("clew.service.exporting.PAGE", 2)
-    run(writing.start(core, "own", Start(title="Own", metadata={"k": 1}, messages=(Message.user("Hello"),)), None))
+    run(
+        thread_commands.start(
+            core, "own", Start(title="Own", metadata={"k": 1}, messages=(Message.user("Hello"),)), None
+        )
+    )
     import_values(core, conversation(HELLO, id="z"), conversation(HELLO, id="gone"), conversation(HELLO, id="a"))
-    run(writing.start(core, "later", Start(), None))
-    titled = writing.Begun("F")
-    run(writing.fork(core, thread_id("z"), titled, at=None, at_message=None, new_id="f", actor=None))
+    run(thread_commands.start(core, "later", Start(), None))
+    titled = thread_commands.Begun("F")
+    run(thread_commands.fork(core, thread_id("z"), titled, at=None, at_message=None, new_id="f", actor=None))
     change(core, "gone", Delete())
     assert [each["id"] for each in export_all(core)] == ["z", "a", "own", "later"]
     with_forks = export_all(core, forks=True)

@@ -14,7 +14,7 @@ from clew.domain.control import SNAPSHOT_EVERY
 from clew.domain.errors import InvalidContentError, NotRedactableError, UnknownVersionError
 from clew.domain.history import ThreadState, evolve
 from clew.domain.messages import Message, Text
-from clew.service.remembered import Recent
+from clew.service.caches import Recent
 
 HELLO = Message.user("Hello")
 

@@ -11,7 +11,7 @@ from clew.aio import memory as aio_memory
 from clew.aio import runs as aio_runs
 from clew.aio import threads as aio_threads
 from clew.domain.runs.ports import EnginePort
-from clew.service import awaiting, subscription
+from clew.service import async_operations, subscription
 from clew.sync import memory, threads
 
 PAIRS = [
@@ -19,7 +19,7 @@ PAIRS = [
     (threads.LocalThread, aio_threads.LocalThread),
     (threads.RemoteThread, aio_threads.RemoteThread),
     (memory.MemoryScope, aio_memory.MemoryScope),
-    (subscription.Subscription, awaiting.Subscription),
+    (subscription.Subscription, async_operations.Subscription),
 ]
 AWAITED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
 

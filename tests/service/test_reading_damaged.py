@@ -21,7 +21,7 @@ from clew.domain.sharding import Positions, Shard
 from clew.errors import CorruptEventError
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.urls import open_log
-from clew.service import feeds, reading, shard_events
+from clew.service import feeds, shard_events, thread_queries
 from clew.service.shard_events import ShardEvents
 from clew.service.subscription import Subscription
 
@@ -164,7 +164,7 @@ def test_who_reads_all_shards_is_given_what_comes_before_and_told_of_the_damage(
 def test_nothing_is_left_out_or_given_twice_wherever_the_damage_is(sound: list[bool], page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
         patch.setattr(feeds, "PAGE", page)
-        patch.setattr(reading, "PAGE", page)
+        patch.setattr(thread_queries, "PAGE", page)
         thread = conversations.start_thread(thread_id="first")
         if sound:
             add(conversations._core.log, "first", 2, *(SAID if each else DAMAGED for each in sound))

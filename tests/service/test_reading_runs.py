@@ -10,7 +10,7 @@ from clew.conversations import Conversations
 from clew.domain.events import MessageAppended
 from clew.domain.runs.events import RunEvent
 from clew.domain.runs.summaries import run_summaries
-from clew.infrastructure.application import ConversationLog
+from clew.infrastructure.event_log import ConversationLog
 from clew.sync.threads import LocalThread
 
 CANARY = "Canarybird"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
-from clew.service.awaiting import drive
+from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.memory.documents import View, open_view, remove, search, upsert
 

@@ -13,7 +13,7 @@ from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import Embedder, MemoryAt, Screen
-from clew.service.awaiting import drive
+from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.memory import provenance, recalling, remembering, scopes
 from clew.service.memory.recalling import ScopeSummary

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from clew.domain.projection import Query, RowValues
 from clew.service import tables
-from clew.service.awaiting import drive
+from clew.service.async_operations import drive
 from clew.service.core import Core
-from clew.service.statuses import ProjectionStatus
+from clew.service.projection_status import ProjectionStatus
 
 
 class HasReadModels:

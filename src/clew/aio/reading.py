@@ -13,12 +13,12 @@ from clew.domain.ports import Verdict
 from clew.domain.runs.asking import Request
 from clew.domain.view import ModelView, model_view
 from clew.domain.views.stepping import Step
-from clew.service import exporting, reading, requesting, stepping
-from clew.service.awaiting import Subscription
+from clew.service import exporting, requesting, stepping, thread_queries
+from clew.service.async_operations import Subscription
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import Operation
-from clew.service.reading import At, ThreadSummary
+from clew.service.thread_queries import At, ThreadSummary
 
 T = TypeVar("T")
 
@@ -32,11 +32,11 @@ class ReadThread(ABC):
 
     async def summary(self) -> ThreadSummary:
         """What a list says of the thread."""
-        return await self._do(reading.summary(self._core, self.id))
+        return await self._do(thread_queries.summary(self._core, self.id))
 
     async def history(self, *, at: At = None, at_message: int | None = None) -> History:
         """The messages on the path at a version, by default the newest."""
-        return await self._do(reading.history(self._core, self.id, at, at_message))
+        return await self._do(thread_queries.history(self._core, self.id, at, at_message))
 
     async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
@@ -56,19 +56,19 @@ class ReadThread(ABC):
 
     async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""
-        return await self._do(reading.state(self._core, self.id, at, at_message))
+        return await self._do(thread_queries.state(self._core, self.id, at, at_message))
 
     async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
         """The events of the lineage up to a version, ancestors' included, read a page at a time."""
-        upto = await self._do(reading.upto(self._core, self.id, at, at_message))
-        while page := await self._do(reading.events(self._core, self.id, after, upto)):
+        upto = await self._do(thread_queries.upto(self._core, self.id, at, at_message))
+        while page := await self._do(thread_queries.events(self._core, self.id, after, upto)):
             for each in page:
                 yield each
             after = page[-1].version
 
     async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
         """Each event with the state after it."""
-        await self._do(reading.readable(self._core, self.id, "replay"))
+        await self._do(thread_queries.readable(self._core, self.id, "replay"))
         states = StateBuilder()
         async for each in self.events(at=at, at_message=at_message):
             yield each, states.add(each)
@@ -82,7 +82,7 @@ class ReadThread(ABC):
 
     async def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""
-        return await self._do(reading.forks(self._core, self.id))
+        return await self._do(thread_queries.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage from a version on, and then those that come, as they come."""
@@ -90,7 +90,7 @@ class ReadThread(ABC):
 
     async def verify(self) -> Verdict:
         """Recompute the hash chain of the thread and of its ancestors."""
-        return await self._do(reading.verify(self._core, self.id))
+        return await self._do(thread_queries.verify(self._core, self.id))
 
     @abstractmethod
     async def _do(self, operation: Operation[T]) -> T:

@@ -23,11 +23,11 @@ from clew.domain.decisions import Intent
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.service.awaiting import drive
+from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.memory.scopes import version_read
-from clew.service.reading import At
 from clew.service.run_log import Beginning, ThreadRuns, branch_of
+from clew.service.thread_queries import At
 
 
 class AgentThread(SerializedThread, ABC):

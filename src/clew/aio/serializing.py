@@ -9,7 +9,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.ports import OnExisting
 from clew.service import serializing
-from clew.service.awaiting import drive
+from clew.service.async_operations import drive
 from clew.service.core import Core
 
 T_co = TypeVar("T_co", covariant=True)

@@ -21,11 +21,11 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.runs.errors import ServiceDeletionError
 from clew.domain.runs.reconciling import reconciled
-from clew.service import remote, writing
-from clew.service.awaiting import Subscription, drive
+from clew.service import remote, thread_commands
+from clew.service.async_operations import Subscription, drive
 from clew.service.core import Core
 from clew.service.operations import Operation
-from clew.service.reading import At
+from clew.service.thread_queries import At
 
 T = TypeVar("T")
 OtherT = TypeVar("OtherT", bound="Thread")
@@ -91,9 +91,9 @@ class Thread(AgentThread, ReadThread):
         what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
         with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
         """
-        many = writing.as_messages(messages)
+        many = thread_commands.as_messages(messages)
         found = await self._do(
-            writing.append(
+            thread_commands.append(
                 self._core,
                 self.id,
                 many,
@@ -111,12 +111,12 @@ class Thread(AgentThread, ReadThread):
 
         The name of a label has 200 characters at the most.
         """
-        await self._do(writing.label(self._core, self.id, writing.labels(labels, more), actor))
+        await self._do(thread_commands.label(self._core, self.id, thread_commands.labels(labels, more), actor))
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
         await self.tell("on_checkpoint", name, before=Checkpoint(name), actor=actor)
-        return await self._do(writing.checkpoint(self._core, self.id, name, at, actor))
+        return await self._do(thread_commands.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
     async def fork(
@@ -174,10 +174,10 @@ class Thread(AgentThread, ReadThread):
         thread cannot fork it.
         """
         made = await self._do(
-            writing.fork(
+            thread_commands.fork(
                 self._core,
                 self.id,
-                writing.Begun(title, kind, memory=memory),
+                thread_commands.Begun(title, kind, memory=memory),
                 at=at,
                 at_message=at_message,
                 new_id=thread_id,
@@ -194,7 +194,7 @@ class Thread(AgentThread, ReadThread):
         ServiceCannotForkError where the service that holds the thread cannot go back.
         """
         left = await self.left_run() if abandon_run else None
-        version = await self._do(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
+        version = await self._do(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
         if left is not None:
             await self.tell_given_up(left)
         return version
@@ -213,7 +213,7 @@ class Thread(AgentThread, ReadThread):
         ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError, and
         ServiceCannotForkError as fork() does.
         """
-        editing = writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor)
+        editing = thread_commands.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor)
         return self._other(type(self), await self._do(editing))
 
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
@@ -222,7 +222,7 @@ class Thread(AgentThread, ReadThread):
 
     async def resume(self, *, actor: str | None = None) -> None:
         """Let the thread go on."""
-        await self._do(writing.change(self._core, self.id, Resume(), actor))
+        await self._do(thread_commands.change(self._core, self.id, Resume(), actor))
         await self.tell("on_resume", actor=actor)
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
@@ -241,7 +241,7 @@ class Thread(AgentThread, ReadThread):
         ``message`` is one of the thread's history, or the version of one. Returns the version of the event that says
         so, in the thread that the message is recorded in. Raises NotRedactableError.
         """
-        return await self._do(writing.redact(self._core, self.id, message, reason, actor))
+        return await self._do(thread_commands.redact(self._core, self.id, message, reason, actor))
 
     def of(self, thread_id: str) -> Self:
         """A thread of the same kind, store and agent by its id."""
@@ -256,7 +256,7 @@ class Thread(AgentThread, ReadThread):
     async def _turn(self, hook: Hook, intent: Intent, actor: str | None) -> None:
         """Tell the context providers what is about to happen, and have it happen."""
         await self.tell(hook, before=intent, actor=actor)
-        await self._do(writing.change(self._core, self.id, intent, actor))
+        await self._do(thread_commands.change(self._core, self.id, intent, actor))
 
     async def _do(self, operation: Operation[T]) -> T:
         try:

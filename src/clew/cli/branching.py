@@ -14,7 +14,7 @@ from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
     from clew.domain.history import History
-    from clew.service.reading import ThreadSummary
+    from clew.service.thread_queries import ThreadSummary
 
 TitleOption = Annotated[str | None, typer.Option("--title", metavar="T", help="The new thread's title.")]
 

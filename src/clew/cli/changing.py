@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clew.domain.events import Event
     from clew.domain.json_values import Json
-    from clew.service.reading import ThreadSummary
+    from clew.service.thread_queries import ThreadSummary
     from clew.sync.threads import Thread
 
 

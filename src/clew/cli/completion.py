@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clew.infrastructure.names import Glance
+    from clew.infrastructure.name_listing import Glance
 
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
@@ -55,37 +55,39 @@ def answer(command: Callable[..., object]) -> None:
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
     """The ids of threads that begin so."""
-    from clew.infrastructure import names
+    from clew.infrastructure import name_listing
 
-    return _found(context, lambda glance, tenant: names.thread_ids(glance, tenant, incomplete, MOST))
+    return _found(context, lambda glance, tenant: name_listing.thread_ids(glance, tenant, incomplete, MOST))
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
     """The checkpoints of the thread that is named before, if it is."""
-    from clew.infrastructure import names
+    from clew.infrastructure import name_listing
 
     # Before an option that has no value yet, arguments are not sorted out: then the thread is the first of them.
     thread = context.params.get("thread") or next(iter(context.args), None)
     if not isinstance(thread, str):
         return []
-    return _found(context, lambda glance, tenant: names.checkpoint_names(glance, tenant, thread, incomplete, MOST))
+    return _found(
+        context, lambda glance, tenant: name_listing.checkpoint_names(glance, tenant, thread, incomplete, MOST)
+    )
 
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
     """The names of memory scopes that begin so."""
-    from clew.infrastructure import names
+    from clew.infrastructure import name_listing
 
-    return _found(context, lambda glance, tenant: names.scope_names(glance, tenant, incomplete, MOST))
+    return _found(context, lambda glance, tenant: name_listing.scope_names(glance, tenant, incomplete, MOST))
 
 
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
     """The versions of the model calls of the thread that is named before, the newest first."""
-    from clew.infrastructure import names
+    from clew.infrastructure import name_listing
 
     thread = context.params.get("thread")
     if not isinstance(thread, str):
         return []
-    return _found(context, lambda glance, tenant: names.model_calls(glance, tenant, thread, incomplete, MOST))
+    return _found(context, lambda glance, tenant: name_listing.model_calls(glance, tenant, thread, incomplete, MOST))
 
 
 def projection_names(incomplete: str) -> list[str]:

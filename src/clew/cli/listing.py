@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clew.domain.control import Status
     from clew.domain.json_values import Json
     from clew.domain.views.tree import Branch
-    from clew.service.reading import ThreadSummary
+    from clew.service.thread_queries import ThreadSummary
 
 FIRST_EVENTS = 8
 """Events at the beginning of a thread among which its first words are looked for."""

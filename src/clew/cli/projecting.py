@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clew.domain.errors import StoreUnavailableError
     from clew.domain.projection import Projection
     from clew.service.core import Core
-    from clew.service.statuses import ProjectionStatus
+    from clew.service.projection_status import ProjectionStatus
 
 LoadOption: TypeAlias = Annotated[
     list[str] | None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clew.domain.json_values import Json
     from clew.domain.ports import Verdict
     from clew.domain.runs.summaries import RunSummary
-    from clew.service.reading import ThreadSummary
+    from clew.service.thread_queries import ThreadSummary
 
 ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "green", "assistant": "cyan", "tool": "yellow"}
 STATUS_STYLES: dict[Status, str] = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from clew.infrastructure.schemas import Schemas
     from clew.service.accounting import Usage
     from clew.service.auditing import AuditEntry
-    from clew.service.reading import ThreadSummary
+    from clew.service.projection_status import ProjectionStatus
     from clew.service.searching import Hit
-    from clew.service.statuses import ProjectionStatus
+    from clew.service.thread_queries import ThreadSummary
 
 _FAILURE = ("kind", "message", "status", "code")
 

@@ -12,7 +12,7 @@ from clew.cli.text import one_line
 
 if TYPE_CHECKING:
     from clew.domain.views.tree import Branch
-    from clew.service.reading import ThreadSummary
+    from clew.service.thread_queries import ThreadSummary
 
 STATE = 31
 """Columns to the right: a thread's status, its messages and its head."""

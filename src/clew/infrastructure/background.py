@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 
 QUIET_SECONDS = 0.1
 """How long nothing must have been asked for before the work begins …"""
@@ -24,7 +24,7 @@ class Background:
     def __init__(self, work: Callable[[], bool]) -> None:
         self._work = work
         self._begin()
-        forking.watch(self)
+        process_forks.watch(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Background:
 
     def close(self) -> None:
         """End the thread when it is through with what it is doing. Does nothing the second time."""
-        forking.unwatch(self)
+        process_forks.unwatch(self)
         with self._lock:
             self._stopped.set()
             thread = self._thread

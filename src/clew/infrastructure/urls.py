@@ -14,8 +14,8 @@ from clew.infrastructure.schemas import Schemas
 if TYPE_CHECKING:
     from clew.domain.memory.ports import VectorIndex
     from clew.domain.projection_store import ProjectionStore
-    from clew.infrastructure.application import ConversationLog
-    from clew.infrastructure.names import Glance
+    from clew.infrastructure.event_log import ConversationLog
+    from clew.infrastructure.name_listing import Glance
     from clew.infrastructure.postgres.address import Address
     from clew.infrastructure.postgres.shards import Directory
 
@@ -57,7 +57,7 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
             settings["POSTGRES_TENANT"] = tenant_part(tenant)
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.postgres.factory:PostgresFactory", **settings})
     if scheme == "memory" and url == "memory:":
-        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.memory_factory:MemoryFactory"})
+        return _open({"PERSISTENCE_MODULE": "clew.infrastructure.inmemory.factory:InMemoryFactory"})
     if scheme == "sqlite":
         settings = _sqlite(url, create=create)
         return _open({"PERSISTENCE_MODULE": "clew.infrastructure.sqlite.factory:SQLiteFactory", **settings})
@@ -117,7 +117,7 @@ def glance(url: str, *, tenant: str) -> Glance:
         from clew.infrastructure.postgres.names import PostgresGlance
 
         return PostgresGlance(there, tenant_part(tenant))
-    from clew.infrastructure.sqlite.names import SQLiteGlance
+    from clew.infrastructure.sqlite.name_listing import SQLiteGlance
 
     return SQLiteGlance(sqlite_path(url))
 
@@ -213,16 +213,16 @@ def open_vectors(url: str, *, tenant: str | None = None) -> VectorIndex:
 
         return PostgresVectors(conninfo, tenant=None if tenant is None else tenant_part(tenant))
     if url == "memory:":
-        from clew.infrastructure.memory_vectors import MemoryVectors
+        from clew.infrastructure.inmemory.vectors import InMemoryVectors
 
-        return MemoryVectors()
+        return InMemoryVectors()
     from clew.infrastructure.sqlite.vectors import SQLiteVectors
 
     return SQLiteVectors(_sqlite(url, create=True)["SQLITE_DBNAME"] + ".vectors")
 
 
 def _open(env: dict[str, str]) -> ConversationLog:
-    from clew.infrastructure.application import ConversationLog  # a wrong URL need not load the library
+    from clew.infrastructure.event_log import ConversationLog  # a wrong URL need not load the library
 
     return ConversationLog(env)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clew.domain.memory.errors import EmbeddingError
 from clew.domain.runs.errors import MissingExtraError
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class Matrices:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self._begin()
-        forking.watch(self)
+        process_forks.watch(self)
 
     def _begin(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Matrix] = OrderedDict()

@@ -14,7 +14,7 @@ from clew.service.authorizing import permitted
 from clew.service.core import Core
 from clew.service.listing import DIRECTORY
 from clew.service.operations import Operation
-from clew.service.reading import existing
+from clew.service.thread_queries import existing
 
 By: TypeAlias = Literal["total", "thread", "day"]
 

@@ -15,7 +15,7 @@ from clew.domain.views.auditing import what, why
 from clew.service.authorizing import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.paging import Page, Pages
+from clew.service.pages import Page, Pages
 
 AUDIT = "audit"
 

@@ -6,7 +6,7 @@ from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compared
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import At, history
+from clew.service.thread_queries import At, history
 
 
 def diff(

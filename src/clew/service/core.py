@@ -24,9 +24,9 @@ from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import clock
 from clew.infrastructure.urls import open_log, open_projections, open_vectors, placed
 from clew.projections import SHIPPED
+from clew.service.caches import Remembered
 from clew.service.operations import Operation, read, wait
 from clew.service.read_models import ReadModels
-from clew.service.remembered import Remembered
 
 ATTEMPTS = 1_000
 """How often an append without an expected version is decided again before the conflict is reported."""

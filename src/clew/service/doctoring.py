@@ -14,7 +14,7 @@ from clew.infrastructure import clock, urls
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.service.core import Core, open_core
 from clew.service.operations import run
-from clew.service.statuses import ProjectionStatus
+from clew.service.projection_status import ProjectionStatus
 
 NEWEST_EVENTS = 500
 MOST_THREADS = 20

@@ -16,11 +16,11 @@ from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import StreamInfo
-from clew.service import reading
+from clew.service import thread_queries
 from clew.service.authorizing import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import At
+from clew.service.thread_queries import At
 
 PAGE = 50
 
@@ -78,9 +78,9 @@ def _exported(core: Core, thread_id: str) -> Operation[JsonObject]:
 
 
 def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[str]:
-    """A thread at a version as Markdown, with the forks that had begun by then. Raises what reading.state() raises."""
-    then = yield from reading.state(core, thread_id, at, at_message)
-    summaries = yield from reading.forks(core, thread_id)
+    """A thread at a version as Markdown, with the forks made until then. Raises what state() raises."""
+    then = yield from thread_queries.state(core, thread_id, at, at_message)
+    summaries = yield from thread_queries.forks(core, thread_id)
     there = (
         ForkedThread(each.thread_id, each.forked_at, each.title)
         for each in summaries

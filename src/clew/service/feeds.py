@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from clew.domain.errors import CorruptEventError
 from clew.service.authorizing import asked_of, check, permitted
 from clew.service.operations import Operation, read
-from clew.service.paging import undamaged
-from clew.service.reading import PAGE
+from clew.service.pages import undamaged
+from clew.service.thread_queries import PAGE
 
 if TYPE_CHECKING:
     from clew.domain.events import Event

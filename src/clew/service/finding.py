@@ -9,7 +9,7 @@ from clew.domain.names import parse_stream_name
 from clew.service.authorizing import permitted
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
-from clew.service.reading import PAGE
+from clew.service.thread_queries import PAGE
 
 CANDIDATES = 5
 """Threads that an ambiguous prefix is answered with."""

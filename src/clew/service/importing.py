@@ -35,7 +35,7 @@ from clew.domain.history import HistoryBuilder
 from clew.service.authorizing import check_there
 from clew.service.core import ATTEMPTS, Core, Terms, commit
 from clew.service.operations import Operation, read
-from clew.service.writing import start
+from clew.service.thread_commands import start
 
 Progress: TypeAlias = Callable[[ImportReport], None]
 """Told after every conversation what was done so far."""

@@ -18,8 +18,8 @@ from clew.projections.directory import comparable
 from clew.service.authorizing import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation
-from clew.service.paging import Page, Pages
-from clew.service.reading import ThreadSummary
+from clew.service.pages import Page, Pages
+from clew.service.thread_queries import ThreadSummary
 
 Order: TypeAlias = Literal["begun", "updated"]
 

@@ -31,7 +31,7 @@ from clew.service.authorizing import check_there
 from clew.service.core import ATTEMPTS, Core
 from clew.service.event_lines import PAGE, all_rows, exported, lines, own_rows, with_ancestors
 from clew.service.operations import Operation, read, wait
-from clew.service.writing import forget
+from clew.service.thread_commands import forget
 
 ROWS_IN_HAND = 5_000
 """Rows that an export of several streams holds of all of them together."""

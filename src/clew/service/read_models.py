@@ -17,8 +17,8 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.background import Background
 from clew.service.operations import Operation, pause, read
 from clew.service.projecting import Projector
+from clew.service.projection_status import ProjectionStatus, read_statuses
 from clew.service.rebuilding import rebuilding
-from clew.service.statuses import ProjectionStatus, read_statuses
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.service_side import ServiceSide, service_side
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import At, readable, resolve
+from clew.service.thread_queries import At, readable, resolve
 
 
 def side_at(core: Core, thread_id: str, at: At = None) -> Operation[ServiceSide]:

@@ -16,7 +16,7 @@ from clew.domain.runs.errors import DefinitionMissingError
 from clew.domain.runs.events import ModelCalled, RunResumed, RunStarted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import PAGE, event, existing, history, readable
+from clew.service.thread_queries import PAGE, event, existing, history, readable
 
 
 def request(core: Core, thread_id: str, version: int) -> Operation[Request]:

@@ -16,9 +16,9 @@ from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
 from clew.domain.runs.service_side import ServiceSide
 from clew.domain.stores.events import claim_stream
-from clew.service import reading
+from clew.service import thread_queries
+from clew.service.async_operations import drive, settled, waker
 from clew.service.authorizing import check
-from clew.service.awaiting import drive, settled, waker
 from clew.service.claiming import claim_state
 from clew.service.core import Core, Terms, commit, load
 from clew.service.operations import Operation, read
@@ -60,7 +60,7 @@ class ThreadRuns:
             return self._beginning.control
         known = None if fresh else self._core.known.tips.get(self._stream)
         if known is None:
-            known = await drive(reading.existing(self._core, self.thread_id))
+            known = await drive(thread_queries.existing(self._core, self.thread_id))
         else:
             await drive(check(self._core, "read", self.thread_id))
         check_readable(self.thread_id, known, "a run")
@@ -86,10 +86,10 @@ class ThreadRuns:
         begin = self._beginning
         await self._check()
         if begin is None:
-            return await drive(reading.newest(self._core, self.thread_id))
+            return await drive(thread_queries.newest(self._core, self.thread_id))
         if begin.parent is None:
             return History(self.thread_id, 0, ())
-        return await drive(reading.history(self._core, begin.parent, begin.control.version))
+        return await drive(thread_queries.history(self._core, begin.parent, begin.control.version))
 
     async def service_side(self) -> ServiceSide:
         """What the service has been sent of the thread, and what it calls it."""
@@ -108,7 +108,7 @@ class ThreadRuns:
         await self._check()
         begin = self._beginning
         where = self.thread_id if begin is None or begin.parent is None else begin.parent
-        return await drive(reading.event(self._core, where, version))
+        return await drive(thread_queries.event(self._core, where, version))
 
     async def blob(self, digest: str) -> bytes | None:
         """The bytes of that digest, None when they are not there."""
@@ -228,12 +228,12 @@ def read_service_side(core: Core, thread_id: str, beginning: Beginning | None = 
     return (yield from read_side(core, beginning.fork.parent, stream, beginning.fork.cut))
 
 
-def branch_of(core: Core, thread_id: str, at: reading.At, at_message: int | None = None) -> Operation[Beginning]:
+def branch_of(core: Core, thread_id: str, at: thread_queries.At, at_message: int | None = None) -> Operation[Beginning]:
     """How a fork of a thread at a version begins. Raises ServiceCannotForkError."""
-    control = yield from reading.readable(core, thread_id, "fork")
-    version = yield from reading.resolve(core, thread_id, control, at, at_message)
+    control = yield from thread_queries.readable(core, thread_id, "fork")
+    version = yield from thread_queries.resolve(core, thread_id, control, at, at_message)
     yield from check_fork(core, thread_id, version, control.kind)
-    cut = yield from reading.event(core, thread_id, version)
+    cut = yield from thread_queries.event(core, thread_id, version)
     stream = core.stream(thread_id)
     base = control
     if version != control.version:

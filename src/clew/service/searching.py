@@ -17,7 +17,7 @@ from clew.service.authorizing import permitted
 from clew.service.core import Core
 from clew.service.listing import DIRECTORY, LAST
 from clew.service.operations import Operation, read
-from clew.service.reading import readable
+from clew.service.thread_queries import readable
 
 SEARCH = "search"
 INDEX = "words"

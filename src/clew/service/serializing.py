@@ -34,12 +34,12 @@ from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.stores.secrets import check_no_credentials
 from clew.infrastructure.envelope import decode
-from clew.service import writing
+from clew.service import thread_commands
 from clew.service.authorizing import check_there
 from clew.service.core import ATTEMPTS, Core, load
 from clew.service.operations import Operation, read, wait
-from clew.service.reading import readable
-from clew.service.restarting import begin_again
+from clew.service.thread_copies import begin_again
+from clew.service.thread_queries import readable
 
 PAGE = 100
 """Rows that are read at once: any of them may be as large as an event can be."""
@@ -90,8 +90,8 @@ def restore(
         if on_existing == "raise":
             raise ThreadAheadError(thread_id, ahead, lineage.head.version)
         at = lineage.head.version
-        thread_id = yield from writing.fork(
-            core, thread_id, writing.Begun(), at=at, at_message=None, new_id=None, actor=actor
+        thread_id = yield from thread_commands.fork(
+            core, thread_id, thread_commands.Begun(), at=at, at_message=None, new_id=None, actor=actor
         )
     return Restored(thread_id, (yield from load(core, thread_id)).kind)
 
@@ -124,7 +124,7 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
             core.known.tips.drop(name)
         core.models.nudge()
         for (name, version), by in batch.redacted_by.items():
-            yield from writing.forget(core, name, version, by)
+            yield from thread_commands.forget(core, name, version, by)
         for _, rows in groupby(batch.rows, attrgetter("stream")):  # those of a fork are made from its parent's
             controls = yield from read(partial(_due, core.log, list(rows)))
             if controls:

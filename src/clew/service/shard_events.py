@@ -16,7 +16,7 @@ from clew.domain.events import Event
 from clew.domain.ports import EventLog
 from clew.domain.sharding import Positions, Shard
 from clew.service.new_shards import Listed, tell_of_shards
-from clew.service.paging import undamaged
+from clew.service.pages import undamaged
 
 PAGE = 500
 

@@ -11,7 +11,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.views.stepping import Step, Walk, taken
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.reading import At, event, readable, resolve
+from clew.service.thread_queries import At, event, readable, resolve
 
 PAGE = 64
 """Events that are read at once on the way back: more than a screen shows, and soon decoded."""

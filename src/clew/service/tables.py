@@ -6,7 +6,7 @@ from clew.domain.projection import Query, RowValues
 from clew.service.authorizing import check
 from clew.service.core import Core
 from clew.service.operations import Operation
-from clew.service.statuses import ProjectionStatus
+from clew.service.projection_status import ProjectionStatus
 
 
 def rows(core: Core, projection: str, query: Query) -> Operation[list[RowValues]]:

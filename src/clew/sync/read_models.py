@@ -8,7 +8,7 @@ from clew.domain.projection import Query, RowValues
 from clew.service import tables
 from clew.service.core import Core
 from clew.service.operations import run
-from clew.service.statuses import ProjectionStatus
+from clew.service.projection_status import ProjectionStatus
 
 
 class HasReadModels:

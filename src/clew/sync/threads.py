@@ -17,12 +17,12 @@ from clew.domain.ports import Verdict
 from clew.domain.runs.asking import Request
 from clew.domain.view import ModelView, model_view
 from clew.domain.views.stepping import Step
-from clew.service import exporting, reading, requesting, serializing, stepping, writing
+from clew.service import exporting, requesting, serializing, stepping, thread_commands, thread_queries
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
-from clew.service.reading import At, ThreadSummary
 from clew.service.subscription import Subscription
+from clew.service.thread_queries import At, ThreadSummary
 
 
 class Thread:
@@ -46,16 +46,16 @@ class Thread:
     @property
     def version(self) -> int:
         """The newest version."""
-        return run(reading.existing(self._core, self.id)).version
+        return run(thread_queries.existing(self._core, self.id)).version
 
     @property
     def status(self) -> Status:
         """active, suspended, ended or deleted."""
-        return run(reading.existing(self._core, self.id)).status
+        return run(thread_queries.existing(self._core, self.id)).status
 
     def summary(self) -> ThreadSummary:
         """What a list says of the thread."""
-        return run(reading.summary(self._core, self.id))
+        return run(thread_queries.summary(self._core, self.id))
 
     @overload
     def append(
@@ -89,9 +89,9 @@ class Thread:
         what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
         with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
         """
-        many = writing.as_messages(messages)
+        many = thread_commands.as_messages(messages)
         found = run(
-            writing.append(
+            thread_commands.append(
                 self._core,
                 self.id,
                 many,
@@ -107,11 +107,11 @@ class Thread:
 
         The name of a label has 200 characters at the most.
         """
-        run(writing.label(self._core, self.id, writing.labels(labels, more), actor))
+        run(thread_commands.label(self._core, self.id, thread_commands.labels(labels, more), actor))
 
     def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
-        return run(writing.checkpoint(self._core, self.id, name, at, actor))
+        return run(thread_commands.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
     def fork(
@@ -169,10 +169,10 @@ class Thread:
         thread cannot fork it.
         """
         made = run(
-            writing.fork(
+            thread_commands.fork(
                 self._core,
                 self.id,
-                writing.Begun(title, kind, memory=memory),
+                thread_commands.Begun(title, kind, memory=memory),
                 at=at,
                 at_message=at_message,
                 new_id=thread_id,
@@ -188,7 +188,7 @@ class Thread:
         way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit. Raises
         ServiceCannotForkError where the service that holds the thread cannot go back.
         """
-        return run(writing.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
+        return run(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
 
     def edit(
         self,
@@ -205,24 +205,24 @@ class Thread:
         ServiceCannotForkError as fork() does.
         """
         return self._other(
-            run(writing.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
+            run(thread_commands.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
         )
 
     def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Let the thread rest: nothing is appended until it is resumed."""
-        run(writing.change(self._core, self.id, Suspend(reason), actor))
+        run(thread_commands.change(self._core, self.id, Suspend(reason), actor))
 
     def resume(self, *, actor: str | None = None) -> None:
         """Let the thread go on."""
-        run(writing.change(self._core, self.id, Resume(), actor))
+        run(thread_commands.change(self._core, self.id, Resume(), actor))
 
     def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Close the conversation. It can still be read, labelled, forked and redacted."""
-        run(writing.change(self._core, self.id, End(reason), actor))
+        run(thread_commands.change(self._core, self.id, End(reason), actor))
 
     def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
-        run(writing.change(self._core, self.id, Delete(reason), actor))
+        run(thread_commands.change(self._core, self.id, Delete(reason), actor))
 
     def redact(self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None) -> int:
         """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies.
@@ -230,11 +230,11 @@ class Thread:
         ``message`` is one of the thread's history, or the version of one. Returns the version of the event that says
         so, in the thread that the message is recorded in. Raises NotRedactableError.
         """
-        return run(writing.redact(self._core, self.id, message, reason, actor))
+        return run(thread_commands.redact(self._core, self.id, message, reason, actor))
 
     def history(self, *, at: At = None, at_message: int | None = None) -> History:
         """The messages on the path at a version, by default the newest."""
-        return run(reading.history(self._core, self.id, at, at_message))
+        return run(thread_queries.history(self._core, self.id, at, at_message))
 
     def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
         """The messages that a model would be sent: the history, with every call followed by its result."""
@@ -263,18 +263,18 @@ class Thread:
 
     def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""
-        return run(reading.state(self._core, self.id, at, at_message))
+        return run(thread_queries.state(self._core, self.id, at, at_message))
 
     def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> Iterator[Event]:
         """The events of the lineage up to a version, ancestors' included, read a page at a time."""
-        upto = run(reading.upto(self._core, self.id, at, at_message))
-        while page := run(reading.events(self._core, self.id, after, upto)):
+        upto = run(thread_queries.upto(self._core, self.id, at, at_message))
+        while page := run(thread_queries.events(self._core, self.id, after, upto)):
             yield from page
             after = page[-1].version
 
     def replay(self, *, at: At = None, at_message: int | None = None) -> Iterator[tuple[Event, ThreadState]]:
         """Each event with the state after it."""
-        run(reading.readable(self._core, self.id, "replay"))
+        run(thread_queries.readable(self._core, self.id, "replay"))
         states = StateBuilder()
         return ((event, states.add(event)) for event in self.events(at=at, at_message=at_message))
 
@@ -287,7 +287,7 @@ class Thread:
 
     def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""
-        return run(reading.forks(self._core, self.id))
+        return run(thread_queries.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """The events of the lineage from a version on, and then those that come, as they come."""
@@ -295,7 +295,7 @@ class Thread:
 
     def verify(self) -> Verdict:
         """Recompute the hash chain of the thread and of its ancestors."""
-        return run(reading.verify(self._core, self.id))
+        return run(thread_queries.verify(self._core, self.id))
 
     def _other(self, thread_id: str) -> Self:
         return type(self)(self._core, self._live, thread_id)
@@ -321,7 +321,7 @@ class RemoteThread(Thread):
     @property
     def service_thread_id(self) -> str | None:
         """What the service calls the thread at its newest version, None until it has named it; see state(at=…)."""
-        return run(reading.existing(self._core, self.id)).service_thread_id
+        return run(thread_queries.existing(self._core, self.id)).service_thread_id
 
 
 def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:

@@ -19,7 +19,7 @@ from clew.domain.errors import StoreUnavailableError
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure import vector_matrices
-from clew.infrastructure.memory_vectors import MemoryVectors
+from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.postgres import vectors as postgres_vectors
 from clew.infrastructure.postgres.vectors import PostgresVectors
 from clew.infrastructure.urls import migrate, open_vectors
@@ -111,7 +111,7 @@ def test_keeps_bytes_where_the_user_may_not_have_the_extension_made(postgres_ser
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.integers(0, 9), vectors, max_size=8), vectors, st.integers(1, 9))
 def test_finds_what_an_index_in_memory_finds(database: str, held: dict[int, Vector], asked: Vector, top: int) -> None:
-    with closing(PostgresVectors(database, tenant=f"t{next(_tenants)}")) as index, closing(MemoryVectors()) as other:
+    with closing(PostgresVectors(database, tenant=f"t{next(_tenants)}")) as index, closing(InMemoryVectors()) as other:
         for each in (index, other):
             put(each, *held.values())
         there = index._nearest_there(SPACE, entries(held), asked, top)

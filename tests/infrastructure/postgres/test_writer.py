@@ -17,7 +17,7 @@ from tests.servers.tenanted import keep_apart
 from clew.domain.chain import ROOT
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.append_streams import only_stream
-from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
@@ -131,7 +131,7 @@ def test_a_batch_comes_to_what_its_appends_would_one_after_the_other(
         with ExitStack() as stack:
             url = stack.enter_context(postgres_server.database())
             both = [stack.enter_context(closing(PostgresRecorder.open(url))) for _ in range(2)]
-            expected = stack.enter_context(closing(MemoryRecorder()))
+            expected = stack.enter_context(closing(InMemoryRecorder()))
             for number, (who, wanted) in enumerate(batches):
                 made, said = _made(expected, wanted, number)
                 found = [_known(each) for each in write(both[who], *made)]
@@ -145,7 +145,7 @@ def test_a_batch_comes_to_what_its_appends_would_one_after_the_other(
 
 
 def _made(
-    expected: MemoryRecorder, wanted: list[tuple[str, int, int, bool]], batch: int
+    expected: InMemoryRecorder, wanted: list[tuple[str, int, int, bool]], batch: int
 ) -> tuple[list[Append], list[object]]:
     """Appends, and what they come to one after the other."""
     made: list[Append] = []

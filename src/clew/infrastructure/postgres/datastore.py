@@ -8,7 +8,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
@@ -55,7 +55,7 @@ class PostgresDatastore:
         self.pool = AppendPool(self.writer.write, self.wakeups.wake, workers=workers, together=MOST_AT_ONCE)
         self._seen = 0
         self._closed = False
-        forking.watch(self)
+        process_forks.watch(self)
 
     def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
         """The rows of a query, asked again on another connection when one is cut. ``based``: it asks for the base.
@@ -108,7 +108,7 @@ class PostgresDatastore:
         self.wakeups.close()
         self.writing.close()
         self.reading.close()
-        forking.unwatch(self)
+        process_forks.unwatch(self)
         self._closed = True
 
     def before_fork(self) -> None:

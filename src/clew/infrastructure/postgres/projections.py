@@ -19,7 +19,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import InvalidProjectionError, StoreError
 from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Table, Words
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import projection_workers, text_index
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.encoding import text
@@ -69,7 +69,7 @@ class PostgresProjections:
         self._sessions = Sessions(self.address, CONNECTIONS, tenant=tenant)
         self._closed = False
         self._restart()
-        forking.watch(self)
+        process_forks.watch(self)
 
     def _restart(self) -> None:
         self._cleaning = threading.Lock()
@@ -266,7 +266,7 @@ class PostgresProjections:
         """Let go of the connections. Does nothing the second time."""
         if not self._closed:
             self._closed = True
-            forking.unwatch(self)
+            process_forks.unwatch(self)
             self._sessions.close()
 
     # Forking

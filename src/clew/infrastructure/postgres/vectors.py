@@ -15,7 +15,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClosedError
 from clew.domain.memory.errors import EmbeddingError
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.encoding import tenant_id, within
@@ -58,7 +58,7 @@ class PostgresVectors:
         self._matrices = Matrices()
         self._kind: Kind | None = None
         self._closed = False
-        forking.watch(self)
+        process_forks.watch(self)
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
         """Which of these have no vector yet."""
@@ -103,7 +103,7 @@ class PostgresVectors:
         """Let go of the database and of what is in memory. Does nothing the second time."""
         if not self._closed:
             self._closed = True
-            forking.unwatch(self)
+            process_forks.unwatch(self)
             self._sessions.close()
             self._matrices.clear()
 

@@ -15,14 +15,14 @@ from eventsourcing.persistence import PersistenceError
 from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore, SQLiteTrackingRecorder
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreUrlError
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 from clew.infrastructure.append_queue import AppendQueue
 from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.sqlite.queries import Take, within_range
 from clew.infrastructure.sqlite.readers import Readers
-from clew.infrastructure.sqlite.reads import Take, within_range
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 from clew.infrastructure.wakeups import Wakeups
 
@@ -62,7 +62,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self._begin()
         self._open(create=create)
         self._closed = False
-        forking.watch(self)
+        process_forks.watch(self)
 
     def _begin(self) -> None:
         self._mutex = threading.RLock()
@@ -252,7 +252,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         if self._closed:
             return
         self._closed = True
-        forking.unwatch(self)
+        process_forks.unwatch(self)
         self.queue.close()
         self.wakeups.close()
         self.readers.close()
@@ -270,7 +270,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
 
     def before_fork(self) -> None:
         """Wait until no thread of the process is inside SQLite for this store."""
-        self._rested = self._mutex.acquire(timeout=forking.WAIT_SECONDS)
+        self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
         self.readers.rest()
 
     def after_fork_in_parent(self) -> None:

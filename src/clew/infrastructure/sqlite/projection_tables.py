@@ -21,7 +21,7 @@ from clew.infrastructure.projection_sql import (
     table_of,
     upsert,
 )
-from clew.infrastructure.sqlite.reads import within_range
+from clew.infrastructure.sqlite.queries import within_range
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
 from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 from clew.infrastructure.sqlite import projection_tables, projection_workers, text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
@@ -62,7 +62,7 @@ class SQLiteProjections:
         self._where = ":memory:" if path is None else path
         self._closed = False
         self._begin()
-        forking.watch(self)
+        process_forks.watch(self)
 
     def _begin(self) -> None:
         self._mutex = threading.RLock()
@@ -334,7 +334,7 @@ class SQLiteProjections:
             if self._closed:
                 return
             self._closed = True
-            forking.unwatch(self)
+            process_forks.unwatch(self)
             self._readers.close()
             if self._lock is not None and self._writing is not None:
                 with suppress(StoreError):  # the last connection makes a checkpoint when it is closed
@@ -351,7 +351,7 @@ class SQLiteProjections:
 
     def before_fork(self) -> None:
         """Let nobody be inside SQLite or a lock while the process is copied."""
-        self._rested = self._mutex.acquire(timeout=forking.WAIT_SECONDS)
+        self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
         self._reading.acquire()
         self._readers.rest()
 

@@ -14,7 +14,7 @@ from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.recorder import Append, Appended
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous
-from clew.infrastructure.sqlite.reads import HIGHEST, SQLiteReads
+from clew.infrastructure.sqlite.queries import HIGHEST, SQLiteReads
 
 
 # The library's own max_notification_id answers None as well, whatever it says.

@@ -20,10 +20,10 @@ from clew.infrastructure.append_plan import (
     plan,
 )
 from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
-from clew.infrastructure.sqlite import beside
+from clew.infrastructure.sqlite import side_tables
 from clew.infrastructure.sqlite.checkpoints import Checkpoints, Written
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite.reads import HIGHEST, LEASE, find_outcome
+from clew.infrastructure.sqlite.queries import HIGHEST, LEASE, find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
@@ -194,7 +194,7 @@ class SQLiteWriter:
         if append.shreds or append.snapshots or append.key is not None:
             self._add(connection, append, first)
         if made.beside:
-            beside.put(connection, made)
+            side_tables.put(connection, made)
         self._plans.append((made, first))
         return outcome(made.rows, first)
 
@@ -290,7 +290,7 @@ class SQLiteWriter:
             for row in made.rows:
                 written += len(row[3])
             if made.beside:
-                written += beside.size(made)
+                written += side_tables.size(made)
                 if made.append.drafts:
                     self._checkpoints.wipe()
         self._checkpoints.count(written)
@@ -320,7 +320,7 @@ class SQLiteWriter:
         try:
             self._store.drop_writing()
             connection = self._store.writing()
-            if all(self._is_stored(connection, made, first) for made, first in plans) and beside.is_stored(
+            if all(self._is_stored(connection, made, first) for made, first in plans) and side_tables.is_stored(
                 connection, [made for made, _ in plans]
             ):
                 self._plans = plans

@@ -24,13 +24,13 @@ from clew.domain.memory.documents import (
 from clew.domain.memory.events import MemoryEvent, ScopeOpened
 from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
+from clew.service.async_operations import drive
 from clew.service.authorizing import check
-from clew.service.awaiting import drive
+from clew.service.caches import Kept, Recent
 from clew.service.core import Core
 from clew.service.memory.retrieval import Meaning, Searchable, Texts
 from clew.service.memory.streams import PAGE, check_scope_name, commit, look, stream_of
 from clew.service.operations import Operation, read
-from clew.service.remembered import Kept, Recent
 
 SEARCHED = 64
 SEARCHED_PASSAGES = 1_000_000

@@ -13,7 +13,7 @@ from clew.domain.memory.facts import Fact, Use, Why
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
-from clew.service import reading
+from clew.service import thread_queries
 from clew.service.authorizing import permitted
 from clew.service.core import Core
 from clew.service.core import load as load_thread
@@ -80,10 +80,10 @@ def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None
         return None
     if not (yield from permitted(core, "read", [thread_id], lambda id_: id_)):
         return None
-    message = as_message((yield from reading.event(core, thread_id, version)))
+    message = as_message((yield from thread_queries.event(core, thread_id, version)))
     if message is not None:
         return message
-    then = yield from reading.history(core, thread_id, version)
+    then = yield from thread_queries.history(core, thread_id, version)
     return next((each for each in reversed(then.messages) if each.role == "user"), None)
 
 

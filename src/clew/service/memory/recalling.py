@@ -13,13 +13,13 @@ from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.service.authorizing import check
+from clew.service.caches import Kept
 from clew.service.core import Core
 from clew.service.memory.retrieval import Searchable, Texts
 from clew.service.memory.scopes import Scope, admit, as_read, check_kind, moment, opened
 from clew.service.memory.streams import load, look, prefix_of, stream_of
 from clew.service.operations import Operation, read
-from clew.service.paging import Page, Pages
-from clew.service.remembered import Kept
+from clew.service.pages import Page, Pages
 
 
 class ScopeSummary(NamedTuple):

@@ -14,9 +14,9 @@ from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import Appended, Key, Write
+from clew.service.caches import Kept
 from clew.service.core import ATTEMPTS, Core
 from clew.service.operations import Operation, read, wait
-from clew.service.remembered import Kept
 
 PAGE = 500
 """Events of a stream that are read at once."""

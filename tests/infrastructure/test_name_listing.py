@@ -8,7 +8,7 @@ from typing import Any
 
 from clew import Conversations
 from clew.infrastructure import urls
-from clew.infrastructure.names import checkpoint_names, scope_names, thread_ids
+from clew.infrastructure.name_listing import checkpoint_names, scope_names, thread_ids
 
 
 def looked(look: Callable[..., list[str]], url: str, tenant: str, *what: Any) -> list[str]:

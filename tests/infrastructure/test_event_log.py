@@ -20,8 +20,8 @@ from clew.domain.messages import Message
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.runs.open_run import OpenRun, Place
-from clew.infrastructure.application import ConversationLog
 from clew.infrastructure.control_snapshots import read_control, write_control
+from clew.infrastructure.event_log import ConversationLog
 from clew.infrastructure.mapper import EnvelopeMapper
 from clew.infrastructure.urls import open_log
 

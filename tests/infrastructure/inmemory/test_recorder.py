@@ -6,17 +6,17 @@ import pytest
 from tests.infrastructure.recorder_contract import RecorderContract
 from tests.infrastructure.recording import Opener, append, event, in_child, last_version
 
-from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 
 
 class TestMemoryRecorder(RecorderContract):
     @pytest.fixture
     def opener(self) -> Opener:
-        return MemoryRecorder
+        return InMemoryRecorder
 
 
 def test_gives_a_forked_child_a_copy_of_the_events() -> None:
-    recorder = MemoryRecorder()
+    recorder = InMemoryRecorder()
     append(recorder, event("a", 1))
     assert in_child(lambda: append(recorder, event("a", 2))) == 0
     assert last_version(recorder, "a") == 1

@@ -8,17 +8,17 @@ from tests.infrastructure.vector_contract import SPACE, VectorIndexContract, ent
 
 from clew.domain.memory.ports import VectorIndex
 from clew.domain.runs.errors import MissingExtraError
-from clew.infrastructure.memory_vectors import MemoryVectors
+from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.vector_matrices import Matrices
 
 
 class TestMemoryVectors(VectorIndexContract):
     def make(self) -> VectorIndex:
-        return MemoryVectors()
+        return InMemoryVectors()
 
 
 def test_a_child_of_a_fork_searches_on_its_own() -> None:
-    index = MemoryVectors()
+    index = InMemoryVectors()
     put(index, (1, 0))
 
     def search() -> None:
@@ -36,11 +36,11 @@ def test_a_child_of_a_fork_searches_on_its_own() -> None:
 def test_says_what_to_install_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(MissingExtraError, match=r"clew\[vectors\]"):
-        put(MemoryVectors(), (1, 0))
+        put(InMemoryVectors(), (1, 0))
 
 
 def test_goes_on_with_a_matrix_when_entries_are_added_and_asks_for_the_new_vectors_only() -> None:
-    index, asked = MemoryVectors(), []
+    index, asked = InMemoryVectors(), []
     put(index, (1, 0), (0, 1), (1, 1))
     matrices = Matrices()
 
@@ -60,7 +60,7 @@ def test_goes_on_with_a_matrix_when_entries_are_added_and_asks_for_the_new_vecto
 
 
 def test_keeps_the_matrices_that_were_used_last_as_far_as_there_is_room() -> None:
-    index, asked = MemoryVectors(), []
+    index, asked = InMemoryVectors(), []
     put(index, (1, 0))
     matrices = Matrices(most_bytes=40)  # two numbers of four bytes, and the number of the entry
 

@@ -24,10 +24,10 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
 from clew.service.authorizing import check, permitted
+from clew.service.caches import Reading
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read
-from clew.service.paging import undamaged
-from clew.service.remembered import Reading
+from clew.service.pages import undamaged
 
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware time, or None for the newest version."""

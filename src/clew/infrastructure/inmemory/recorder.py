@@ -14,11 +14,11 @@ from eventsourcing.persistence import IntegrityError, Notification, StoredEvent,
 from eventsourcing.popo import POPOProcessRecorder
 
 from clew.domain.errors import ClewError, ClosedError
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 from clew.infrastructure.append_plan import plan, stream_name
 from clew.infrastructure.append_queue import AppendQueue
+from clew.infrastructure.inmemory.events import InMemoryEvents
 from clew.infrastructure.library_recorder import LibraryRecorder
-from clew.infrastructure.memory_events import MemoryEvents
 from clew.infrastructure.recorder import (
     Append,
     Appended,
@@ -35,17 +35,17 @@ from clew.infrastructure.recorder import (
 from clew.infrastructure.wakeups import Wakeups
 
 
-class MemoryRecorder(LibraryRecorder, POPOProcessRecorder):
+class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
     """Events of chained, contiguous streams in memory, behind the same writer thread as the other stores have."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._events = MemoryEvents()
+        self._events = InMemoryEvents()
         self._committed = False
         self._shut = False
         self._wakeups = Wakeups()
         self._queue = AppendQueue(self._write, self._rest)
-        forking.watch(self)
+        process_forks.watch(self)
 
     # Appending
 
@@ -205,7 +205,7 @@ class MemoryRecorder(LibraryRecorder, POPOProcessRecorder):
         self._queue.close()
         self._shut = True
         self._wakeups.close()
-        forking.unwatch(self)
+        process_forks.unwatch(self)
 
     # Reading: the library's
 
@@ -256,7 +256,7 @@ class MemoryRecorder(LibraryRecorder, POPOProcessRecorder):
 
     def before_fork(self) -> None:
         """Wait until no thread is in the middle of a change."""
-        self._rested = self._database_lock.acquire(timeout=forking.WAIT_SECONDS)
+        self._rested = self._database_lock.acquire(timeout=process_forks.WAIT_SECONDS)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""

@@ -32,7 +32,7 @@ from clew.domain.projection import Recorded, Unreadable
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.mapper import EnvelopeMapper
-from clew.infrastructure.recorded import RecordedRows, recorded
+from clew.infrastructure.recorded_rows import RecordedRows, recorded
 from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot
 from clew.infrastructure.verification import is_whole, verify_lineage, verify_store
 

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clew.infrastructure import forking
+from clew.infrastructure import process_forks
 
 if TYPE_CHECKING:
     from clew.domain.control import Control
@@ -88,7 +88,7 @@ class Remembered:
 
     def __init__(self) -> None:
         self._forget()
-        forking.watch(self)
+        process_forks.watch(self)
 
     def _forget(self) -> None:
         self._locks = [threading.Lock() for _ in range(LOCKS)]

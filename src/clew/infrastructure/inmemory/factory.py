@@ -1,4 +1,4 @@
-"""The library's factory for Clew's memory stores: ``PERSISTENCE_MODULE=clew.infrastructure.memory_factory``."""
+"""The library's factory for Clew's memory stores: ``PERSISTENCE_MODULE=clew.infrastructure.inmemory.factory``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import eventsourcing.popo as library
 from eventsourcing.persistence import ApplicationRecorder, ProcessRecorder
 from eventsourcing.utils import Environment, EnvType
 
-from clew.infrastructure.memory_recorder import MemoryRecorder
+from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 
 
-class MemoryFactory(library.POPOFactory):
+class InMemoryFactory(library.POPOFactory):
     """Serves any application of the library's; snapshots and plain tracking stay in the library's recorders."""
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
-        self._made: list[MemoryRecorder] = []
+        self._made: list[InMemoryRecorder] = []
 
     def application_recorder(self) -> ApplicationRecorder:
         """A new, empty store."""
@@ -29,7 +29,7 @@ class MemoryFactory(library.POPOFactory):
         for recorder in self._made:
             recorder.close()
 
-    def _make(self) -> MemoryRecorder:
-        recorder = MemoryRecorder()
+    def _make(self) -> InMemoryRecorder:
+        recorder = InMemoryRecorder()
         self._made.append(recorder)
         return recorder

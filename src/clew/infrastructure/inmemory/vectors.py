@@ -8,7 +8,7 @@ from clew.domain.errors import ClosedError
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed
 
 
-class MemoryVectors:
+class InMemoryVectors:
     """Keeps vectors by space and digest in memory: see the port."""
 
     def __init__(self) -> None:

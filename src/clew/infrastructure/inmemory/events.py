@@ -16,7 +16,7 @@ from clew.infrastructure.append_plan import (
     new_salt,
     outcome,
 )
-from clew.infrastructure.memory_beside import Beside
+from clew.infrastructure.inmemory.side_tables import Beside
 from clew.infrastructure.recorder import Appended, Fork, Key, Lease, Row, Shred, Snapshot, StreamInfo
 
 
@@ -30,7 +30,7 @@ class _Stream:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
 
 
-class MemoryEvents:
+class InMemoryEvents:
     """Plain objects without a lock: whoever calls holds one."""
 
     def __init__(self) -> None:

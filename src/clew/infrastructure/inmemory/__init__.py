@@ -1,0 +1,1 @@
+"""The event store in plain Python objects, for tests and notebooks."""
