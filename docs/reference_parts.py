@@ -18,7 +18,7 @@ from clew import (
     testing,
     tool,
 )
-from clew.agents import middleware, options, response, stream, tools
+from clew.agents import middleware, response, run_options, stream, tools
 from clew.agents.agent_threads import AgentThreads
 from clew.agents.approvals import Approval
 from clew.aio import memory as aio_memory
@@ -28,8 +28,8 @@ from clew.aio.runs import AgentThread
 from clew.aio.serializing import RestoresThreads, SerializedThread
 from clew.aio.threads import RemoteThread
 from clew.domain import errors, events, history, messages, ports, projection, sharding, view
-from clew.domain.context import attached
 from clew.domain.context import errors as context_errors
+from clew.domain.context import thread_providers
 from clew.domain.differences import content_diff, diff
 from clew.domain.formats import importing, moving
 from clew.domain.memory import errors as memory_errors
@@ -39,9 +39,9 @@ from clew.domain.memory import ports as memory_ports
 from clew.domain.models import client as model_client
 from clew.domain.reducing import errors as reducing_errors
 from clew.domain.reducing.groups import Group, Groups
-from clew.domain.runs import asking
 from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
+from clew.domain.runs import request_building
 from clew.domain.stores import errors as store_errors
 from clew.domain.views import searching, stepping, tree
 from clew.service import accounting, auditing, projection_status, shard_events, subscription, thread_queries
@@ -116,8 +116,8 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
         "Agents",
         (
             Agent,
-            options.RunOptions,
-            options.ContinueOptions,
+            run_options.RunOptions,
+            run_options.ContinueOptions,
             response.AgentResponse,
             response.AgentUpdate,
             stream.AgentStream,
@@ -125,7 +125,7 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             AgentThread,
             RemoteThread,
             clew.ThreadStore,
-            asking.Request,
+            request_building.Request,
             tool,
             tools.Tool,
             ToolContext,
@@ -184,7 +184,7 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             clew.ContextProvider,
             clew.Context,
             clew.ProviderContext,
-            attached.ThreadProviders,
+            thread_providers.ThreadProviders,
             *SHIPPED,
             testing.check_context_provider,
         ),

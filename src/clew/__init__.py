@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from clew.memory.conversation_summaries import ConversationSummaries
     from clew.memory.mem0_memory import Mem0Memory
     from clew.memory.memory_tools import MemoryTools
-    from clew.memory.summarise import Summarise
+    from clew.memory.summary_reducer import Summarise
     from clew.memory.text_retrieval import TextRetrieval
     from clew.memory.user_facts import UserFacts
     from clew.memory.user_preferences import UserPreferences
@@ -141,7 +141,7 @@ _HOMES = {
     "SlidingWindow": "clew.domain.reducing.limits",
     "StoreContext": "clew.domain.stores.store",
     "StoredMessage": "clew.domain.stores.store",
-    "Summarise": "clew.memory.summarise",
+    "Summarise": "clew.memory.summary_reducer",
     "Telemetry": "clew.agents.telemetry",
     "TextRetrieval": "clew.memory.text_retrieval",
     "ThreadStore": "clew.hosting",

@@ -12,15 +12,15 @@ from typing import BinaryIO, Self, TypeVar
 
 from clew.agents import default_engine
 from clew.agents.agent import Agent as AgentOf
-from clew.agents.beginning import recorded
+from clew.agents.run_admission import recorded
 from clew.aio.documents import HasDocuments
 from clew.aio.memory import HasMemory
 from clew.aio.read_models import HasReadModels
 from clew.aio.serializing import RestoresThreads
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorizing import Authorize
-from clew.domain.context.attached import as_providers
 from clew.domain.context.provider import ContextProviders
+from clew.domain.context.thread_providers import as_providers
 from clew.domain.control import Control, Status
 from clew.domain.decisions import Start
 from clew.domain.differences.diff import Diff

@@ -19,8 +19,8 @@ from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Text
 from clew.domain.models.client import Answer, ModelClient, Usage
-from clew.domain.runs.asking import Request, body_digest
 from clew.domain.runs.errors import ModelAccessError
+from clew.domain.runs.request_building import Request, body_digest
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault

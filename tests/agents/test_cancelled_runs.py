@@ -13,8 +13,8 @@ from tests.agents.run_checks import check_requests, check_store
 from tests.agents.turns import PATIENCE, Gate, events_of, taking_turns, types_of
 
 from clew import Agent, Engine, ScriptedChatClient, tool
-from clew.agents.beginning import recorded
-from clew.agents.recording import seen_through
+from clew.agents.journal import seen_through
+from clew.agents.run_admission import recorded
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
 from clew.domain.runs.errors import ApprovalPendingError, NoOpenRunError, RunInProgressError

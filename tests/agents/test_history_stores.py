@@ -22,7 +22,7 @@ from clew import (
     StoredMessage,
     tool,
 )
-from clew.agents.context import history_feed
+from clew.agents import history_feed
 from clew.domain.context.events import ContextFailed, ContextStateRecorded, HistoryReduced
 from clew.domain.json_values import Json, JsonObject
 from clew.errors import AgentConfigurationError, HistoryStoreSharedError

@@ -23,7 +23,7 @@ from clew.domain.reducing.trimming import TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call
-from clew.memory.summarise import TITLE, Summarise
+from clew.memory.summary_reducer import TITLE, Summarise
 
 # Forks, rewinds, other agents, runs that wait
 

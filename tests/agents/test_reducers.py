@@ -20,7 +20,7 @@ from clew.domain.reducing.trimming import TrimToolResults
 from clew.domain.runs.errors import ModelUnavailableError
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call, fault
-from clew.memory.summarise import TITLE, Summarise
+from clew.memory.summary_reducer import TITLE, Summarise
 
 WIRES = {"openai-chat": ("local",), "openai-responses": ("local", "remote")}
 

@@ -22,7 +22,6 @@ from tests.agents.run_rules import check_runs
 from clew.agents.approvals import Approval
 from clew.aio.threads import Thread
 from clew.domain.messages import Message
-from clew.domain.runs.asking import body_digest
 from clew.domain.runs.errors import (
     ApprovalNotPendingError,
     ApprovalPendingError,
@@ -34,6 +33,7 @@ from clew.domain.runs.errors import (
     ToolFailedError,
 )
 from clew.domain.runs.events import ModelCalled
+from clew.domain.runs.request_building import body_digest
 from clew.engine import Agent, Engine
 from clew.service.caches import Remembered
 from clew.service.run_log import ThreadRuns

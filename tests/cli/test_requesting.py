@@ -17,7 +17,7 @@ from tests.servers.raw_server import RawServer, stream, whole
 
 from clew import Agent, Conversations, Engine, Message
 from clew.cli.request_scripts import LONGEST_WORD, curl
-from clew.domain.runs.asking import Request
+from clew.domain.runs.request_building import Request
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

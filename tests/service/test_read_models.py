@@ -26,7 +26,7 @@ from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.infrastructure.postgres import text_index
 from clew.projections import Change, Column, Query, Recorded, Recount, Rows, Table, Upsert, Where
-from clew.service.running import Runner
+from clew.service.projection_runner import Runner
 
 
 class Events:

@@ -16,7 +16,7 @@ from tests.service.settable_clock import SettableClock
 
 from clew import Engine
 from clew.conversations import Conversations
-from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.control import SNAPSHOT_EVERY
 from clew.domain.errors import (
     ThreadAheadError,

@@ -29,7 +29,7 @@ from clew import Conversations, Document, Engine, Message
 from clew.domain.errors import NotRedactableError, ThreadStatusError, UnknownThreadError
 from clew.domain.names import tenant_part
 from clew.infrastructure.postgres.encoding import stream_id
-from clew.service.running import Runner
+from clew.service.projection_runner import Runner
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.infrastructure.urls import open_projections
 from clew.projections import Query
-from clew.service import running
+from clew.service import projection_runner
 from clew.service.core import Core
-from clew.service.running import Runner
+from clew.service.projection_runner import Runner
 from clew.service.workers import Workers, ended_by_signals
 
 NAMES = ["directory", "search", "audit", "usage", "memory"]
@@ -53,8 +53,8 @@ def ended(pid: int) -> int:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases that end soon."""
-    monkeypatch.setattr(running, "LEASE_SECONDS", 0.4)
-    monkeypatch.setattr(running, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(projection_runner, "LEASE_SECONDS", 0.4)
+    monkeypatch.setattr(projection_runner, "RENEW_SECONDS", 0.05)
 
 
 # Leases

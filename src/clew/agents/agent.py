@@ -7,12 +7,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Unpack, cast, overload
 
-from clew.agents import own_loop
+from clew.agents import background_loop
+from clew.agents.agent_compatibility import OnChangedAgent, as_it_was, compare
 from clew.agents.agent_threads import AgentThreads
 from clew.agents.answer_format import response_format_of
 from clew.agents.approvals import pending
-from clew.agents.beginning import begin_run, resume_run
-from clew.agents.context.supplied import (
+from clew.agents.inputs import Input, inputs
+from clew.agents.journal import Emit
+from clew.agents.middleware import Middleware, RunContext, compose
+from clew.agents.provider_config import (
     Missed,
     OnMissingProvider,
     Providers,
@@ -21,19 +24,16 @@ from clew.agents.context.supplied import (
     check_history,
     check_reports,
 )
-from clew.agents.inputs import Input, inputs
-from clew.agents.middleware import Middleware, RunContext, compose
-from clew.agents.options import ContinueOptions, RunOptions, ToolFunction, check_names
-from clew.agents.recording import Emit
 from clew.agents.response import AgentResponse
-from clew.agents.run import Run
-from clew.agents.setup import Setup, check_parts, checked_limits, rules_of
+from clew.agents.run_admission import begin_run, resume_run
+from clew.agents.run_loop import Run
+from clew.agents.run_options import ContinueOptions, RunOptions, ToolFunction, check_names
+from clew.agents.run_setup import Setup, check_parts, checked_limits, rules_of
 from clew.agents.stream import AgentStream, Stop
-from clew.agents.taking_up import OnChangedAgent, as_it_was, compare
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
-from clew.domain.context.attached import as_providers
 from clew.domain.context.provider import ContextProviders
+from clew.domain.context.thread_providers import as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import check_text
 from clew.domain.messages import Message
@@ -234,7 +234,7 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
         **options: Unpack[RunOptions],
     ) -> AgentResponse[LocalT_co | RemoteT_co]:
         """The same as ``await agent.run(…)``, for scripts that have no event loop."""
-        return own_loop.run(self.run(input, **options))
+        return background_loop.run(self.run(input, **options))
 
     def _made_of(self) -> Setup:
         return self._setup({})

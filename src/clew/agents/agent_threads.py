@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Generic
 
 from clew.agents import default_engine
-from clew.agents.setup import Setup
-from clew.agents.taking_up import OnChangedAgent, take_up
+from clew.agents.agent_compatibility import OnChangedAgent, take_up
+from clew.agents.run_setup import Setup
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ThreadKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from clew.agents.context.run_context import RunContext
-from clew.agents.recording import Emit, Recording
+from clew.agents.journal import Emit, Recording
 from clew.agents.response import AgentUpdate
-from clew.agents.setup import Setup
+from clew.agents.run_providers import RunContext
+from clew.agents.run_setup import Setup
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.state import RunState
 

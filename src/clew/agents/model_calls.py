@@ -11,14 +11,13 @@ from clew.agents.attempt import Attempt
 from clew.agents.failing import failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
-from clew.agents.setup import MOST_WAIT
+from clew.agents.run_setup import MOST_WAIT
 from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
 from clew.domain.models.requests import request_body
-from clew.domain.runs.asking import body_digest, question_of
 from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import (
     ModelError,
@@ -37,6 +36,7 @@ from clew.domain.runs.events import (
     RunStarted,
     ServiceThreadBound,
 )
+from clew.domain.runs.request_building import body_digest, question_of
 
 Reason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""

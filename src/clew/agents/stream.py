@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self
 
-from clew.agents.recording import Emit
+from clew.agents.journal import Emit
 from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co
 from clew.domain.runs.errors import RunStoppedError
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 from clew.domain.events import Event
 from clew.domain.history import History, StateBuilder, ThreadState
 from clew.domain.ports import Verdict
-from clew.domain.runs.asking import Request
+from clew.domain.runs.request_building import Request
 from clew.domain.view import ModelView, model_view
 from clew.domain.views.stepping import Step
-from clew.service import exporting, requesting, stepping, thread_queries
+from clew.service import exporting, run_requests, stepping, thread_queries
 from clew.service.async_operations import Subscription
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
@@ -48,7 +48,7 @@ class ReadThread(ABC):
         ``version`` is that of a model call. Raises UnknownVersionError for any other, and DefinitionMissingError when
         the store does not have the instructions or tool schemas.
         """
-        return await self._do(requesting.request(self._core, self.id, version))
+        return await self._do(run_requests.request(self._core, self.id, version))
 
     async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""

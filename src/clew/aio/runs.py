@@ -8,17 +8,17 @@ from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
 from clew.agents.agent import Agent
 from clew.agents.approvals import Approval, approvals
-from clew.agents.context.left_run import LeftRun, left_run, tell_given_up
-from clew.agents.context.outside import Outside
 from clew.agents.inputs import Input, inputs
-from clew.agents.options import ContinueOptions, RunOptions
+from clew.agents.orphaned_run import LeftRun, left_run, tell_given_up
 from clew.agents.response import AgentResponse
+from clew.agents.run_options import ContinueOptions, RunOptions
 from clew.agents.stream import AgentStream
+from clew.agents.thread_hooks import Outside
 from clew.aio.memory import MemoryScope
 from clew.aio.serializing import SerializedThread
-from clew.domain.context.attached import ThreadProviders
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
+from clew.domain.context.thread_providers import ThreadProviders
 from clew.domain.decisions import Intent
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind

@@ -20,8 +20,8 @@ from clew.domain.json_values import Json
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
 from clew.domain.runs.errors import ServiceDeletionError
-from clew.domain.runs.reconciling import reconciled
-from clew.service import remote, thread_commands
+from clew.domain.runs.service_comparison import reconciled
+from clew.service import remote_threads, thread_commands
 from clew.service.async_operations import Subscription, drive
 from clew.service.core import Core
 from clew.service.operations import Operation
@@ -307,7 +307,7 @@ class RemoteThread(Thread):
         They are those that the next request goes on from; what was said in an answer that broke off is not among them.
         """
         service = self._service("service_history", client)
-        side = await self._do(remote.side_at(self._core, self.id, at))
+        side = await self._do(remote_threads.side_at(self._core, self.id, at))
         return [] if side.call.reference is None else await service.service_history(side.call.reference)
 
     async def reconcile(self, *, at: At = None, client: ModelClient | None = None) -> Diff:
@@ -336,7 +336,7 @@ class RemoteThread(Thread):
         done: tuple[ServiceDeletion, ...] = ()
         if service:
             asked = self._service("delete", client)
-            done = await delete_at_service(asked, await self._do(remote.bound_here(self._core, self.id)))
+            done = await delete_at_service(asked, await self._do(remote_threads.bound_here(self._core, self.id)))
         await self._turn("on_thread_deleted", Delete(reason, done), actor)
         if failed := {each.id: each.failed for each in done if each.failed is not None}:
             raise ServiceDeletionError(self.id, failed)

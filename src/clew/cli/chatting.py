@@ -63,7 +63,7 @@ def chat(
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
     from clew.service.core import open_core
     from clew.service.operations import run
-    from clew.service.requesting import instructions as instructions_of
+    from clew.service.run_requests import instructions as instructions_of
 
     client = OpenAIChatClient(model)  # before anything is made: it may have no way to the service
     chosen: Chosen = context.obj

@@ -159,7 +159,7 @@ def _projections(load: Sequence[str]) -> list[Projection]:
 
 def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
     """Fill until there is nothing more to do, or until a signal ends it."""
-    from clew.service.running import Runner
+    from clew.service.projection_runner import Runner
     from clew.service.workers import ended_by_signals
 
     runner = Runner(core, names, progress)
@@ -179,7 +179,7 @@ def _follow(
     Returns what was said of a store that is away by then. A ``worker`` is told nothing that somebody looks at, and so
     waits for a store that was never there, too.
     """
-    from clew.service.running import LastingRunner, Runner, worker_name
+    from clew.service.projection_runner import LastingRunner, Runner, worker_name
     from clew.service.workers import ended_by_signals
 
     own = worker or worker_name()
@@ -211,7 +211,7 @@ def _share(
 ) -> bool:
     """Fill in several processes; whether all did."""
     from clew.domain.errors import ClewError
-    from clew.service.running import Runner
+    from clew.service.projection_runner import Runner
     from clew.service.workers import Workers, ended_by_signals
 
     with closing(_opened(context, load)) as core, position_bar("Filling") as progress:
@@ -232,7 +232,7 @@ def _shares(names: Sequence[str], number: int, *, once: bool) -> list[tuple[Sequ
 
     One that takes the place of another has its name, and so its leases.
     """
-    from clew.service.running import worker_name
+    from clew.service.projection_runner import worker_name
 
     if once:
         return [(share, None) for first in range(number) if (share := names[first::number])]

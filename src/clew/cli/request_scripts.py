@@ -11,7 +11,7 @@ from clew.cli.text import one_line, safe
 
 if TYPE_CHECKING:
     from clew.domain.models.client import Wire
-    from clew.domain.runs.asking import Request
+    from clew.domain.runs.request_building import Request
 
 PATHS: dict[Wire, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
 """Where a service takes requests of each form, below its base URL."""

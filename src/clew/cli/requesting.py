@@ -13,7 +13,7 @@ from clew.cli.stores import moment, opened
 from clew.cli.text import one_line, pretty_json, write_json
 
 if TYPE_CHECKING:
-    from clew.domain.runs.asking import Request
+    from clew.domain.runs.request_building import Request
     from clew.sync.threads import Thread
 
 NEAR = 100

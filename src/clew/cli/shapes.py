@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clew.domain.formats.moving import EventsReport
     from clew.domain.history import History, HistoryMessage
     from clew.domain.ports import Verdict
-    from clew.domain.runs.asking import Request
+    from clew.domain.runs.request_building import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
     from clew.domain.views.stepping import Step
     from clew.domain.views.tree import Branch

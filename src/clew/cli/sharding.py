@@ -149,7 +149,7 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
     A shard that comes to the directory meanwhile is filled as well.
     """
     from clew.service.new_shards import tell_of_shards
-    from clew.service.running import worker_name
+    from clew.service.projection_runner import worker_name
     from clew.service.workers import Workers, ended_by_signals
 
     load, own = options["load"] or (), worker_name()

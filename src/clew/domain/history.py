@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from clew.domain.context.kept import KEEPS, NOTHING_KEPT, Kept, KeptBuilder, kept_after
+from clew.domain.context.provider_state import KEEPS, NOTHING_KEPT, Kept, KeptBuilder, kept_after
 from clew.domain.control import Control, Status, advance, detached
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import Json, JsonObject

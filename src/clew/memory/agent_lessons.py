@@ -15,8 +15,8 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Screened
 from clew.domain.memory.ports import Screen
 from clew.domain.models.client import ModelClient
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.memory.asking import Reply, ask, checked_client
-from clew.memory.wording import checked_scope, checked_search, listed, numbered, one_line, shown, tidy, with_words
+from clew.memory.prompts import checked_scope, checked_search, listed, numbered, one_line, shown, tidy, with_words
+from clew.memory.structured_query import Reply, ask, checked_client
 from clew.memory.words import words_of
 
 KIND = "lesson"

@@ -11,8 +11,8 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.memory.asking import Reply, ask, checked_client
-from clew.memory.wording import checked_scope, checked_search, listed, one_line, shown, tidy, with_words
+from clew.memory.prompts import checked_scope, checked_search, listed, one_line, shown, tidy, with_words
+from clew.memory.structured_query import Reply, ask, checked_client
 from clew.memory.words import words_of
 
 KIND = "summary"

@@ -23,7 +23,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.errors import MemoryServiceError, ScopeError
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
-from clew.memory.wording import shortened
+from clew.memory.prompts import shortened
 from clew.memory.words import words_of
 
 HOST = "https://api.mem0.ai"

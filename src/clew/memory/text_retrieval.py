@@ -15,7 +15,7 @@ from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.facts import Passage
 from clew.domain.memory.ports import DocumentPort
 from clew.domain.runs.errors import AgentConfigurationError, InvalidToolError
-from clew.memory.wording import checked_search, shortened
+from clew.memory.prompts import checked_search, shortened
 from clew.memory.words import words_of
 
 When: TypeAlias = Literal["before_run", "tool"]

@@ -13,8 +13,8 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
 from clew.domain.reducing.configuration import checked_limit
-from clew.memory.asking import Reply, ask, checked_client
-from clew.memory.wording import listed, one_line, shown, tidy, with_words
+from clew.memory.prompts import listed, one_line, shown, tidy, with_words
+from clew.memory.structured_query import Reply, ask, checked_client
 
 MOST_CHARACTERS = 300
 """Characters of an entry."""

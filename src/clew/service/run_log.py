@@ -14,15 +14,15 @@ from clew.domain.history import History
 from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
-from clew.domain.runs.service_side import ServiceSide
+from clew.domain.runs.service_state import ServiceSide
 from clew.domain.stores.events import claim_stream
 from clew.service import thread_queries
 from clew.service.async_operations import drive, settled, waker
 from clew.service.authorizing import check
-from clew.service.claiming import claim_state
 from clew.service.core import Core, Terms, commit, load
 from clew.service.operations import Operation, read
-from clew.service.remote import check_fork, read_side
+from clew.service.remote_threads import check_fork, read_side
+from clew.service.state_claims import claim_state
 
 _MICROSECONDS = 1_000_000
 

@@ -45,7 +45,7 @@ from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.service.authorizing import check
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
-from clew.service.remote import check_fork, check_rewind, kind_of_fork
+from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
 from clew.service.thread_queries import At, event, existing, readable, resolve
 
 Said: TypeAlias = HistoryMessage | int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.control import Control, advance
 from clew.domain.decisions import Bind, Intent, Note, Say, Start
 from clew.domain.events import Event
@@ -12,7 +12,7 @@ from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.runs.service_side import service_side
+from clew.domain.runs.service_state import service_side
 from clew.service.core import Core, Terms, commit
 from clew.service.operations import Operation
 

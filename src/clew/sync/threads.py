@@ -14,10 +14,10 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.runs.asking import Request
+from clew.domain.runs.request_building import Request
 from clew.domain.view import ModelView, model_view
 from clew.domain.views.stepping import Step
-from clew.service import exporting, requesting, serializing, stepping, thread_commands, thread_queries
+from clew.service import exporting, run_requests, serializing, stepping, thread_commands, thread_queries
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
@@ -246,7 +246,7 @@ class Thread:
         ``version`` is that of a model call. Raises UnknownVersionError for any other, and DefinitionMissingError when
         the store does not have the instructions or tool schemas.
         """
-        return run(requesting.request(self._core, self.id, version))
+        return run(run_requests.request(self._core, self.id, version))
 
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""

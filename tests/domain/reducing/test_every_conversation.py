@@ -22,12 +22,12 @@ from clew.domain.reducing.apply import reduce_history, reduced, reducible
 from clew.domain.reducing.limits import KeepLast, SlidingWindow, TokenBudget
 from clew.domain.reducing.reducer import Reducer
 from clew.domain.reducing.trimming import TrimToolResults
-from clew.domain.runs.asking import question_of
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled
+from clew.domain.runs.request_building import question_of
 from clew.domain.view import NO_RESULT
 from clew.infrastructure.scripted_client import ScriptedChatClient
-from clew.memory.summarise import TITLE, Summarise
+from clew.memory.summary_reducer import TITLE, Summarise
 
 WIRES: tuple[Wire, ...] = ("openai-chat", "openai-responses")
 INSTRUCTIONS = "You are a clerk."

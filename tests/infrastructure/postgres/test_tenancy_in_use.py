@@ -21,7 +21,7 @@ from clew.infrastructure.postgres.encoding import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
 from clew.service import projecting
-from clew.service.running import Runner
+from clew.service.projection_runner import Runner
 
 B = stream_id("b")
 

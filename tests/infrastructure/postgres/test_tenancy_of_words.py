@@ -15,7 +15,7 @@ from clew import Conversations, Message
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.encoding import stream_id
 from clew.projections.search import tenant_scope
-from clew.service.running import Runner
+from clew.service.projection_runner import Runner
 
 
 @pytest.fixture(scope="module", params=[1, text_index.STRETCH], ids=["listed", "growing"])

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.control import Control, Status, advance
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.events import Event, Opaque

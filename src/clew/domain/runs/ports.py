@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
-from clew.domain.context.attached import ThreadProviders
 from clew.domain.context.events import Hook
+from clew.domain.context.thread_providers import ThreadProviders
 from clew.domain.control import Control
 from clew.domain.decisions import Intent
 from clew.domain.events import Event
@@ -16,7 +16,7 @@ from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Blob, Draft, Lease
-from clew.domain.runs.service_side import ServiceSide
+from clew.domain.runs.service_state import ServiceSide
 
 LEASE_SECONDS = 30.0
 """How long a run counts as under way when nothing more is heard of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from clew.domain.context.events import HistoryReduced
-from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json
 from clew.domain.stores.errors import HistoryStoreError

@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from clew.agents.context.hook_context import HookContext
-from clew.agents.context.slot import Slot, persisted
 from clew.agents.failing import failure
+from clew.agents.hook_context import HookContext
+from clew.agents.provider_session import Slot, persisted
 from clew.agents.tools import Tool
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, Hook
-from clew.domain.context.kept import Kept, KeptState
 from clew.domain.context.provider import Context, ContextProvider
+from clew.domain.context.provider_state import Kept, KeptState
 from clew.domain.errors import ClewError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject

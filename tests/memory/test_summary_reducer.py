@@ -15,7 +15,7 @@ from clew.domain.reducing.limits import KeepLast
 from clew.domain.reducing.reducer import Reducible, Reduction
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelUnavailableError
 from clew.infrastructure.scripted_client import ScriptedChatClient, fault
-from clew.memory.summarise import INSTRUCTIONS, MOST_CHARACTERS, TITLE, Summarise
+from clew.memory.summary_reducer import INSTRUCTIONS, MOST_CHARACTERS, TITLE, Summarise
 
 
 def summed(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clew.agents.context.serving import Serving
+from clew.agents.provider_hooks import Serving
 from clew.domain.context.contributions import new_messages
 from clew.domain.context.provider import ContextProvider
 from clew.domain.history import History

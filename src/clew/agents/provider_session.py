@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from clew.agents.context.hook_context import HookContext
+from clew.agents.hook_context import HookContext
 from clew.agents.tools import Tool, as_tools, tool
 from clew.domain.context.events import ContextProvided, ContextStateRecorded
-from clew.domain.context.kept import KeptState
 from clew.domain.context.provider import Context, ContextProvider
+from clew.domain.context.provider_state import KeptState
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, check_json, check_text
 from clew.domain.memory.facts import Fact

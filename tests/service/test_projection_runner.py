@@ -20,7 +20,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import Message
 from clew.infrastructure.projection_metrics import ProjectionMetrics
-from clew.service.running import Runner
+from clew.service.projection_runner import Runner
 
 
 def interrupted_at(number: int) -> bool:
@@ -108,7 +108,9 @@ def test_tells_opentelemetry_how_far_it_is_and_what_it_has_taken_in(
 ) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
-    monkeypatch.setattr("clew.service.running.ProjectionMetrics", partial(ProjectionMetrics, provider=provider))
+    monkeypatch.setattr(
+        "clew.service.projection_runner.ProjectionMetrics", partial(ProjectionMetrics, provider=provider)
+    )
     with Conversations.open(shared_url, embedded=False) as conversations, batches_of(4):
         conversations.start_thread(messages=[Message.user("word")] * 9)
         lags: list[int] = []

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from clew.agents.context.supplied import Missed, OnMissingProvider, Providers, ReadFrom, Stores
 from clew.agents.middleware import Middleware
+from clew.agents.provider_config import Missed, OnMissingProvider, Providers, ReadFrom, Stores
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import Tool
-from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
 from clew.domain.reducing.reducer import Reducer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 
-from clew.agents.context.left_run import LeftRun, tell_given_up
-from clew.agents.recording import Recording
-from clew.agents.setup import Setup
-from clew.domain.context.kept import HISTORY_STORE
+from clew.agents.journal import Recording
+from clew.agents.orphaned_run import LeftRun, tell_given_up
+from clew.agents.run_setup import Setup
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.decisions import RunStep
 from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning, missing_words
 from clew.domain.runs.events import RunStarted

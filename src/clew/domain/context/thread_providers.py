@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clew.domain.context.kept import HISTORY_STORE
 from clew.domain.context.provider import ContextProvider, ContextProviders
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.names import check_id
 from clew.domain.runs.errors import AgentConfigurationError
 

@@ -10,10 +10,10 @@ from clew.domain.context.events import ContextProvided
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import Event
 from clew.domain.history import History
-from clew.domain.runs.asking import Request, rebuilt
 from clew.domain.runs.definitions import read_definitions, read_tools
 from clew.domain.runs.errors import DefinitionMissingError
 from clew.domain.runs.events import ModelCalled, RunResumed, RunStarted
+from clew.domain.runs.request_building import Request, rebuilt
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import PAGE, event, existing, history, readable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.memory.naive_memory import NaiveThread
 
 from clew.domain.messages import Media, Message, Raw, Text
-from clew.memory.wording import MOST_MESSAGES, MOST_SAID, MOST_SHOWN, listed, numbered, one_line, shortened, shown, tidy
+from clew.memory.prompts import MOST_MESSAGES, MOST_SAID, MOST_SHOWN, listed, numbered, one_line, shortened, shown, tidy
 
 
 @given(text=st.text(), most=st.integers(1, 50))

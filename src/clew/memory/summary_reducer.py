@@ -15,8 +15,8 @@ from clew.domain.reducing.configuration import checked_limit, checked_trigger
 from clew.domain.reducing.groups import Groups
 from clew.domain.reducing.reducer import Reducible, Reduction, Trigger
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
-from clew.memory.asking import Reply, ask, checked_client
-from clew.memory.wording import MOST_MESSAGES, shortened, shown
+from clew.memory.prompts import MOST_MESSAGES, shortened, shown
+from clew.memory.structured_query import Reply, ask, checked_client
 
 TITLE = "Summary of what was said before, in place of it:"
 """How a summary begins."""

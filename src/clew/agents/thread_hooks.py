@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clew.agents.context.serving import Serving
-from clew.agents.context.supplied import Providers
+from clew.agents.provider_config import Providers
+from clew.agents.provider_hooks import Serving
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.decisions import Intent, Note, Say, check_allowed, decide

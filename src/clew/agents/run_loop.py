@@ -13,11 +13,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from clew.agents.attempt import Attempt
-from clew.agents.context.run_context import RunContext
 from clew.agents.failing import failure
+from clew.agents.journal import Emit, Recording, seen_through
 from clew.agents.model_calls import ModelCalls, Reason
-from clew.agents.recording import Emit, Recording, seen_through
-from clew.agents.setup import Setup
+from clew.agents.run_providers import RunContext
+from clew.agents.run_setup import Setup
 from clew.agents.tool_calls import ToolCalls
 from clew.domain.decisions import Intent
 from clew.domain.errors import ThreadStatusError

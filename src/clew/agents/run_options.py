@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from pydantic import BaseModel
 
-from clew.agents.beginning import OnConflict
+from clew.agents.run_admission import OnConflict
 from clew.agents.tools import Tool
 from clew.domain.context.provider import ContextProviders
 from clew.domain.runs.errors import AgentConfigurationError

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from clew.agents.failing import failure
 from clew.domain.context.events import ContextFailed, Hook
-from clew.domain.context.kept import HISTORY_STORE
+from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, check_json
 from clew.domain.runs.errors import AgentConfigurationError

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clew.agents.context.history_feed import StoreFeed
-from clew.agents.context.reducing import decided
-from clew.agents.context.supplied import Stores
-from clew.agents.recording import Recording
-from clew.agents.setup import Setup
+from clew.agents.history_feed import StoreFeed
+from clew.agents.history_reduction import decided
+from clew.agents.journal import Recording
+from clew.agents.provider_config import Stores
+from clew.agents.run_setup import Setup
 from clew.domain.context.contributions import new_messages
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced
-from clew.domain.context.kept import HISTORY_STORE, KeptState
+from clew.domain.context.provider_state import HISTORY_STORE, KeptState
 from clew.domain.history import HistoryMessage
 from clew.domain.names import parse_stream_name
 from clew.domain.reducing.apply import reducible

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Literal, TypeAlias
 
-from clew.agents.setup import Setup
+from clew.agents.run_setup import Setup
 from clew.domain.models.client import ResponseFormat
 from clew.domain.runs.definitions import blobs, changed
 from clew.domain.runs.errors import AgentChangedError, AgentChangedWarning

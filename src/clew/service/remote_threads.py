@@ -10,7 +10,7 @@ from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound
 from clew.domain.models.client import ServiceReference, ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError, ServiceCannotForkError
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.runs.service_side import ServiceSide, service_side
+from clew.domain.runs.service_state import ServiceSide, service_side
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, readable, resolve

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
-from clew.agents.context.served import check_supplied, left_by_providers, run_started
-from clew.agents.recording import Emit
-from clew.agents.run import Run
-from clew.agents.setup import Setup
+from clew.agents.journal import Emit
+from clew.agents.missing_providers import check_supplied, left_by_providers, run_started
+from clew.agents.run_loop import Run
+from clew.agents.run_setup import Setup
 from clew.domain.control import Control
 from clew.domain.decisions import Advance, Intent
 from clew.domain.errors import ConflictError, StoreError

@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from clew.agents.arriving import Arriving
-from clew.domain.context.kept import KEEPS, NOTHING_KEPT, Kept, kept_after
+from clew.agents.partial_answer import Arriving
+from clew.domain.context.provider_state import KEEPS, NOTHING_KEPT, Kept, kept_after
 from clew.domain.decisions import Advance, Intent, RunStep
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import Event

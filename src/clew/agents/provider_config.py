@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from clew.agents.context.history_feed import StoreFeed
-from clew.domain.context.attached import as_providers
+from clew.agents.history_feed import StoreFeed
 from clew.domain.context.provider import ContextProvider
+from clew.domain.context.thread_providers import as_providers
 from clew.domain.reducing.configuration import checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.stores.store import StoreContext, StoreFactory

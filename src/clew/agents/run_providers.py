@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from clew.agents.context.model_history import ModelHistory
-from clew.agents.context.serving import Serving
-from clew.agents.recording import Recording
-from clew.agents.setup import Setup, rules_of
+from clew.agents.journal import Recording
+from clew.agents.model_history import ModelHistory
+from clew.agents.provider_hooks import Serving
+from clew.agents.run_setup import Setup, rules_of
 from clew.agents.tools import Tool
 from clew.domain.context.contributions import NO_CONTRIBUTIONS, Contributions, new_messages, with_newest
 from clew.domain.context.events import ContextProvided, HistoryReduced
 from clew.domain.errors import ConflictError, InvalidContentError, StoreError
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.runs.asking import unsent
 from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, RunCompleted
 from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.request_building import unsent
 from clew.domain.runs.state import Rule
 from clew.domain.view import model_view
 

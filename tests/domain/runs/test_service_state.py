@@ -14,7 +14,6 @@ from clew.domain.events import Event, HistoryRewound, MessageAppended, ThreadEve
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.models.client import ServiceKind, ServiceReference
-from clew.domain.runs.asking import unsent
 from clew.domain.runs.events import (
     AnswerInterrupted,
     Failure,
@@ -24,7 +23,8 @@ from clew.domain.runs.events import (
     ServiceCall,
     ServiceThreadBound,
 )
-from clew.domain.runs.service_side import ServiceSide, service_side
+from clew.domain.runs.request_building import unsent
+from clew.domain.runs.service_state import ServiceSide, service_side
 from clew.domain.view import model_view
 
 STREAM = "default/thread/t"

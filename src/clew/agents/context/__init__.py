@@ -1,1 +1,0 @@
-"""Context in runs: the hooks of context providers, what they give and keep, and what histories are reduced to."""
