@@ -77,13 +77,13 @@ class Conversations(HasMemory, HasReadModels):
         """Open a store by its URL.
 
         ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute), ``memory:``, or
-        ``postgresql://user@host/database`` (extra ``postgres``); ``postgresql+shards://…`` names a directory that says
+        ``postgresql://user@host/database``; ``postgresql+shards://…`` names a directory that says
         on which of several servers the tenant is. Without ``create`` a database that is not there is a
         StoreUnavailableError, tables that are not there a StoreSchemaError, and neither is made. ``projections`` are
         the read models, by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
         ``clew project run``. ``authorize(actor, action, thread)`` says what the actor of ``acting_as`` may read;
         what it refuses is left out, or raises NotAuthorizedError where it was named. ``now`` gives microseconds since
-        1970 (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, MissingExtraError,
+        1970 (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError,
         InvalidProjectionError, InvalidAuthorizeError or, for the tenant, InvalidNameError.
         """
         core = open_core(

@@ -18,7 +18,6 @@ from clew.domain.models.requests import request_bytes, streamed
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,
-    MissingExtraError,
     ModelAccessError,
     ModelError,
     ModelOverloadedError,
@@ -404,13 +403,6 @@ def test_takes_the_key_and_the_address_of_the_environment(service: Service, monk
         client = service.client("", api_key=None, base_url=None)
         asyncio.run(answered(client.ask(service.body(client), stream=False)))
         assert server.requests[0].headers["authorization"] == "Bearer sk-of-the-environment"
-
-
-@both
-def test_names_the_extra_where_the_package_is_missing(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
-    with pytest.raises(MissingExtraError, match=r"clew\[openai\]"):
-        service.client("http://127.0.0.1/v1")
 
 
 def test_clients_say_what_they_are() -> None:

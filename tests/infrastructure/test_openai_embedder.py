@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from tests.servers.aimock_server import Aimock
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, whole
 
 from clew.domain.memory.errors import EmbeddingError
-from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
+from clew.domain.runs.errors import AgentConfigurationError
 from clew.infrastructure import openai_embedder
 from clew.infrastructure.openai_embedder import OpenAIEmbedder
 
@@ -149,9 +148,3 @@ def test_refuses_to_be_without_a_key_and_shows_none(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AgentConfigurationError, match="OPENAI_API_KEY"):
         OpenAIEmbedder()
     assert repr(OpenAIEmbedder(api_key=CANARY)) == "OpenAIEmbedder('text-embedding-3-small', 1536)"
-
-
-def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtraError, match=r"clew\[openai\]"):
-        OpenAIEmbedder(api_key=CANARY)

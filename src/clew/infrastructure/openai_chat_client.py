@@ -22,7 +22,7 @@ class OpenAIChatClient:
     ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` of one's own in their place; its retries are not used. ``timeout`` is how
     many seconds the service may send nothing, 600 unless given. ``options`` go with every request and are recorded.
 
-    Raises AgentConfigurationError without a key, MissingExtraError without the ``openai`` package.
+    Raises AgentConfigurationError without a key.
     """
 
     kind: Literal["openai-chat"] = "openai-chat"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.models.client import Answer, Update
-from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError, ModelError
+from clew.domain.runs.errors import AgentConfigurationError, ModelError
 from clew.infrastructure.openai_errors import (
     Asked,
     model_error,
@@ -194,7 +194,8 @@ async def _held(make: Callable[[], openai.AsyncOpenAI]) -> AsyncGenerator[openai
 
 def _maker(api_key: str | None, base_url: str | None, timeout: float | None) -> Callable[[], openai.AsyncOpenAI]:
     """Makes clients; the key is in a closure, where no repr shows it."""
-    _import_openai()
+    import openai  # takes half a second: better here than in an event loop
+
     address = base_url or os.environ.get("OPENAI_BASE_URL") or None
     if address is not None and not _is_address(address):
         raise AgentConfigurationError(
@@ -214,8 +215,6 @@ def _maker(api_key: str | None, base_url: str | None, timeout: float | None) -> 
         )
 
     def make() -> openai.AsyncOpenAI:
-        import openai
-
         url, headers = _without_password(address) if address is not None else (None, None)
         wait = _timeout(_TIMEOUT if timeout is None else timeout)
         return openai.AsyncOpenAI(api_key=key, base_url=url, timeout=wait, max_retries=0, default_headers=headers)
@@ -251,18 +250,12 @@ def _timeout(seconds: float) -> httpx2.Timeout:
 
 
 def _check_client(client: object) -> None:
-    if not isinstance(client, _import_openai().AsyncOpenAI):
+    import openai
+
+    if not isinstance(client, openai.AsyncOpenAI):
         raise AgentConfigurationError(
             f"client= is {type(client).__name__}. Give an openai.AsyncOpenAI or AsyncAzureOpenAI, or none at all."
         )
-
-
-def _import_openai() -> Any:
-    try:
-        import openai
-    except ImportError:
-        raise MissingExtraError("A client for OpenAI's API", "openai", "openai") from None
-    return openai
 
 
 async def _send(

@@ -35,8 +35,7 @@ class OpenAIEmbedder:
     OPENAI_BASE_URL unless given; ``client`` is an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` of one's own in their place.
     ``timeout`` is how many seconds the service may take, 600 unless given.
 
-    Raises EmbeddingError for a size that is none, AgentConfigurationError without a key, MissingExtraError without the
-    ``openai`` package.
+    Raises EmbeddingError for a size that is none, AgentConfigurationError without a key.
     """
 
     def __init__(

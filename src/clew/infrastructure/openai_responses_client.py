@@ -29,7 +29,7 @@ class OpenAIResponsesClient:
     service holds it: each answer goes on from the one before (``service="response"``, which forks natively), or all
     are in a conversation (``service="conversation"``). The other parameters are those of ``OpenAIChatClient``.
 
-    Raises AgentConfigurationError without a key, MissingExtraError without the ``openai`` package.
+    Raises AgentConfigurationError without a key.
     """
 
     kind: Literal["openai-responses"] = "openai-responses"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -45,7 +44,7 @@ def open_log(url: str, *, create: bool = True, tenant: str | None = None) -> Con
     apart, as PgBouncer before 1.22. ``tenant`` is whose rows are read and written, where the
     database tells tenants apart.
 
-    Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, or MissingExtraError.
+    Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
     """
     if not isinstance(url, str):
         message = f"{type(url).__name__} is not a URL. {FORMS}"
@@ -70,7 +69,7 @@ def is_sharded(url: str) -> bool:
 
 
 def directory(url: str) -> Directory:
-    """The directory of shards that a URL names. Raises StoreUrlError, or MissingExtraError."""
+    """The directory of shards that a URL names. Raises StoreUrlError."""
     if not is_sharded(url):
         message = f"{_without_secrets(url)!r} names no directory of shards. Use {SHARDS}://user@host:5432/directory."
         raise StoreUrlError(message)
@@ -123,7 +122,7 @@ def glance(url: str, *, tenant: str) -> Glance:
 
 
 def address(url: str) -> Address:
-    """Where the PostgreSQL database is that a URL names. Raises StoreUrlError, or MissingExtraError."""
+    """Where the PostgreSQL database is that a URL names. Raises StoreUrlError."""
     conninfo = _postgres(url)["POSTGRES_URL"]
     from clew.infrastructure.postgres.address import Address
 
@@ -133,7 +132,7 @@ def address(url: str) -> Address:
 def shown(url: str) -> str:
     """The database that a URL names, as it can be shown: the path of a file, or a server without the password.
 
-    Raises StoreUrlError, or MissingExtraError.
+    Raises StoreUrlError.
     """
     return address(url).shown if is_postgres(url) else sqlite_path(url)
 
@@ -189,7 +188,7 @@ def open_projections(url: str, *, tenant: str | None = None) -> ProjectionStore:
     """The tables of projections beside the log that a URL names: a file with ``.projections`` after its name.
 
     Those of a PostgreSQL database are in it, and read on behalf of ``tenant`` where it tells tenants apart. Nothing is
-    made until something is written. Raises StoreUrlError or MissingExtraError.
+    made until something is written. Raises StoreUrlError.
     """
     if is_postgres(url):
         conninfo = _postgres(url)["POSTGRES_URL"]
@@ -205,7 +204,7 @@ def open_vectors(url: str, *, tenant: str | None = None) -> VectorIndex:
     """The index of vectors beside the log that a URL names: a file with ``.vectors`` after its name.
 
     That of a PostgreSQL database is a table in it, where each ``tenant`` has its own. Nothing is made until something
-    is written. Raises StoreUrlError or MissingExtraError.
+    is written. Raises StoreUrlError.
     """
     if is_postgres(url):
         conninfo = _postgres(url)["POSTGRES_URL"]
@@ -259,11 +258,7 @@ def _scheme(url: str) -> str:
 
 
 def _postgres(url: str) -> dict[str, str]:
-    """The settings of a PostgreSQL store. Raises StoreUrlError, or MissingExtraError without the driver."""
-    if find_spec("psycopg") is None or find_spec("psycopg_pool") is None:
-        from clew.domain.runs.errors import MissingExtraError
-
-        raise MissingExtraError("A PostgreSQL store", "psycopg", "postgres")
+    """The settings of a PostgreSQL store. Raises StoreUrlError."""
     if "\0" in url:  # the client library would read no further
         message = f"{_without_secrets(url)!r} holds U+0000, which no address has."
         raise StoreUrlError(message)

@@ -29,7 +29,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Everything that is found about the store that a URL names; with ``verify`` all of it is read.
 
-    Raises StoreUrlError, also for a directory of shards, or MissingExtraError: then there is nothing to look at.
+    Raises StoreUrlError, also for a directory of shards: then there is nothing to look at.
     """
     if url == "memory:":
         yield from sqlite_doctor.of_library()
@@ -100,7 +100,7 @@ class _InFile:
 
 
 class _OnPostgres:
-    """Raises StoreUrlError, or MissingExtraError."""
+    """Raises StoreUrlError."""
 
     def __init__(self, url: str, tenant: str) -> None:
         self._address = urls.address(url)

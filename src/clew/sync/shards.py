@@ -23,7 +23,7 @@ class Shards:
 
     @classmethod
     def open(cls, url: str) -> Self:
-        """The shards of the directory that a URL names. Raises StoreUrlError or MissingExtraError."""
+        """The shards of the directory that a URL names. Raises StoreUrlError."""
         return cls(url)
 
     def add(self, name: str, address: str) -> None:
