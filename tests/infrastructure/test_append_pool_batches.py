@@ -47,8 +47,8 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    monkeypatch.setattr(append_pool, "CROWD", 2)
-    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)
+    monkeypatch.setattr(append_pool, "BATCH_THRESHOLD", 2)
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)
     gate = Gate()
     yield gate
     gate.go.release(100)
@@ -83,7 +83,7 @@ def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be held up: each by an append that waits for a lock."""
-    monkeypatch.setattr(append_pool, "LINGER", 0.001)
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", 0.001)
     gate.begin("a", "b", "c", "d")
     gate.submit("e")
     wait_until(lambda: gate.pool._lingers(next(iter(gate.pool._ready))))
@@ -125,7 +125,7 @@ class Hurried:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
-    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
     hurried = Hurried()
     yield hurried
     hurried.pool.close()

@@ -70,7 +70,7 @@ def test_has_an_append_written_by_another_thread_for_who_waits_for_a_while_only_
 def test_writes_what_nobody_waits_for_also_after_a_long_silence(
     writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(append_pool, "LOOKS", 1)
+    monkeypatch.setattr(append_pool, "IDLE_POLLS", 1)
     for _ in range(3):
         writers.inside.clear()
         writers.submit(9)
@@ -146,7 +146,7 @@ def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> No
 
 
 def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
 
     def write(appends: Sequence[Append], *, patient: bool) -> list[Appended]:
         assert not patient
@@ -192,7 +192,7 @@ def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
 
 def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who closes waits as well, for what its threads still write, and was there first."""
-    monkeypatch.setattr(append_pool, "LINGER", PATIENCE)  # who waits is to write it
+    monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
     gates = {name: threading.Event() for name in "ab"}
 
     def write(append: Append) -> Appended:

@@ -21,7 +21,7 @@ from clew.domain.errors import (
 from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Column, Query, Table
-from clew.infrastructure.background import Background
+from clew.infrastructure.background_worker import BackgroundWorker
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
@@ -273,12 +273,12 @@ def test_refuses_names_that_there_are_not_and_names_that_are_there_twice(
 def test_nothing_is_looked_at_in_the_background_where_nothing_is_filled(
     file_url: str, monkeypatch: pytest.MonkeyPatch, projections: tuple[Lengths, ...]
 ) -> None:
-    nudged: list[Background] = []
+    nudged: list[BackgroundWorker] = []
 
-    def note(background: Background) -> None:
+    def note(background: BackgroundWorker) -> None:
         nudged.append(background)
 
-    monkeypatch.setattr(Background, "nudge", note)
+    monkeypatch.setattr(BackgroundWorker, "notify", note)
     with Conversations.open(file_url, projections=projections) as conversations:
         conversations.start_thread()
     assert len(nudged) == len(projections)

@@ -14,14 +14,14 @@ from clew.domain.errors import ClosedError, StoreUnavailableError
 from clew.infrastructure.append_streams import only_stream, streams_of
 from clew.infrastructure.recorder import Append, Appended
 
-BATCHES = 2
-CROWD = 8
+CONCURRENT_BATCHES = 2
+BATCH_THRESHOLD = 8
 """While so many batches with so many appends are written the next comes together, instead of being begun with."""
 
-LINGER = 0.005
+FLUSH_DELAY = 0.005
 """Seconds after which a thread of the pool writes what nobody waits for, and what the others take too long for."""
 
-LOOKS = 20
+IDLE_POLLS = 20
 """So often it is looked for that in vain before the next append has to wake who looks: to be woken costs more."""
 
 _BROKEN_OFF = (
@@ -251,8 +251,10 @@ class AppendPool:
         return bool(self._ready or self._alone)
 
     def _is_crowded(self) -> bool:
-        crowd = [len(batch) for batch in self._begun if batch[0].together] if len(self._begun) >= BATCHES else ()
-        return len(crowd) >= BATCHES and sum(crowd) >= CROWD
+        crowd = (
+            [len(batch) for batch in self._begun if batch[0].together] if len(self._begun) >= CONCURRENT_BATCHES else []
+        )
+        return len(crowd) >= CONCURRENT_BATCHES and sum(crowd) >= BATCH_THRESHOLD
 
     def _lingers(self, job: _Job) -> bool:
         return self._looks - job.look > 1
@@ -370,8 +372,8 @@ class AppendPool:
             with self._lock:
                 if self._closed:
                     return
-                if self._is_more() or self._looks - self._last <= LOOKS:
-                    self._came.wait(LINGER)
+                if self._is_more() or self._looks - self._last <= IDLE_POLLS:
+                    self._came.wait(FLUSH_DELAY)
                 else:
                     self._asleep = True
                     self._came.wait()
@@ -391,7 +393,7 @@ class AppendPool:
             if self._is_more():
                 self._call()
             if self._is_more() or self._begun:
-                self._ended.wait(LINGER)
+                self._ended.wait(FLUSH_DELAY)
             return self._is_more() or bool(self._begun)
 
 

@@ -113,7 +113,7 @@ def glance(url: str, *, tenant: str) -> Glance:
     url = placed(url, tenant=tenant, create=False)
     if is_postgres(url):
         there = address(url)
-        from clew.infrastructure.postgres.names import PostgresGlance
+        from clew.infrastructure.postgres.name_list import PostgresGlance
 
         return PostgresGlance(there, tenant_part(tenant))
     from clew.infrastructure.sqlite.name_listing import SQLiteGlance
@@ -169,7 +169,7 @@ def migrate(
 
         found = postgres_schema.migrate(there, partitions=partitions)
         if row_level_security:
-            from clew.infrastructure.postgres.tenancy import secure
+            from clew.infrastructure.postgres.row_level_security import secure
 
             secure(there)
         return Schemas(found, postgres_schema.SCHEMA_VERSION)

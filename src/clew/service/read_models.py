@@ -14,7 +14,7 @@ from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
-from clew.infrastructure.background import Background
+from clew.infrastructure.background_worker import BackgroundWorker
 from clew.service.operations import Operation, pause, read
 from clew.service.projecting import Projector
 from clew.service.projection_status import ProjectionStatus, read_statuses
@@ -55,7 +55,7 @@ class ReadModels:
         self._awaited = awaited
         self._on_standby = on_standby
         self._store = store
-        self._background = Background(self._work)
+        self._background = BackgroundWorker(self._work)
         self._come: set[str] | None = None
 
     def looking(self) -> ReadModels:
@@ -93,7 +93,7 @@ class ReadModels:
         """Something was appended."""
         self.embedded |= self._on_standby
         if self.embedded and self.projector.projections:
-            self._background.nudge()
+            self._background.notify()
 
     def forget(self, stream: str, version: int, by: int) -> None:
         """The text at a version was shredded by the event at version ``by``: its words leave the indexes now.
@@ -104,7 +104,7 @@ class ReadModels:
             return
         self.projector.forget(stream, version, by)
         if self._store.scrub():
-            self._background.nudge()
+            self._background.notify()
 
     def stop(self) -> None:
         """Fill no more."""
@@ -151,7 +151,7 @@ class ReadModels:
     def _catch_up(self, name: str) -> None:
         if self.embedded:
             if self.projector.catch_up(name):
-                self._background.nudge()
+                self._background.notify()
         elif self._awaited:
             self.projector.await_filled(name)
 
@@ -189,7 +189,7 @@ class ReadModels:
             if not (self.embedded and (yield from read(lambda: self.projector.advance(names)))):
                 yield from pause(POLL_SECONDS)
             elif self.embedded:
-                self._background.nudge()  # to clean away the words of what was redacted elsewhere
+                self._background.notify()  # to clean away the words of what was redacted elsewhere
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
         """What has not come to a position, and where it is; of projections without tables -1.

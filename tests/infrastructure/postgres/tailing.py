@@ -13,7 +13,7 @@ from tests.infrastructure.recording import append, event, failure, run_threads
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.postgres.encoding import stream_id, tenant_id
+from clew.infrastructure.postgres.identifiers import stream_id, tenant_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Fork, Key, RecordedConflictError, Recorder
 

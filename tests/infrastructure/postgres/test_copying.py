@@ -9,11 +9,11 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed
 
 from clew.domain.chain import digest
-from clew.infrastructure.postgres import copying, transaction
+from clew.infrastructure.postgres import transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Fork, RecordedConflictError
 
-MANY = copying.LEAST_ROWS
+MANY = transaction.LEAST_ROWS
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were copied, each time."""
     counts: list[int] = []
-    copy = copying.copy_rows
+    copy = transaction.copy_rows
 
     def counting(*parts: object) -> None:
         counts.append(len(parts[1]))  # type: ignore[arg-type] # the rows

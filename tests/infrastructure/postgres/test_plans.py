@@ -11,14 +11,14 @@ from tests.servers.postgres_server import ask
 from tests.servers.tenanted import Logins, asked
 
 from clew.infrastructure.postgres import reads, writer
-from clew.infrastructure.postgres.encoding import stream_id
+from clew.infrastructure.postgres.identifiers import stream_id
+from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Fork, Key, Snapshot
 from clew.infrastructure.urls import migrate
 
-MINE = statements("tenancy.sql")["mine"]
+MINE = statements("row_level_security.sql")["mine"]
 
 _NUMBERS = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "size": 100, "few": 1_000}
 _NUMBERS |= {"base": 0, "tenant": 1, "before": 6, "first": 1 << 30, "last": 2 << 30, "count": 1, "transaction": 700}

@@ -25,9 +25,9 @@ from clew.domain.errors import InvalidProjectionError
 from clew.domain.messages import Message
 from clew.domain.projection import Change, Column, IndexText, Query, Recorded, Rows, Table, Upsert, Words
 from clew.domain.projection_store import ProjectionStore
+from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.projection_session import PostgresSession
 from clew.infrastructure.postgres.projections import PostgresProjections
-from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections import Usage

@@ -16,7 +16,7 @@ from tests.infrastructure.waiting_contract import LostReplyContract
 from tests.servers.postgres_server import ask
 
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.encoding import stream_id
+from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Blob, Recorder
 from clew.infrastructure.verification import verify_store

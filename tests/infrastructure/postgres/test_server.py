@@ -17,10 +17,10 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew.domain.chain import ROOT, digest
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
+from clew.infrastructure.postgres.pipeline import Asked
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.round_trip import Asked
-from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.recorder import Append, Claim, Draft, Key, RecordedConflictError, Shred
 from clew.infrastructure.urls import migrate, open_log, schemas
 

@@ -20,7 +20,7 @@ from tests.servers.postgres_server import OWNER, VERSIONS, PostgresServer, Stand
 from clew import Conversations, Engine, Message
 from clew.cli import main
 from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailableError
-from clew.infrastructure.postgres import horizon
+from clew.infrastructure.postgres import reads
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Claim, Draft, Key
 from clew.infrastructure.urls import migrate
@@ -145,7 +145,7 @@ def test_a_standby_of_a_restored_dump_is_not_read_before_its_primary_was_opened(
 
 
 def test_says_how_far_it_wrote_also_while_readers_are_held_back(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horizon, "OWN_WAIT", 0.05)
+    monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
     with recorder_at(postgres) as recorder, transaction(postgres):
         position = append(recorder, event("a", 1)).positions[-1]
         assert recorder.last_position() < position == recorder.newest_position()

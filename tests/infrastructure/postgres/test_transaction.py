@@ -16,10 +16,10 @@ from tests.servers.postgres_server import ask
 from tests.servers.tenanted import keep_apart
 
 from clew.domain.chain import digest
-from clew.infrastructure.postgres.copying import LEAST_ROWS
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.encoding import stream_id
+from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.transaction import LEAST_ROWS
 from clew.infrastructure.recorder import (
     Append,
     Appended,

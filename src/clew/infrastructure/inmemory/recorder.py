@@ -17,6 +17,7 @@ from clew.domain.errors import ClewError, ClosedError
 from clew.infrastructure import process_forks
 from clew.infrastructure.append_plan import plan, stream_name
 from clew.infrastructure.append_queue import AppendQueue
+from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.inmemory.events import InMemoryEvents
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.recorder import (
@@ -32,7 +33,6 @@ from clew.infrastructure.recorder import (
     StreamInfo,
     page,
 )
-from clew.infrastructure.wakeups import Wakeups
 
 
 class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
@@ -43,7 +43,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
         self._events = InMemoryEvents()
         self._committed = False
         self._shut = False
-        self._wakeups = Wakeups()
+        self._commit_listeners = CommitListeners()
         self._queue = AppendQueue(self._write, self._rest)
         process_forks.watch(self)
 
@@ -83,7 +83,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
     def _rest(self) -> float | None:
         if self._committed:
             self._committed = False
-            self._wakeups.wake()
+            self._commit_listeners.notify()
         return None
 
     # Reading: Clew's port
@@ -198,13 +198,13 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:  # type: ignore[override] # Clew's port names it
         """Call ``wake`` after every commit."""
-        return self._wakeups.listen(wake)
+        return self._commit_listeners.listen(wake)
 
     def close(self) -> None:
         """Write what was submitted; later calls raise ClosedError."""
         self._queue.close()
         self._shut = True
-        self._wakeups.close()
+        self._commit_listeners.close()
         process_forks.unwatch(self)
 
     # Reading: the library's
@@ -266,5 +266,5 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
     def after_fork_in_child(self) -> None:
         """Start afresh with a writer thread of the child's own, on a copy of the events."""
         self._database_lock = RLock()
-        self._wakeups.restart()
+        self._commit_listeners.restart()
         self._queue.restart()

@@ -10,16 +10,15 @@ from psycopg.types.numeric import Int8
 
 from clew.infrastructure import process_forks
 from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Rows, Session
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.horizon import Horizon
-from clew.infrastructure.postgres.reads import SQL
-from clew.infrastructure.postgres.round_trip import Asked, Statement
-from clew.infrastructure.postgres.session import Rows, Session
-from clew.infrastructure.postgres.sessions import Sessions
+from clew.infrastructure.postgres.pipeline import Asked, Statement
+from clew.infrastructure.postgres.reads import SQL, Horizon
 from clew.infrastructure.postgres.writer import MOST_AT_ONCE, PostgresWriter
-from clew.infrastructure.wakeups import Wakeups
 
 WORKERS = 16
 READERS = 8
@@ -48,11 +47,11 @@ class PostgresDatastore:
         self.tenant = tenant
         schema.prepare(self.address, create=create)
         self.horizon = Horizon(self._horizon)
-        self.writing = Sessions(self.address, workers, tenant=tenant, write=True)
-        self.reading = Sessions(self.address, readers, tenant=tenant)
+        self.writing = ConnectionPool(self.address, workers, tenant=tenant, write=True)
+        self.reading = ConnectionPool(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
-        self.wakeups = Wakeups(self._changed)
-        self.pool = AppendPool(self.writer.write, self.wakeups.wake, workers=workers, together=MOST_AT_ONCE)
+        self.listeners = CommitListeners(self._changed)
+        self.pool = AppendPool(self.writer.write, self.listeners.notify, workers=workers, together=MOST_AT_ONCE)
         self._seen = 0
         self._closed = False
         process_forks.watch(self)
@@ -105,7 +104,7 @@ class PostgresDatastore:
         if self._closed:
             return
         self.pool.close()
-        self.wakeups.close()
+        self.listeners.close()
         self.writing.close()
         self.reading.close()
         process_forks.unwatch(self)
@@ -122,5 +121,5 @@ class PostgresDatastore:
         self.writing.restart()
         self.reading.restart()
         self.writer.forget()
-        self.wakeups.restart()
+        self.listeners.restart()
         self.pool.restart()

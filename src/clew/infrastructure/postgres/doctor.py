@@ -12,9 +12,9 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import ClewError
 from clew.domain.views.findings import Finding
 from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Rows
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.session import Rows
-from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.postgres.sql_files import statements
 
 LONG_OPEN = 30.0
@@ -75,7 +75,7 @@ def of_server(address: Address) -> Iterator[Finding]:
 
 def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Finding]:
     """Clew's own tables, which are there; ``now`` is in microseconds since 1970."""
-    session = Sessions(address, 1, tenant=tenant).fresh()
+    session = ConnectionPool(address, 1, tenant=tenant).fresh()
     with closing(session.connection):
 
         def ask(name: str, **parameters: Any) -> Rows:

@@ -25,12 +25,12 @@ from clew.domain.projection import (
 )
 from clew.infrastructure import code_digest
 from clew.infrastructure.postgres import schema, text_index
-from clew.infrastructure.postgres.encoding import stream_id, tenant_id
+from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.errors import unavailable
+from clew.infrastructure.postgres.identifiers import stream_id, tenant_id
 from clew.infrastructure.postgres.projection_tables import Filling, select, statements, table_name
-from clew.infrastructure.postgres.session import Session
+from clew.infrastructure.postgres.row_level_security import protect
 from clew.infrastructure.postgres.sql_files import statements as sql_statements
-from clew.infrastructure.postgres.tenancy import protect
 from clew.infrastructure.projection_changes import WaitingChanges
 from clew.infrastructure.projection_sql import declared
 

@@ -15,8 +15,8 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import Column, Query, RowValues, Table
-from clew.infrastructure.postgres.encoding import HIGHEST, within
-from clew.infrastructure.postgres.session import Session
+from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.identifiers import HIGHEST, within
 from clew.infrastructure.projection_changes import WaitingRows
 from clew.infrastructure.projection_sql import (
     DESCENDING,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psycopg.types.numeric import Float8
 
 from clew.domain.projection_leases import Share, claimed
-from clew.infrastructure.postgres.session import Session
+from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.sql_files import statements
 
 SQL = statements("workers.sql")

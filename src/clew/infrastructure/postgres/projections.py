@@ -22,8 +22,10 @@ from clew.domain.projection import Built, Parked, Projection, Query, RowValues, 
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import projection_workers, text_index
 from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.encoding import text
+from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
+from clew.infrastructure.postgres.identifiers import text
 from clew.infrastructure.postgres.projection_session import (
     PATIENCE,
     SQL,
@@ -35,8 +37,6 @@ from clew.infrastructure.postgres.projection_session import (
     shape,
 )
 from clew.infrastructure.postgres.projection_tables import select
-from clew.infrastructure.postgres.session import Session
-from clew.infrastructure.postgres.sessions import Sessions
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class PostgresProjections:
 
     def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
         self.address = Address(conninfo)
-        self._sessions = Sessions(self.address, CONNECTIONS, tenant=tenant)
+        self._sessions = ConnectionPool(self.address, CONNECTIONS, tenant=tenant)
         self._closed = False
         self._restart()
         process_forks.watch(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from psycopg.types.numeric import Int8
 
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id, text, within
+from clew.infrastructure.postgres.identifiers import HIGHEST, stream_id, tenant_id, text, within
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import (
     PAGE_BYTES,
@@ -26,9 +27,8 @@ from clew.infrastructure.recorder import (
 )
 
 if TYPE_CHECKING:
-    from clew.infrastructure.postgres.horizon import Horizon
-    from clew.infrastructure.postgres.session import Rows
-    from clew.infrastructure.postgres.sessions import Sessions
+    from clew.infrastructure.postgres.connection import Rows
+    from clew.infrastructure.postgres.connection_pool import ConnectionPool
 
 WINDOW = 50_000
 """How many positions one query of a prefix looks at, so that none is long."""
@@ -41,12 +41,42 @@ SQL = {name: sql.replace("{horizon}", _FOUND["below"]) for name, sql in _FOUND.i
 _KEYS = statements("appends.sql")
 
 
+OWN_WAIT = 1.0
+"""Seconds that a reader waits for what this process has appended: an older transaction is open."""
+
+
+class Horizon:
+    """The lowest transaction that is open; ``look`` asks where that is."""
+
+    def __init__(self, look: Callable[[], int]) -> None:
+        self._look = look
+        self.newest = 0
+        """The highest position that this process has appended."""
+        self._seen = 0
+        """Below it there is nothing that readers do not see."""
+
+    def await_own(self) -> None:
+        """Wait until what this process has appended lies below, and no longer for somebody who stays open."""
+        newest = self.newest
+        if newest < self._seen:
+            return
+        until = time.monotonic() + OWN_WAIT
+        pause = 0.0005
+        while (seen := self._look()) <= newest:
+            if time.monotonic() > until:
+                seen = newest + 1  # not again for the same
+                break
+            time.sleep(pause)
+            pause = min(pause * 2, 0.01)
+        self._seen = max(self._seen, seen)
+
+
 class Asked(Protocol):
     """How a datastore is asked, and on whose behalf."""
 
     tenant: str | None
     horizon: Horizon
-    reading: Sessions
+    reading: ConnectionPool
 
     def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
         """All rows of one query."""

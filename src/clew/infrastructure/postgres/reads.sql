@@ -3,7 +3,8 @@
 -- Who reads in the order of positions reads below the horizon: the lowest transaction that has not ended when the
 -- statement begins. What is below it is there or will never be.
 --
--- Who sees one tenant reads with the words of "mine" of tenancy.sql in the place of its name, for the tenant's index.
+-- Who sees one tenant reads with the words of "mine" of row_level_security.sql in place of its name,
+-- for the tenant's index.
 
 -- below
 (%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20

@@ -13,7 +13,7 @@ from psycopg.types.numeric import Int8
 from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
-from clew.infrastructure.postgres.encoding import HIGHEST, text, within
+from clew.infrastructure.postgres.identifiers import HIGHEST, text, within
 from clew.infrastructure.postgres.reads import PostgresReads
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Append, Appended
@@ -98,7 +98,7 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another."""
-        return self.datastore.wakeups.listen(wake)
+        return self.datastore.listeners.listen(wake)
 
     def close(self) -> None:
         """Write what was submitted, then let go of the database."""

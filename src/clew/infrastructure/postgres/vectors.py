@@ -18,10 +18,10 @@ from clew.domain.memory.errors import EmbeddingError
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.encoding import tenant_id, within
+from clew.infrastructure.postgres.connection import Rows, Session
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.session import Rows, Session
-from clew.infrastructure.postgres.sessions import Sessions
+from clew.infrastructure.postgres.identifiers import tenant_id, within
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed, unpacked
 
@@ -54,7 +54,7 @@ class PostgresVectors:
     def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
         self._address = Address(conninfo)
         self._tenant = Int8(tenant_id(f"{tenant or ''}/"))
-        self._sessions = Sessions(self._address, CONNECTIONS, tenant=tenant)
+        self._sessions = ConnectionPool(self._address, CONNECTIONS, tenant=tenant)
         self._matrices = Matrices()
         self._kind: Kind | None = None
         self._closed = False

@@ -18,18 +18,18 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import ClewError, StoreError
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome, plan
 from clew.infrastructure.append_streams import Following, following, only_stream
-from clew.infrastructure.postgres.encoding import HIGHEST, stream_id, tenant_id
+from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
-from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, INT8_TYPE, Asked, Statement, int8
-from clew.infrastructure.postgres.session import ORDINAL_BITS, Rows, Session
+from clew.infrastructure.postgres.identifiers import HIGHEST, stream_id, tenant_id
+from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Asked, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.transaction import Transaction, tracked
 from clew.infrastructure.recorder import Append, Appended, Shred
 
 if TYPE_CHECKING:
     from clew.infrastructure.postgres.address import Address
-    from clew.infrastructure.postgres.horizon import Horizon
-    from clew.infrastructure.postgres.sessions import Sessions
+    from clew.infrastructure.postgres.connection_pool import ConnectionPool
+    from clew.infrastructure.postgres.reads import Horizon
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Store(Protocol):
     address: Address
     tenant: str | None
     horizon: Horizon
-    writing: Sessions
+    writing: ConnectionPool
 
     def commit(self, session: Session, left: Sequence[Asked]) -> None:
         """Commit the transaction of a session after what is left to be said."""

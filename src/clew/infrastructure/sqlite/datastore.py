@@ -17,6 +17,7 @@ from eventsourcing.sqlite import SQLiteConnection, SQLiteCursor, SQLiteDatastore
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, StoreUrlError
 from clew.infrastructure import process_forks
 from clew.infrastructure.append_queue import AppendQueue
+from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
@@ -24,7 +25,6 @@ from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.queries import Take, within_range
 from clew.infrastructure.sqlite.readers import Readers
 from clew.infrastructure.sqlite.writer import SQLiteWriter
-from clew.infrastructure.wakeups import Wakeups
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self._depth = 0
         self._lock = FileLock(self.path + ".lock", self.lock_timeout)
         self.readers = Readers(self._connect_reader)
-        self.wakeups = Wakeups(self.readers.changed)
+        self.listeners = CommitListeners(self.readers.changed)
         self.queue = AppendQueue(self._writer.write, self._writer.rest)
 
     def _open(self, *, create: bool) -> None:
@@ -254,7 +254,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self._closed = True
         process_forks.unwatch(self)
         self.queue.close()
-        self.wakeups.close()
+        self.listeners.close()
         self.readers.close()
         # A disk that fails now has had its say: everything that was answered is stored.
         with suppress(sqlite3.Error, OSError, StoreError), self.exclusive():

@@ -103,7 +103,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another."""
-        return self.datastore.wakeups.listen(wake)
+        return self.datastore.listeners.listen(wake)
 
     def close(self) -> None:
         """Write what was submitted, then let go of the file."""

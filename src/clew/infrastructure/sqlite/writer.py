@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
     from eventsourcing.sqlite import SQLiteTrackingRecorder
 
-    from clew.infrastructure.wakeups import Wakeups
+    from clew.infrastructure.commit_listeners import CommitListeners
 
 MOST_HEADS = 65_536
 # A stub of more would let the cell of a row with overflow pages grow; the bound is for pages of 4096 bytes.
@@ -57,7 +57,7 @@ Outcomes = Sequence[Appended | Exception]
 class Store(Written, Protocol):
     """What is written to, and who waits for it."""
 
-    wakeups: Wakeups
+    listeners: CommitListeners
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit the transaction of the connection."""
@@ -300,7 +300,7 @@ class SQLiteWriter:
         """Wake the listeners and see to the log; the seconds until that wants to be called again, if any."""
         if self._committed:
             self._committed = False
-            self._store.wakeups.wake()
+            self._store.listeners.notify()
         return self._checkpoints.keep()
 
     def take_over(self) -> None:

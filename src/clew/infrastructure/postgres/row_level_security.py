@@ -10,14 +10,14 @@ import psycopg
 
 from clew.infrastructure.postgres import schema, text_index, vectors
 from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavailable
-from clew.infrastructure.postgres.session import Session
 from clew.infrastructure.postgres.sql_files import statements
 
 LEAVING = 5.0
 """Seconds for which a session may still be shown that was closed."""
 
-_SQL = statements("tenancy.sql")
+_SQL = statements("row_level_security.sql")
 _STEPS = ("roles", "functions", "finding", "indexes", "protection", "grants", "definers", "leave")
 
 

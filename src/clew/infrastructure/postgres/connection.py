@@ -10,14 +10,23 @@ from psycopg.pq.abc import PGresult
 
 from clew.domain.errors import StoreSchemaError, TenantRequiredError
 from clew.infrastructure.postgres.errors import PostgresUnavailableError
-from clew.infrastructure.postgres.parameters import asked, found
-from clew.infrastructure.postgres.round_trip import BYTEA_TYPE, Asked, Statement, answer, answers, numbers, rows
+from clew.infrastructure.postgres.pipeline import (
+    BYTEA_TYPE,
+    Asked,
+    Statement,
+    answer,
+    answers,
+    asked,
+    found,
+    numbers,
+    rows,
+)
 from clew.infrastructure.postgres.sql_files import statements
 
 ORDINAL_BITS = 20
 """Of a position, below those of its transaction."""
 
-_OPENING = statements("opening.sql")
+_OPENING = statements("connection.sql")
 _BASE, _RAISE_BASE = (_OPENING[name].encode() for name in ("base", "raise base"))
 
 _UNSETTLED = (
@@ -25,7 +34,7 @@ _UNSETTLED = (
     "Open the primary first."
 )
 
-_TENANCY = statements("tenancy.sql")
+_TENANCY = statements("row_level_security.sql")
 _IS_BOUND, _BASE_OF_ALL = (_TENANCY[name].encode() for name in ("is bound", "base"))
 
 _PLACE_OF_MINE, _MINE = "/* mine */", _TENANCY["mine"]

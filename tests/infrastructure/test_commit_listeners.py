@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from clew.infrastructure.wakeups import Wakeups
+from clew.infrastructure.commit_listeners import CommitListeners
 
 
 def test_a_listener_may_go_at_the_very_moment_at_which_another_comes() -> None:
@@ -17,7 +17,7 @@ def test_a_listener_may_go_at_the_very_moment_at_which_another_comes() -> None:
             ends.pop()()
         return False
 
-    wakeups = Wakeups(changed)
+    wakeups = CommitListeners(changed)
     ends.append(wakeups.listen(lambda: None))
     wakeups.close()
     wakeups.restart()
@@ -34,7 +34,7 @@ def test_the_poller_ends_when_nobody_listens_and_begins_again_with_the_next() ->
         asked.release()
         return False
 
-    wakeups = Wakeups(changed)
+    wakeups = CommitListeners(changed)
     for _ in range(2):
         before = set(threading.enumerate())
         end = wakeups.listen(lambda: None)

@@ -15,7 +15,7 @@ from tests.servers.tenanted import Logins, asked
 from clew import Conversations, Message
 from clew.infrastructure import urls
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.encoding import stream_id
+from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Fork
 

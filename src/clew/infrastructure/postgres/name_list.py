@@ -9,11 +9,11 @@ from psycopg import ClientCursor
 from psycopg.conninfo import make_conninfo
 
 from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.encoding import text
-from clew.infrastructure.postgres.session import Rows
+from clew.infrastructure.postgres.connection import Rows
+from clew.infrastructure.postgres.identifiers import text
 from clew.infrastructure.postgres.sql_files import statements
 
-_SQL = statements("names.sql")
+_SQL = statements("name_list.sql")
 
 
 class PostgresGlance:

@@ -16,9 +16,9 @@ from clew import Conversations, Message
 from clew.cli import main
 from clew.domain.errors import StoreUnavailableError, StoreUrlError
 from clew.infrastructure import urls
-from clew.infrastructure.postgres import tenancy
+from clew.infrastructure.postgres import row_level_security
 from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.sessions import Sessions
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.sql_files import statements
 
 PRIVILEGES = """
@@ -126,7 +126,7 @@ def test_only_a_server_keeps_tenants_apart() -> None:
 
 
 def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenancy, "LEAVING", 0.0)
+    monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
     with Conversations.open(postgres, projections=()) as service:
         thread = service.start_thread(messages=[Message.user("Hello")])
         with pytest.raises(StoreUnavailableError, match="connected to this database, and would find it empty"):
@@ -137,7 +137,7 @@ def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypa
     logins = keep_apart(postgres)
     with Conversations.open(logins.app, projections=()) as service:
         assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
-        monkeypatch.setattr(tenancy, "LEAVING", 0.0)
+        monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
         urls.migrate(postgres, row_level_security=True)
         assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
 
@@ -145,7 +145,7 @@ def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypa
 def test_counts_whoever_is_connected_also_where_little_is_told_of_him(
     postgres: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tenancy, "LEAVING", 0.0)
+    monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
     urls.migrate(postgres)
     ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
     parts = urlsplit(postgres)
@@ -160,7 +160,7 @@ def test_counts_whoever_is_connected_also_where_little_is_told_of_him(
 
 
 def _others(url: str) -> int:
-    return int(ask(url, statements("tenancy.sql")["sessions"])[0][0])
+    return int(ask(url, statements("row_level_security.sql")["sessions"])[0][0])
 
 
 def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
@@ -168,7 +168,7 @@ def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
 ) -> None:
     urls.migrate(postgres)
     app = urlunsplit(urlsplit(kept.app)._replace(path=urlsplit(postgres).path))
-    pool = Sessions(Address(app), 1, tenant="a")
+    pool = ConnectionPool(Address(app), 1, tenant="a")
     found: list[tuple[bool, str | None]] = []
 
     def come() -> None:
@@ -176,7 +176,7 @@ def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
             found.append((session.secured, session.tenant))
 
     coming = threading.Thread(target=come)
-    seen = tenancy._see_that_nobody_is_connected
+    seen = row_level_security._see_that_nobody_is_connected
 
     def see(connection: psycopg.Connection[Any], address: Address, *, patience: float) -> None:
         seen(connection, address, patience=patience)
@@ -184,7 +184,7 @@ def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
             coming.start()
             wait_until(lambda: bool(ask(postgres, "SELECT pid FROM pg_locks WHERE NOT granted")))
 
-    monkeypatch.setattr(tenancy, "_see_that_nobody_is_connected", see)
+    monkeypatch.setattr(row_level_security, "_see_that_nobody_is_connected", see)
     urls.migrate(postgres, row_level_security=True)
     coming.join(PATIENCE)
     pool.close()

@@ -10,9 +10,10 @@ from tests.infrastructure.recording import PATIENCE, event, interrupted
 from tests.servers.postgres_server import ask
 
 from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection import Session
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut
-from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.round_trip import (
+from clew.infrastructure.postgres.pipeline import (
     BYTEA_TYPE,
     INT8_TYPE,
     Asked,
@@ -23,8 +24,7 @@ from clew.infrastructure.postgres.round_trip import (
     int8s,
     numbers,
 )
-from clew.infrastructure.postgres.session import Session
-from clew.infrastructure.postgres.sessions import Sessions
+from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append
 
 DOUBLED = Statement(
@@ -43,7 +43,7 @@ def said_last(session: Session, *asked: Asked) -> list[int]:
 @pytest.fixture
 def session(postgres: str) -> Iterator[Session]:
     PostgresRecorder.open(postgres).close()
-    sessions = Sessions(Address(postgres), 1)
+    sessions = ConnectionPool(Address(postgres), 1)
     with sessions.use() as session:
         yield session
     sessions.close()

@@ -14,8 +14,8 @@ import psycopg
 
 from clew.domain.errors import ClosedError
 from clew.infrastructure.postgres.address import CONNECT_TIMEOUT, Address
+from clew.infrastructure.postgres.connection import Session, begun
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, TooManyConnectionsError, is_cut, unavailable
-from clew.infrastructure.postgres.session import Session, begun
 
 PATIENCE = CONNECT_TIMEOUT * 3
 """Seconds to wait for a connection that another thread of this process has."""
@@ -37,7 +37,7 @@ class _Use:
 
     __slots__ = ("_sessions", "counted", "session")
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: ConnectionPool) -> None:
         self._sessions = sessions
         self.session: Session | None = None
         self.counted = False
@@ -57,7 +57,7 @@ class _Use:
             raise
 
 
-class Sessions:
+class ConnectionPool:
     """At most ``most`` connections at a time; who wants another waits. A standby is refused by those that ``write``.
 
     Where the server makes no more, fewer have to do; and for a pool that has none others close what they do not need.
@@ -251,7 +251,7 @@ class Sessions:
 _inherited: list[psycopg.Connection[Any]] = []
 """Connections of the parent of this process: neither used nor closed, as closing one would end it in the parent too."""
 
-_pools: weakref.WeakValueDictionary[int, Sessions] = weakref.WeakValueDictionary()
+_pools: weakref.WeakValueDictionary[int, ConnectionPool] = weakref.WeakValueDictionary()
 
 
 def _close(session: Session) -> None:

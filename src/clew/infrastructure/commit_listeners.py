@@ -11,7 +11,7 @@ POLL_SECONDS = 0.02
 _log = logging.getLogger(__name__)
 
 
-class Wakeups:
+class CommitListeners:
     """The listeners of one store. ``changed`` tells whether somebody committed since it was last asked."""
 
     def __init__(self, changed: Callable[[], bool] | None = None) -> None:
@@ -37,7 +37,7 @@ class Wakeups:
                 threading.Thread(target=self._poll, args=(stop,), name="clew-poller", daemon=True).start()
         return lambda: self._unlisten(ticket)
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Wake every listener; one that raises stops neither the others nor the caller."""
         for wake in list(self._listeners.values()):
             try:
@@ -50,7 +50,7 @@ class Wakeups:
         with self._lock:
             self._closed = True
             self._end_polling()
-        self.wake()
+        self.notify()
 
     def _unlisten(self, ticket: object) -> None:
         """Takes no lock: the garbage collector calls it too, at any moment, also while this thread holds the lock."""
@@ -81,4 +81,4 @@ class Wakeups:
                 failing = True
             if changed:
                 # Also when it has been stopped meanwhile: a listener that came since will not be told of it again.
-                self.wake()
+                self.notify()

@@ -18,8 +18,8 @@ PATIENCE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Background:
-    """Calls ``work`` in a thread of its own for as long as it returns True, after each ``nudge``."""
+class BackgroundWorker:
+    """Calls ``work`` in a thread of its own for as long as it returns True, after each ``notify``."""
 
     def __init__(self, work: Callable[[], bool]) -> None:
         self._work = work
@@ -32,7 +32,7 @@ class Background:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def nudge(self) -> None:
+    def notify(self) -> None:
         """Ask for the work to be done. It costs next to nothing."""
         self._last = time.monotonic()
         if self._asked.is_set():

@@ -6,8 +6,8 @@ import threading
 import pytest
 from tests.infrastructure.recording import PATIENCE, in_child, wait_until
 
-from clew.infrastructure import background
-from clew.infrastructure.background import Background
+from clew.infrastructure import background_worker
+from clew.infrastructure.background_worker import BackgroundWorker
 
 
 class Work:
@@ -30,21 +30,21 @@ class Work:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(background_worker, "QUIET_SECONDS", 0.02)
 
 
 def test_begins_no_thread_until_it_is_asked() -> None:
     before = threading.active_count()
-    work = Background(Work())
+    work = BackgroundWorker(Work())
     assert threading.active_count() == before
     work.close()
 
 
 def test_does_once_what_is_asked_for_often() -> None:
     work = Work()
-    asked = Background(work)
+    asked = BackgroundWorker(work)
     for _ in range(1_000):
-        asked.nudge()
+        asked.notify()
     wait_until(lambda: work.done > 0)
     asked.close()
     assert work.done <= 2
@@ -52,32 +52,32 @@ def test_does_once_what_is_asked_for_often() -> None:
 
 def test_goes_on_until_there_is_nothing_to_do() -> None:
     work = Work(rounds=5)
-    asked = Background(work)
-    asked.nudge()
+    asked = BackgroundWorker(work)
+    asked.notify()
     wait_until(lambda: work.done == 5)
     asked.close()
     assert work.done == 5
 
 
 def test_does_not_wait_for_ever_for_it_to_be_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "QUIET_SECONDS", 1_000.0)
-    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(background_worker, "QUIET_SECONDS", 1_000.0)
+    monkeypatch.setattr(background_worker, "PATIENCE_SECONDS", 0.05)
     work = Work()
-    asked = Background(work)
-    asked.nudge()
+    asked = BackgroundWorker(work)
+    asked.notify()
     wait_until(lambda: work.done == 1)
     asked.close()
 
 
 def test_ends_in_the_middle_of_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "QUIET_SECONDS", 1_000.0)
-    monkeypatch.setattr(background, "PATIENCE_SECONDS", 1_000.0)
+    monkeypatch.setattr(background_worker, "QUIET_SECONDS", 1_000.0)
+    monkeypatch.setattr(background_worker, "PATIENCE_SECONDS", 1_000.0)
     work = Work()
-    asked = Background(work)
-    asked.nudge()
+    asked = BackgroundWorker(work)
+    asked.notify()
     asked.close()
     asked.close()
-    asked.nudge()
+    asked.notify()
     assert work.done == 0
     assert not [thread for thread in threading.enumerate() if thread.name == "clew-projector"]
 
@@ -85,8 +85,8 @@ def test_ends_in_the_middle_of_its_patience(monkeypatch: pytest.MonkeyPatch) -> 
 def test_waits_for_what_it_is_doing_when_it_is_closed() -> None:
     work = Work(rounds=1_000)
     work.go.clear()
-    asked = Background(work)
-    asked.nudge()
+    asked = BackgroundWorker(work)
+    asked.notify()
     closing = threading.Thread(target=asked.close)
     closing.start()
     work.go.set()
@@ -98,39 +98,39 @@ def test_waits_for_what_it_is_doing_when_it_is_closed() -> None:
 def test_tries_again_what_failed_when_it_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
     work.fails = True
-    asked = Background(work)
+    asked = BackgroundWorker(work)
     with caplog.at_level(logging.ERROR):
-        asked.nudge()
+        asked.notify()
         wait_until(lambda: bool(caplog.records))
     assert "failed" in caplog.text
     work.fails = False
-    asked.nudge()
+    asked.notify()
     wait_until(lambda: work.done == 2)
     asked.close()
 
 
 def test_begins_afresh_in_the_child_of_a_fork() -> None:
     work = Work()
-    asked = Background(work)
-    asked.nudge()
+    asked = BackgroundWorker(work)
+    asked.notify()
     wait_until(lambda: work.done == 1)
 
     def in_the_child() -> None:
-        asked.nudge()
+        asked.notify()
         wait_until(lambda: work.done == 2)
         asked.close()
 
     assert in_child(in_the_child) == 0
-    asked.nudge()
+    asked.notify()
     wait_until(lambda: work.done == 2)
     asked.close()
 
 
 def test_keeps_no_thread_while_nothing_is_asked_for() -> None:
     work = Work()
-    asked = Background(work)
+    asked = BackgroundWorker(work)
     for round_ in range(1, 4):
-        asked.nudge()
+        asked.notify()
         wait_until(lambda: work.done == round_)  # noqa: B023 - waited for here
         wait_until(lambda: not [each for each in threading.enumerate() if each.name == "clew-projector"])
     asked.close()

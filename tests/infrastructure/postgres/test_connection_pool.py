@@ -17,11 +17,11 @@ from tests.servers.postgres_server import PostgresServer, ask
 
 from clew import Conversations, Message
 from clew.domain.errors import ClosedError, StoreUnavailableError
-from clew.infrastructure.postgres import sessions
+from clew.infrastructure.postgres import connection_pool
 from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import TooManyConnectionsError
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.sessions import Sessions
 from clew.infrastructure.recorder import Append
 
 LIMITED = "clew_limited"
@@ -45,10 +45,10 @@ def limited(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def pool(postgres: str) -> Iterator[Sessions]:
+def pool(postgres: str) -> Iterator[ConnectionPool]:
     """A pool of one connection to a database with Clew's tables."""
     PostgresRecorder.open(postgres).close()
-    pool = Sessions(Address(postgres), 1)
+    pool = ConnectionPool(Address(postgres), 1)
     yield pool
     pool.close()
 
@@ -71,7 +71,7 @@ def used_up(url: str) -> Iterator[None]:
         yield
 
 
-def one(pool: Sessions) -> int:
+def one(pool: ConnectionPool) -> int:
     """The process of the server that a connection of the pool is to."""
     with pool.use() as session:
         return int(session.ask("SELECT pg_backend_pid()")[0][0])
@@ -80,8 +80,8 @@ def one(pool: Sessions) -> int:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits in vain, or is not called, waits for ever, and the test ends it."""
-    monkeypatch.setattr(sessions, "PATIENCE", FOR_EVER)
-    monkeypatch.setattr(sessions, "RESTED", FOR_EVER)
+    monkeypatch.setattr(connection_pool, "PATIENCE", FOR_EVER)
+    monkeypatch.setattr(connection_pool, "RESTED", FOR_EVER)
 
 
 # Where the server makes no more
@@ -125,7 +125,7 @@ def test_threads_projections_and_searches_of_a_service_share_two_connections(lim
 def test_says_soon_that_somebody_else_has_them_all_and_goes_on_afterwards(
     limited: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "LEAVING", 0.1)
+    monkeypatch.setattr(connection_pool, "LEAVING", 0.1)
     recorder = PostgresRecorder.open(limited)
     try:
         for _ in range(2):  # before it has had any, and after
@@ -155,7 +155,7 @@ def _free(url: str) -> bool:
 @pytest.mark.usefixtures("patient")
 def test_a_pool_that_has_none_gets_one_that_another_has_no_use_for(limited: str) -> None:
     address = Address(limited)
-    reading, writing = Sessions(address, 8), Sessions(Address(limited), 8)
+    reading, writing = ConnectionPool(address, 8), ConnectionPool(Address(limited), 8)
     with reading.use(), reading.use():
         pass
     first = one(writing)
@@ -169,7 +169,7 @@ def test_a_pool_that_has_none_gets_one_that_another_has_no_use_for(limited: str)
 @pytest.mark.usefixtures("patient")
 def test_one_that_is_closed_has_another_in_its_place(limited: str) -> None:
     limit(limited.replace(LIMITED, "clew_tests"), 1)
-    pool = Sessions(Address(limited), 8)
+    pool = ConnectionPool(Address(limited), 8)
     for _ in range(5):
         before = one(pool)
         with pool.use() as session:
@@ -180,8 +180,8 @@ def test_one_that_is_closed_has_another_in_its_place(limited: str) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_takes_more_again_when_the_server_makes_more(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "RESTED", 0.01)
-    pool = Sessions(Address(limited), 4)
+    monkeypatch.setattr(connection_pool, "RESTED", 0.01)
+    pool = ConnectionPool(Address(limited), 4)
     ready, go = threading.Semaphore(0), threading.Event()
 
     def hold() -> None:
@@ -206,7 +206,7 @@ def test_takes_more_again_when_the_server_makes_more(limited: str, monkeypatch: 
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_came_first_is_served_first(pool: Sessions) -> None:
+def test_who_came_first_is_served_first(pool: ConnectionPool) -> None:
     served: list[int] = []
 
     def work(number: int) -> None:
@@ -226,7 +226,7 @@ def test_who_came_first_is_served_first(pool: Sessions) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_waits_when_a_store_is_closed_is_told_so(pool: Sessions) -> None:
+def test_who_waits_when_a_store_is_closed_is_told_so(pool: ConnectionPool) -> None:
     errors: list[BaseException] = []
 
     def work() -> None:
@@ -248,15 +248,15 @@ def test_who_waits_when_a_store_is_closed_is_told_so(pool: Sessions) -> None:
         one(pool)
 
 
-def test_who_has_waited_long_enough_is_told_so(pool: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "PATIENCE", 0.01)
+def test_who_has_waited_long_enough_is_told_so(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_pool, "PATIENCE", 0.01)
     with pool.use(), pytest.raises(StoreUnavailableError, match="all 1 connections of this process are busy"):
         one(pool)
     assert not pool._queue
     assert one(pool)
 
 
-def test_a_child_begins_with_none_and_keeps_nobody_waiting(pool: Sessions) -> None:
+def test_a_child_begins_with_none_and_keeps_nobody_waiting(pool: ConnectionPool) -> None:
     before = one(pool)
     waiting = threading.Thread(target=lambda: one(pool))
 
@@ -276,9 +276,9 @@ def test_a_child_begins_with_none_and_keeps_nobody_waiting(pool: Sessions) -> No
 
 
 def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
-    pool: Sessions, monkeypatch: pytest.MonkeyPatch
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection_pool, "PATIENCE", PATIENCE)
 
     def begun() -> None:
         pool.drop()
@@ -288,7 +288,7 @@ def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
         with pool.use() as session:
             session.begin()
 
-    monkeypatch.setattr(sessions, "RESTED", -1.0)  # so that each is asked whether it is there
+    monkeypatch.setattr(connection_pool, "RESTED", -1.0)  # so that each is asked whether it is there
     for do in (begun, lambda: one(pool), unfit):
         points = Interruptions(_looks)
         while points.more:
@@ -316,7 +316,7 @@ def _looks() -> Points:
     def is_point(frame: FrameType, kind: str) -> bool | None:
         if frame.f_back in before:
             before[frame.f_back] = ""  # what it calls is written in Python
-        if frame.f_code.co_filename != sessions.__file__:
+        if frame.f_code.co_filename != connection_pool.__file__:
             return None
         frame.f_trace_opcodes = True
         last = before.get(frame, "")

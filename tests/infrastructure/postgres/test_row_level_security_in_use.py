@@ -17,7 +17,7 @@ from tests.servers.tenanted import Logins, keep_apart
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, TenantRequiredError
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.encoding import stream_id
+from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
 from clew.service import projecting
