@@ -23,7 +23,7 @@ from clew import Document, Embedder, Engine, HashingEmbedder, LocalEmbedder
 from clew.domain.memory.ranking import Ranking
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
-from clew.service.memory.retrieval import DEPTH, Meaning, Searchable, Texts, digest
+from clew.service.memory.text_search import DEPTH, Meaning, Searchable, Texts, digest
 
 LABELLED = Path(__file__).parent / "labelled_passages.txt"
 TOP = 5

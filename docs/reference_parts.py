@@ -27,25 +27,25 @@ from clew.aio.reading import ReadThread
 from clew.aio.runs import AgentThread
 from clew.aio.serializing import RestoresThreads, SerializedThread
 from clew.aio.threads import RemoteThread
-from clew.domain import errors, events, history, messages, ports, projection, sharding, view
+from clew.domain import errors, events, history, messages, model_view, ports, projection, sharding
 from clew.domain.context import errors as context_errors
 from clew.domain.context import thread_providers
 from clew.domain.differences import content_diff, diff
-from clew.domain.formats import importing, moving
+from clew.domain.formats import conversation_import, event_import
 from clew.domain.memory import errors as memory_errors
 from clew.domain.memory import events as memory_events
 from clew.domain.memory import facts
 from clew.domain.memory import ports as memory_ports
 from clew.domain.models import client as model_client
-from clew.domain.reducing import errors as reducing_errors
-from clew.domain.reducing.groups import Group, Groups
+from clew.domain.reducers import errors as reducing_errors
+from clew.domain.reducers.message_groups import Group, Groups
 from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
 from clew.domain.runs import request_building
 from clew.domain.stores import errors as store_errors
-from clew.domain.views import searching, stepping, tree
+from clew.domain.views import fork_tree, replay, search_text
 from clew.service import accounting, auditing, projection_status, shard_events, subscription, thread_queries
-from clew.service.memory.recalling import ScopeSummary
+from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.searching import Hit
 from clew.sync import memory as sync_memory
 from clew.sync import read_models as sync_read_models
@@ -230,14 +230,14 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             history.History,
             history.HistoryMessage,
             history.ThreadState,
-            stepping.Step,
-            view.ModelView,
-            view.Repair,
+            replay.Step,
+            model_view.ModelView,
+            model_view.Repair,
             thread_queries.ThreadSummary,
-            tree.Branch,
-            tree.Mark,
+            fork_tree.Branch,
+            fork_tree.Mark,
             Hit,
-            searching.Part,
+            search_text.Part,
             auditing.AuditEntry,
             accounting.Usage,
             diff.Diff,
@@ -247,9 +247,9 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             content_diff.FieldDiff,
             ports.Verdict,
             ports.Fault,
-            importing.ImportReport,
-            importing.Failure,
-            moving.EventsReport,
+            conversation_import.ImportReport,
+            conversation_import.Failure,
+            event_import.EventsReport,
         ),
     ),
     (

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from clew.domain.memory.facts import Allow, Document, Fact, Passage, Redact, Refuse
     from clew.domain.memory.ports import Embedder
     from clew.domain.messages import Message
-    from clew.domain.reducing.composing import Reducers
-    from clew.domain.reducing.limits import KeepLast, SlidingWindow, TokenBudget
-    from clew.domain.reducing.reducer import Reducer, Reducible, Reduction
-    from clew.domain.reducing.trimming import TrimToolResults
+    from clew.domain.reducers.pipeline import Reducers
+    from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
+    from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget
+    from clew.domain.reducers.trimming import TrimToolResults
     from clew.domain.sharding import Positions
     from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
     from clew.engine import Agent, Engine
@@ -115,7 +115,7 @@ _HOMES = {
     "Fact": "clew.domain.memory.facts",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
     "HistoryStore": "clew.domain.stores.store",
-    "KeepLast": "clew.domain.reducing.limits",
+    "KeepLast": "clew.domain.reducers.strategies",
     "LocalEmbedder": "clew.infrastructure.minilm_embedder",
     "Mem0Memory": "clew.memory.mem0_memory",
     "MemoryScope": "clew.aio.memory",
@@ -131,23 +131,23 @@ _HOMES = {
     "ProviderContext": "clew.domain.context.provider",
     "Redact": "clew.domain.memory.facts",
     "RedisHistory": "clew.infrastructure.redis_history",
-    "Reducer": "clew.domain.reducing.reducer",
-    "Reducers": "clew.domain.reducing.composing",
-    "Reducible": "clew.domain.reducing.reducer",
-    "Reduction": "clew.domain.reducing.reducer",
+    "Reducer": "clew.domain.reducers.reducer",
+    "Reducers": "clew.domain.reducers.pipeline",
+    "Reducible": "clew.domain.reducers.reducer",
+    "Reduction": "clew.domain.reducers.reducer",
     "Refuse": "clew.domain.memory.facts",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
     "Shards": "clew.sync.shards",
-    "SlidingWindow": "clew.domain.reducing.limits",
+    "SlidingWindow": "clew.domain.reducers.strategies",
     "StoreContext": "clew.domain.stores.store",
     "StoredMessage": "clew.domain.stores.store",
     "Summarise": "clew.memory.summary_reducer",
     "Telemetry": "clew.agents.telemetry",
     "TextRetrieval": "clew.memory.text_retrieval",
     "ThreadStore": "clew.hosting",
-    "TokenBudget": "clew.domain.reducing.limits",
+    "TokenBudget": "clew.domain.reducers.strategies",
     "ToolContext": "clew.agents.tools",
-    "TrimToolResults": "clew.domain.reducing.trimming",
+    "TrimToolResults": "clew.domain.reducers.trimming",
     "UserFacts": "clew.memory.user_facts",
     "UserPreferences": "clew.memory.user_preferences",
     "Whiteboard": "clew.memory.whiteboard",

@@ -9,33 +9,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
-from clew.domain.authorizing import Authorize
+from clew.domain.authorization import Authorize
 from clew.domain.control import Status
-from clew.domain.decisions import Start
+from clew.domain.decider import Start
 from clew.domain.differences.diff import Diff
-from clew.domain.formats.importing import Failure, ImportReport, Item
-from clew.domain.formats.moving import EventsReport
+from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection
 from clew.domain.runs.ports import OnExisting
-from clew.domain.views.tree import Branch
+from clew.domain.views.fork_tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     accounting,
     auditing,
     comparing,
-    exporting,
+    conversation_export,
+    conversation_import,
+    event_transfer,
     finding,
-    importing,
     listing,
-    moving,
     searching,
-    serializing,
     thread_commands,
+    thread_documents,
     thread_queries,
 )
 from clew.service.accounting import By, Usage
@@ -141,7 +141,7 @@ class Conversations(HasMemory, HasReadModels):
         the messages and the states on the document's path. Raises ThreadDocumentError for what is not as it was
         written, and ThreadDivergedError for a thread that is there with another past.
         """
-        restoring = serializing.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
+        restoring = thread_documents.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
         return self._thread(*run(restoring))
 
     def find(self, prefix: str) -> str:
@@ -264,7 +264,7 @@ class Conversations(HasMemory, HasReadModels):
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
         """Import conversations that were read already, each when its turn comes; raises what their iterator raises."""
-        operation = importing.import_conversations(self._core, iter(items), actor=actor, progress=progress)
+        operation = conversation_import.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return run(operation)
 
     def export(self, thread_ids: str | Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
@@ -275,10 +275,10 @@ class Conversations(HasMemory, HasReadModels):
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         for thread_id in named or ():
-            yield run(exporting.export_thread(self._core, thread_id))
-        cursor = exporting.Cursor() if thread_ids is None else None
+            yield run(conversation_export.export_thread(self._core, thread_id))
+        cursor = conversation_export.Cursor() if thread_ids is None else None
         while cursor is not None:
-            page = run(exporting.export_page(self._core, cursor, forks=forks))
+            page = run(conversation_export.export_page(self._core, cursor, forks=forks))
             yield from page.conversations
             cursor = page.next
 
@@ -293,8 +293,8 @@ class Conversations(HasMemory, HasReadModels):
         import_events() takes it. Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = run(moving.export_events(self._core, named, definitions=definitions))
-        while page := run(moving.next_lines(lines)):
+        lines = run(event_transfer.export_events(self._core, named, definitions=definitions))
+        while page := run(event_transfer.next_lines(lines)):
             yield from page
 
     def import_events(
@@ -307,7 +307,7 @@ class Conversations(HasMemory, HasReadModels):
         in the report's ``failed``, as is the first line that is damaged: nothing after that is read. Raises
         ImportFormatError for what is no such file, or of a newer format.
         """
-        return run(moving.import_events(self._core, source, progress))
+        return run(event_transfer.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread from a position on, and then those that come, as they come."""

@@ -18,31 +18,31 @@ from clew.aio.memory import HasMemory
 from clew.aio.read_models import HasReadModels
 from clew.aio.serializing import RestoresThreads
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
-from clew.domain.authorizing import Authorize
+from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders
 from clew.domain.context.thread_providers import as_providers
 from clew.domain.control import Control, Status
-from clew.domain.decisions import Start
+from clew.domain.decider import Start
 from clew.domain.differences.diff import Diff
-from clew.domain.formats.importing import Failure, ImportReport, Item
-from clew.domain.formats.moving import EventsReport
+from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection
-from clew.domain.views.tree import Branch
+from clew.domain.views.fork_tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     accounting,
     auditing,
     comparing,
-    exporting,
+    conversation_export,
+    conversation_import,
+    event_transfer,
     finding,
-    importing,
     listing,
-    moving,
     searching,
     thread_commands,
     thread_queries,
@@ -276,7 +276,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
         """Import conversations that were read already, each when its turn comes; raises what their iterator raises."""
-        operation = importing.import_conversations(self._core, iter(items), actor=actor, progress=progress)
+        operation = conversation_import.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return await drive(operation)
 
     async def export(
@@ -289,10 +289,10 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         for thread_id in named or ():
-            yield await drive(exporting.export_thread(self._core, thread_id))
-        cursor = exporting.Cursor() if thread_ids is None else None
+            yield await drive(conversation_export.export_thread(self._core, thread_id))
+        cursor = conversation_export.Cursor() if thread_ids is None else None
         while cursor is not None:
-            page = await drive(exporting.export_page(self._core, cursor, forks=forks))
+            page = await drive(conversation_export.export_page(self._core, cursor, forks=forks))
             for each in page.conversations:
                 yield each
             cursor = page.next
@@ -308,8 +308,8 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         import_events() takes it. Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
-        lines = await drive(moving.export_events(self._core, named, definitions=definitions))
-        while page := await drive(moving.next_lines(lines)):
+        lines = await drive(event_transfer.export_events(self._core, named, definitions=definitions))
+        while page := await drive(event_transfer.next_lines(lines)):
             for line in page:
                 yield line
 
@@ -323,7 +323,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         in the report's ``failed``, as is the first line that is damaged: nothing after that is read. Raises
         ImportFormatError for what is no such file, or of a newer format.
         """
-        return await drive(moving.import_events(self._core, source, progress))
+        return await drive(event_transfer.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
         """Every event of every thread from a position on, and then those that come, as they come."""

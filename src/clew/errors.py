@@ -49,7 +49,7 @@ from clew.domain.memory.errors import (
     UnknownDocumentError,
     UnknownFactError,
 )
-from clew.domain.reducing.errors import ReducerError
+from clew.domain.reducers.errors import ReducerError
 from clew.domain.runs.errors import (
     AgentChangedError,
     AgentChangedWarning,

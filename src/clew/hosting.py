@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from clew.aio.threads import LocalThread, RemoteThread
-from clew.domain.decisions import Start
+from clew.domain.decider import Start
 from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatusError
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import MAX_LENGTH

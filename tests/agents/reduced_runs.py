@@ -14,7 +14,7 @@ from clew.agents.tools import tool
 from clew.aio.threads import Thread
 from clew.domain.context.events import HistoryReduced
 from clew.domain.events import Event
-from clew.domain.reducing.reducer import Trigger
+from clew.domain.reducers.reducer import Trigger
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient
 

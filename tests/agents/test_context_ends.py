@@ -16,7 +16,7 @@ from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatC
 from clew.domain.context.events import ContextFailed, ContextProvided
 from clew.domain.context.provider import ProviderContext
 from clew.domain.history import HistoryMessage
-from clew.domain.reducing.reducer import Reducer, Reducible, Reduction
+from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextProviderError,

@@ -12,7 +12,7 @@ from tests.agents.run_checks import check_requests, check_store, events_of, told
 
 from clew.agents.tool_round import STOPPED
 from clew.agents.tools import tool
-from clew.domain.decisions import Advance
+from clew.domain.decider import Advance
 from clew.domain.messages import Message
 from clew.domain.runs.events import ModelCalled, ToolFailed, ToolStarted
 from clew.engine import Agent, Engine

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from tests.agents.reduced_runs import TRIGGERS, checked, lookup, reductions, said, short, talk, within
 from tests.agents.test_corpus_runs import sent_turns
-from tests.domain.reducing.test_composing import Gives
+from tests.domain.reducers.test_pipeline import Gives
 
 from clew.agents.tools import tool
 from clew.aio.threads import LocalThread
-from clew.domain.formats.importing import read_conversation
+from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import Message
-from clew.domain.reducing.errors import ReducerError
-from clew.domain.reducing.limits import KeepLast, SlidingWindow, TokenBudget
-from clew.domain.reducing.reducer import Reducer, Reducible, Reduction, Trigger
-from clew.domain.reducing.trimming import TrimToolResults
+from clew.domain.reducers.errors import ReducerError
+from clew.domain.reducers.reducer import Reducer, Reducible, Reduction, Trigger
+from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget
+from clew.domain.reducers.trimming import TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call

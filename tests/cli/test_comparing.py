@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.clew_command import TEAPOT
 
 from clew import Conversations, Message
-from clew.domain.formats.importing import read_conversation
+from clew.domain.formats.conversation_import import read_conversation
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

@@ -12,7 +12,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreUrlError
 from clew.domain.ports import Fault, Verdict
 from clew.domain.projection import Parked
-from clew.domain.views.findings import Finding
+from clew.domain.views.diagnostics import Finding
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION

@@ -12,7 +12,7 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
-from clew.domain.views.findings import Finding
+from clew.domain.views.diagnostics import Finding
 from clew.infrastructure.postgres import doctor
 from clew.infrastructure.postgres.sql_files import statements
 

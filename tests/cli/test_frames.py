@@ -16,7 +16,7 @@ from clew.domain.control import Control
 from clew.domain.events import EVENT_TYPES, Event, MessageAppended, Opaque
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.views.stepping import Step
+from clew.domain.views.replay import Step
 
 nasty = st.text(alphabet=st.sampled_from("a b\t\n\r\x1b[2J\x07漢字é\u0301\u202e😀\u200d\u2028")) | st.text()
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from clew import Conversations, Message
 from clew.cli import trees
-from clew.domain.views.tree import Mark, branches
+from clew.domain.views.fork_tree import Mark, branches
 from clew.service.thread_queries import ThreadSummary
 
 if TYPE_CHECKING:

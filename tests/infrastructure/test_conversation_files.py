@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.domain.errors import ImportFormatError
-from clew.domain.formats.importing import Failure, Item
+from clew.domain.formats.conversation_import import Failure, Item
 from clew.infrastructure.conversation_files import (
     find_files,
     read_conversations,

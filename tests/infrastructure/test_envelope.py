@@ -14,7 +14,7 @@ from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_o
 
 from clew.domain.chain import digest
 from clew.domain.control import Control
-from clew.domain.decisions import Say, decide
+from clew.domain.decider import Say, decide
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.events import (
     EVENT_TYPES,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.domain.reducing.reduced_histories import A1, A2, ROUND, SYSTEM, U1, U2, U3, of
-from tests.domain.test_view import placed
+from tests.domain.reducers.reduced_histories import A1, A2, ROUND, SYSTEM, U1, U2, U3, of
+from tests.domain.test_model_view import placed
 
 from clew.domain.messages import Message
-from clew.domain.reducing.apply import reduce_history, reduced, reducible
-from clew.domain.reducing.limits import KeepLast
-from clew.domain.reducing.reducer import Reducible, Reduction
+from clew.domain.reducers.reducer import Reducible, Reduction
+from clew.domain.reducers.reduction import reduce_history, reduced, reducible
+from clew.domain.reducers.strategies import KeepLast
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelUnavailableError
 from clew.infrastructure.scripted_client import ScriptedChatClient, fault
 from clew.memory.summary_reducer import INSTRUCTIONS, MOST_CHARACTERS, TITLE, Summarise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.conversations import Conversations
-from clew.domain.decisions import Advance, RunStep
+from clew.domain.decider import Advance, RunStep
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.models.client import Usage
 from clew.domain.runs.events import (

@@ -12,7 +12,7 @@ from eventsourcing.persistence import StoredEvent
 from clew.conversations import Conversations
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.formats.clew_jsonl import End, Entry, Header, write_line
-from clew.domain.formats.moving import EventsReport
+from clew.domain.formats.event_import import EventsReport
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
 from clew.infrastructure.recorder import Append

@@ -7,7 +7,7 @@ from typing import Any
 
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.decisions import Note
+from clew.domain.decider import Note
 from clew.service.core import Terms, commit
 from clew.service.operations import run
 

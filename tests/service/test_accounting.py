@@ -11,7 +11,7 @@ from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Message
 from clew.domain.errors import InvalidContentError, UnknownThreadError
-from clew.domain.formats.importing import Item
+from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import JsonObject
 from clew.service.accounting import Usage
 

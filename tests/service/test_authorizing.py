@@ -14,7 +14,7 @@ from tests.service.grants import Grants
 
 from clew import Conversations, Message
 from clew.domain.formats.clew_jsonl import End, Header, write_line
-from clew.domain.formats.importing import Item
+from clew.domain.formats.conversation_import import Item
 from clew.domain.memory.events import Provenance
 from clew.domain.projection import Query
 from clew.errors import NotAuthorizedError, UnknownThreadError

@@ -15,7 +15,7 @@ from clew.aio import documents as awaited_documents
 from clew.aio import memory as aio_memory
 from clew.aio import threads as aio_threads
 from clew.domain.context.provider import ProviderContext
-from clew.domain.formats.importing import Item
+from clew.domain.formats.conversation_import import Item
 from clew.domain.history import HistoryMessage
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Document

@@ -10,7 +10,7 @@ from eventsourcing.persistence import StoredEvent
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
-from clew.domain.decisions import Start
+from clew.domain.decider import Start
 from clew.domain.errors import (
     CheckpointExistsError,
     InvalidContentError,

@@ -21,7 +21,7 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
-from clew.domain.formats.importing import read_conversation
+from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import Message
 from clew.engine import Engine
 

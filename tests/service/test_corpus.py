@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from clew.conversations import Conversations
-from clew.domain.formats.importing import read_conversation
+from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import Message
-from clew.service.importing import import_conversation
+from clew.service.conversation_import import import_conversation
 from clew.service.operations import run
 from clew.sync.threads import Thread
 

@@ -14,9 +14,9 @@ from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Engine, Message
 from clew.domain.control import Control
-from clew.domain.decisions import Start
+from clew.domain.decider import Start
 from clew.domain.errors import InvalidContentError, UnknownThreadError
-from clew.domain.formats.importing import Item
+from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json
 from clew.service.core import Terms, commit
 from clew.service.operations import run

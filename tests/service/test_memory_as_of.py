@@ -15,8 +15,8 @@ from clew.domain.errors import InvalidContentError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.messages import Message
-from clew.service.memory import recalling, remembering
-from clew.service.memory.remembering import Asked
+from clew.service.memory import scope_commands, scope_queries
+from clew.service.memory.scope_commands import Asked
 from clew.service.memory.scopes import Learner, Scope, version_read
 from clew.service.operations import run
 from clew.sync.threads import Thread
@@ -34,15 +34,15 @@ def seen_from(conversations: Conversations, thread: Thread | None, name: str = N
 
 
 def texts(scope: Scope, **asked: Any) -> list[str]:
-    return [fact.text for fact in run(recalling.facts(scope, **asked))]
+    return [fact.text for fact in run(scope_queries.facts(scope, **asked))]
 
 
 def remember(scope: Scope, text: str, source: Provenance | None = None) -> Fact:
-    return run(remembering.remember(scope, text, Asked(source=source)))
+    return run(scope_commands.remember(scope, text, Asked(source=source)))
 
 
 def supersede(scope: Scope, fact: Fact, text: str) -> Fact:
-    return run(remembering.supersede(scope, fact, text, Asked()))
+    return run(scope_commands.supersede(scope, fact, text, Asked()))
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ def test_a_fork_as_of_knows_what_it_learned_itself(conversations: Conversations,
     assert texts(inside) == ["Likes milk", "Likes jam"]
     assert texts(outside) == ["Likes coffee", "Likes milk", "Likes jam"]
     assert texts(inside, history=True) == ["Likes tea", "Likes milk", "Likes jam"]
-    run(remembering.retract(inside, ours, None, Asked()))
+    run(scope_commands.retract(inside, ours, None, Asked()))
     assert (texts(inside), texts(outside)) == (["Likes jam"], ["Likes coffee", "Likes jam"])
     assert texts(inside, at=3) == ["Likes tea"]
-    found = run(recalling.selected(inside))
+    found = run(scope_queries.selected(inside))
     assert [found.fact(number).text for number in found.numbers] == ["Likes jam"]
 
 
@@ -256,7 +256,7 @@ class History:
 
     def supersede(self, which: int, fact: int, alone: int) -> None:
         thread, scope = self._writer(which, alone)
-        live = run(recalling.facts(scope))
+        live = run(scope_queries.facts(scope))
         if live:
             old = live[fact % len(live)]
             new = supersede(scope, old, str(len(self.written)))
@@ -264,10 +264,10 @@ class History:
 
     def retract(self, which: int, fact: int, alone: int) -> None:
         thread, scope = self._writer(which, alone)
-        live = run(recalling.facts(scope))
+        live = run(scope_queries.facts(scope))
         if live:
             old = live[fact % len(live)]
-            run(remembering.retract(scope, old, None, Asked()))
+            run(scope_commands.retract(scope, old, None, Asked()))
             self._wrote(self.written[-1].version + 1, None, old.id, thread, None)
 
     def compare(self, number: int) -> None:
@@ -275,10 +275,10 @@ class History:
         last = self.written[-1].version if self.written else 0
         for thread in (None, *self.threads):
             scope = seen_from(self.conversations, None if thread is None else self._real(thread))
-            assert [fact.id for fact in run(recalling.facts(scope))] == known(self.written, thread, last)
+            assert [fact.id for fact in run(scope_queries.facts(scope))] == known(self.written, thread, last)
             if last:
                 at = 1 + number % last
-                assert [fact.id for fact in run(recalling.facts(scope, at=at))] == known(self.written, thread, at)
+                assert [fact.id for fact in run(scope_queries.facts(scope, at=at))] == known(self.written, thread, at)
 
     def _thread(self, which: int) -> NaiveThread:
         return self.threads[-1 - which % min(len(self.threads), 4)]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from clew import Conversations, Message
 from clew.domain.errors import InvalidSearchError, ThreadDeletedError, UnknownThreadError
-from clew.domain.formats.importing import Item
+from clew.domain.formats.conversation_import import Item
 from clew.domain.messages import FunctionCall
-from clew.domain.views.searching import Part, tokens
+from clew.domain.views.search_text import Part, tokens
 from clew.projections.search import searchable
 from clew.service.searching import Hit
 

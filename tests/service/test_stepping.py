@@ -14,7 +14,7 @@ from clew.conversations import Conversations
 from clew.domain.control import SNAPSHOT_EVERY
 from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
 from clew.domain.messages import Message
-from clew.domain.views.stepping import Step
+from clew.domain.views.replay import Step
 from clew.engine import Engine
 from clew.service import stepping
 from clew.sync.threads import LocalThread

@@ -40,7 +40,7 @@ from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient
 from clew.domain.models.requests import checked_options
 from clew.domain.names import check_id
-from clew.domain.reducing.reducer import Reducer
+from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError
 from clew.domain.runs.events import AgentIdentity

@@ -12,7 +12,7 @@ from clew.agents.run_setup import Setup
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ThreadKind
-from clew.domain.reducing.reducer import Reducer
+from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.errors import AgentConfigurationError, UnsupportedThreadError
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
 

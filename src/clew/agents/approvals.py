@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from clew.domain.decisions import Advance
+from clew.domain.decider import Advance
 from clew.domain.messages import FunctionCall
 from clew.domain.runs.events import ApprovalGiven
 from clew.domain.runs.ports import RunLog

@@ -5,8 +5,8 @@ from __future__ import annotations
 from inspect import isawaitable
 
 from clew.domain.context.events import HistoryReduced
-from clew.domain.reducing.apply import reduce_history
-from clew.domain.reducing.reducer import Reducer, Reducible
+from clew.domain.reducers.reducer import Reducer, Reducible
+from clew.domain.reducers.reduction import reduce_history
 
 
 async def decided(

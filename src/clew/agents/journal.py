@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from clew.agents.partial_answer import Arriving
 from clew.domain.context.provider_state import KEEPS, NOTHING_KEPT, Kept, kept_after
-from clew.domain.decisions import Advance, Intent, RunStep
+from clew.domain.decider import Advance, Intent, RunStep
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import Event
 from clew.domain.history import HistoryMessage, as_message

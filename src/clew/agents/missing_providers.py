@@ -8,7 +8,7 @@ from clew.agents.journal import Recording
 from clew.agents.orphaned_run import LeftRun, tell_given_up
 from clew.agents.run_setup import Setup
 from clew.domain.context.provider_state import HISTORY_STORE
-from clew.domain.decisions import RunStep
+from clew.domain.decider import RunStep
 from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning, missing_words
 from clew.domain.runs.events import RunStarted
 from clew.domain.runs.ports import RunLog, ThreadPort

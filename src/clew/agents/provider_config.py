@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from clew.agents.history_feed import StoreFeed
 from clew.domain.context.provider import ContextProvider
 from clew.domain.context.thread_providers import as_providers
-from clew.domain.reducing.configuration import checked_reducer
+from clew.domain.reducers.configuration import checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.stores.store import StoreContext, StoreFactory
 

@@ -12,7 +12,7 @@ from clew.agents.missing_providers import check_supplied, left_by_providers, run
 from clew.agents.run_loop import Run
 from clew.agents.run_setup import Setup
 from clew.domain.control import Control
-from clew.domain.decisions import Advance, Intent
+from clew.domain.decider import Advance, Intent
 from clew.domain.errors import ConflictError, StoreError
 from clew.domain.messages import Message
 from clew.domain.ports import Lease

@@ -19,7 +19,7 @@ from clew.agents.model_calls import ModelCalls, Reason
 from clew.agents.run_providers import RunContext
 from clew.agents.run_setup import Setup
 from clew.agents.tool_calls import ToolCalls
-from clew.domain.decisions import Intent
+from clew.domain.decider import Intent
 from clew.domain.errors import ThreadStatusError
 from clew.domain.messages import Message
 from clew.domain.runs.definitions import blobs

@@ -15,13 +15,13 @@ from clew.domain.context.events import ContextProvided, HistoryReduced
 from clew.domain.errors import ConflictError, InvalidContentError, StoreError
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
+from clew.domain.model_view import model_view
 from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, RunCompleted
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.request_building import unsent
 from clew.domain.runs.state import Rule
-from clew.domain.view import model_view
 
 _TRIES = 100
 """How often the end of a run is put off because somebody says something: a hook may answer whatever it is shown."""

@@ -16,7 +16,7 @@ from clew.agents.tools import Tool
 from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
-from clew.domain.reducing.reducer import Reducer
+from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.definitions import Definitions, fingerprint
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.domain.runs.events import AgentIdentity, Fingerprint

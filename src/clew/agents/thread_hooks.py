@@ -8,7 +8,7 @@ from clew.agents.provider_config import Providers
 from clew.agents.provider_hooks import Serving
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.decisions import Intent, Note, Say, check_allowed, decide
+from clew.domain.decider import Intent, Note, Say, check_allowed, decide
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.runs.events import AgentIdentity

@@ -8,7 +8,7 @@ from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_operations import drive
 from clew.service.core import Core
-from clew.service.memory.documents import View, open_view, remove, search, upsert
+from clew.service.memory.document_stores import View, open_view, remove, search, upsert
 
 
 class DocumentStore:

@@ -15,11 +15,11 @@ from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import Embedder, MemoryAt, Screen
 from clew.service.async_operations import drive
 from clew.service.core import Core
-from clew.service.memory import provenance, recalling, remembering, scopes
-from clew.service.memory.recalling import ScopeSummary
-from clew.service.memory.remembering import Asked
-from clew.service.memory.retrieval import Meaning, Searchable
+from clew.service.memory import provenance, scope_commands, scope_queries, scopes
+from clew.service.memory.scope_commands import Asked
+from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Learner, Scope
+from clew.service.memory.text_search import Meaning, Searchable
 from clew.service.memory.tools import memory_tools
 
 
@@ -90,7 +90,7 @@ class MemoryScope:
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
         asked = Asked(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return await drive(remembering.remember(self._scope, text, asked))
+        return await drive(scope_commands.remember(self._scope, text, asked))
 
     async def supersede(
         self,
@@ -109,7 +109,7 @@ class MemoryScope:
         Raises UnknownFactError, and what remember() does.
         """
         asked = Asked(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return await drive(remembering.supersede(self._scope, fact, text, asked))
+        return await drive(scope_commands.supersede(self._scope, fact, text, asked))
 
     async def retract(
         self,
@@ -123,7 +123,7 @@ class MemoryScope:
     ) -> None:
         """Hold a live fact to be true no more, by default from now; it stays in the past. Raises UnknownFactError."""
         asked = Asked(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
-        await drive(remembering.retract(self._scope, fact, reason, asked))
+        await drive(scope_commands.retract(self._scope, fact, reason, asked))
 
     async def facts(
         self,
@@ -139,7 +139,7 @@ class MemoryScope:
         ``valid_at`` is the time that it is to be true of, by default that of the reading. Raises UnknownVersionError or
         InvalidTimeError.
         """
-        operation = recalling.facts(self._scope, key=key, kind=kind, at=at, valid_at=valid_at, history=history)
+        operation = scope_queries.facts(self._scope, key=key, kind=kind, at=at, valid_at=valid_at, history=history)
         return await drive(operation)
 
     async def search(
@@ -156,7 +156,7 @@ class MemoryScope:
 
         Raises InvalidContentError, EmbeddingError, and what facts() does.
         """
-        found = await drive(recalling.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
+        found = await drive(scope_queries.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
         within = self._searchable(found)
         ranking = await within.search(
             found.texts, query, top=top, min_score=min_score, allowed=found.numbers, meaning=self._meaning
@@ -187,15 +187,15 @@ class MemoryScope:
         if not isinstance(to, MemoryScope):
             raise ScopeError(f"promote: to={type(to).__name__} is no memory scope. Give await engine.memory(…).")
         wider = to._scope
-        return await drive(remembering.promote(self._scope, fact, wider, actor, idempotency_key))
+        return await drive(scope_commands.promote(self._scope, fact, wider, actor, idempotency_key))
 
     def tools(self) -> list[Tool]:
         """Functions with which a model stores, looks up, changes and clears what is in this scope, and no other."""
-        return memory_tools(self, lambda text, asked: drive(remembering.store(self._scope, text, asked)))
+        return memory_tools(self, lambda text, asked: drive(scope_commands.store(self._scope, text, asked)))
 
-    def _searchable(self, found: recalling.Selection) -> Searchable:
+    def _searchable(self, found: scope_queries.Selection) -> Searchable:
         if self._meaning is None:
-            return recalling.searchable(found)
+            return scope_queries.searchable(found)
         kept: Searchable | None = found.kept.made.get("meaning")
         if kept is None or kept.meaning is None or kept.meaning.space != self._meaning.space:
             kept = found.kept.made["meaning"] = Searchable(found.collection, self._meaning)
@@ -220,7 +220,7 @@ class HasMemory:
 
     async def scopes(self) -> AsyncIterator[ScopeSummary]:
         """The memory scopes of the tenant, those that hold documents too, in the order in which they were opened."""
-        pages = recalling.scopes(self._core)
+        pages = scope_queries.scopes(self._core)
         while page := await drive(pages.next()):
             for each in page:
                 yield each

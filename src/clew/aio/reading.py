@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from clew.domain.events import Event
 from clew.domain.history import History, StateBuilder, ThreadState
+from clew.domain.model_view import ModelView, model_view
 from clew.domain.ports import Verdict
 from clew.domain.runs.request_building import Request
-from clew.domain.view import ModelView, model_view
-from clew.domain.views.stepping import Step
-from clew.service import exporting, run_requests, stepping, thread_queries
+from clew.domain.views.replay import Step
+from clew.service import conversation_export, run_requests, stepping, thread_queries
 from clew.service.async_operations import Subscription
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
@@ -52,7 +52,7 @@ class ReadThread(ABC):
 
     async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""
-        return await self._do(exporting.markdown(self._core, self.id, at, at_message))
+        return await self._do(conversation_export.markdown(self._core, self.id, at, at_message))
 
     async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""

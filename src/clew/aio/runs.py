@@ -19,7 +19,7 @@ from clew.aio.serializing import SerializedThread
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.context.thread_providers import ThreadProviders
-from clew.domain.decisions import Intent
+from clew.domain.decider import Intent
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError

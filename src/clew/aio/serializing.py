@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.ports import OnExisting
-from clew.service import serializing
+from clew.service import thread_documents
 from clew.service.async_operations import drive
 from clew.service.core import Core
 
@@ -28,7 +28,7 @@ class SerializedThread:
         instructions and no tool schemas of agents, and no secrets: a state of a component that looks like a credential
         raises CredentialError. Raises CorruptEventError for a thread that does not verify.
         """
-        return await drive(serializing.serialize(self._core, self.id))
+        return await drive(thread_documents.serialize(self._core, self.id))
 
 
 class RestoresThreads(ABC, Generic[T_co]):
@@ -52,7 +52,7 @@ class RestoresThreads(ABC, Generic[T_co]):
         the messages and the states on the document's path. Raises ThreadDocumentError for what is not as it was
         written, and ThreadDivergedError for a thread that is there with another past.
         """
-        restoring = serializing.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
+        restoring = thread_documents.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
         return self._thread(*(await drive(restoring)))
 
     @abstractmethod

@@ -12,7 +12,7 @@ from clew.aio.reading import ReadThread
 from clew.aio.runs import AgentThread
 from clew.domain.context.events import Hook
 from clew.domain.control import Control, Status
-from clew.domain.decisions import Checkpoint, Delete, End, Intent, Resume, Suspend
+from clew.domain.decider import Checkpoint, Delete, End, Intent, Resume, Suspend
 from clew.domain.differences.diff import Diff
 from clew.domain.events import MemoryReading, ServiceDeletion
 from clew.domain.history import HistoryMessage

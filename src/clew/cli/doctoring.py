@@ -12,7 +12,7 @@ from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
     from clew.cli.stores import Chosen
-    from clew.domain.views.findings import Finding
+    from clew.domain.views.diagnostics import Finding
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 

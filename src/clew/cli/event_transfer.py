@@ -18,7 +18,7 @@ from clew.cli.text import one_line, safe, utf_8_output, write_json
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
-    from clew.domain.formats.moving import EventsReport
+    from clew.domain.formats.event_import import EventsReport
 
 STDIN = "-"
 FIRST_BYTES = 1_000

@@ -16,7 +16,7 @@ from clew.domain.events import MESSAGE_APPENDED
 
 if TYPE_CHECKING:
     from clew.domain.history import HistoryMessage
-    from clew.domain.views.stepping import Step
+    from clew.domain.views.replay import Step
 
 SHORT = 4
 """Lines of a message that is not the newest."""

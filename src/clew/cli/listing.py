@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clew.conversations import Conversations
     from clew.domain.control import Status
     from clew.domain.json_values import Json
-    from clew.domain.views.tree import Branch
+    from clew.domain.views.fork_tree import Branch
     from clew.service.thread_queries import ThreadSummary
 
 FIRST_EVENTS = 8

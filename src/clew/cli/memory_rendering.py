@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clew.domain.memory.facts import Fact, FactStatus, Use, Why
-    from clew.service.memory.recalling import ScopeSummary
+    from clew.service.memory.scope_queries import ScopeSummary
 
 STATUS_STYLES: dict[FactStatus, str] = {"live": "", "superseded": "dim strike", "retracted": "dim strike"}
 

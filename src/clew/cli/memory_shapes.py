@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clew.domain.memory.facts import Fact, Found, Use, Why
-    from clew.service.memory.recalling import ScopeSummary
+    from clew.service.memory.scope_queries import ScopeSummary
 
 
 def scope(found: ScopeSummary) -> dict[str, Any]:

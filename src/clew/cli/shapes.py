@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from clew.cli.completion import Installed
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.diff import Diff, Row
-    from clew.domain.formats.importing import ImportReport
-    from clew.domain.formats.moving import EventsReport
+    from clew.domain.formats.conversation_import import ImportReport
+    from clew.domain.formats.event_import import EventsReport
     from clew.domain.history import History, HistoryMessage
     from clew.domain.ports import Verdict
     from clew.domain.runs.request_building import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
-    from clew.domain.views.stepping import Step
-    from clew.domain.views.tree import Branch
+    from clew.domain.views.fork_tree import Branch
+    from clew.domain.views.replay import Step
     from clew.infrastructure.schemas import Schemas
     from clew.service.accounting import Usage
     from clew.service.auditing import AuditEntry

@@ -15,7 +15,7 @@ from clew.cli.text import write_json
 if TYPE_CHECKING:
     from clew.cli.stepper import Stepper
     from clew.cli.terminal import Screen
-    from clew.domain.views.stepping import Step
+    from clew.domain.views.replay import Step
     from clew.sync.threads import Thread
 
 NEAR = 100
@@ -52,7 +52,7 @@ def steps(thread: Thread, last: Step) -> Iterator[Step]:
     """Every step up to one, in order, folded once. Each has the message that it appended, and no others."""
     from clew.domain.control import Control, advance
     from clew.domain.history import as_message
-    from clew.domain.views.stepping import Step
+    from clew.domain.views.replay import Step
 
     control = Control()
     for event in thread.events(at=last.version):

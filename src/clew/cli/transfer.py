@@ -20,7 +20,7 @@ from clew.cli.stores import opened
 from clew.cli.text import one_line, write_json
 
 if TYPE_CHECKING:
-    from clew.domain.formats.importing import Failure, ImportReport, Item
+    from clew.domain.formats.conversation_import import Failure, ImportReport, Item
 
 
 def import_(
@@ -81,7 +81,7 @@ def _import_conversations(context: typer.Context, files: Sequence[Path], actor: 
         with opened(context, create=True) as conversations, _watched(items, files, as_json=as_json) as watched:
             report = conversations.import_items(watched, actor=actor)
     else:
-        from clew.domain.formats.importing import Failure, ImportReport
+        from clew.domain.formats.conversation_import import Failure, ImportReport
 
         report = ImportReport(0, 0, 0, 0, [item for item in items if isinstance(item, Failure)])
     if as_json:
@@ -116,7 +116,7 @@ def _beginning(files: Sequence[Path]) -> tuple[Iterator[Item | Failure], bool]:
     Raises ImportFormatError.
     """
     from clew.domain.errors import ImportFormatError, InvalidContentError
-    from clew.domain.formats.importing import Failure, failure, read_conversation
+    from clew.domain.formats.conversation_import import Failure, failure, read_conversation
     from clew.infrastructure.conversation_files import read_conversations
 
     items = read_conversations(files)

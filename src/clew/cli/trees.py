@@ -11,7 +11,7 @@ from clew.cli.rendering import STATUS_STYLES
 from clew.cli.text import one_line
 
 if TYPE_CHECKING:
-    from clew.domain.views.tree import Branch
+    from clew.domain.views.fork_tree import Branch
     from clew.service.thread_queries import ThreadSummary
 
 STATE = 31

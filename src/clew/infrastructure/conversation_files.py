@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
-from clew.domain.formats.importing import Failure, Item, failure
+from clew.domain.formats.conversation_import import Failure, Item, failure
 from clew.domain.json_values import MAX_DEPTH
 
 _SUFFIXES = (".json", ".jsonl")

@@ -13,7 +13,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.errors import ScopeError
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
 from clew.domain.names import check_id
-from clew.domain.reducing.configuration import checked_limit
+from clew.domain.reducers.configuration import checked_limit
 from clew.domain.runs.errors import AgentConfigurationError
 
 MOST_SAID = 4_000

@@ -11,7 +11,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.domain.reducing.configuration import checked_limit
+from clew.domain.reducers.configuration import checked_limit
 from clew.memory.prompts import checked_scope, listed, numbered, one_line, shown, tidy, with_words
 from clew.memory.structured_query import Reply, ask, checked_client
 from clew.memory.words import words_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clew.domain.authorizing import Action
+from clew.domain.authorization import Action
 from clew.domain.errors import InvalidAuthorizeError, NotAuthorizedError
 from clew.domain.names import parse_stream_name
 from clew.service.core import Core

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from clew.domain.authorizing import Authorize, check_function
+from clew.domain.authorization import Authorize, check_function
 from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
-from clew.domain.decisions import Decided, Intent, decide
+from clew.domain.decider import Decided, Intent, decide
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
 from clew.domain.history import unshared

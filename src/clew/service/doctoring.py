@@ -9,7 +9,7 @@ from clew.domain.errors import ClewError, StoreSchemaError
 from clew.domain.names import parse_stream_name, tenant_part
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
-from clew.domain.views.findings import Finding
+from clew.domain.views.diagnostics import Finding
 from clew.infrastructure import clock, urls
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.service.core import Core, open_core

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from clew.domain.errors import CorruptEventError, NotAuthorizedError, UnknownThreadError
 from clew.domain.formats.clew_jsonl import End, Entry, Header, write_line
-from clew.domain.formats.moving import NAMES_BLOBS, is_thread, named_blobs
+from clew.domain.formats.event_import import NAMES_BLOBS, is_thread, named_blobs
 from clew.domain.names import Kind, stream_prefix
 from clew.domain.ports import Blob, EventLog, Fork, Row
 from clew.infrastructure.envelope import decode

@@ -13,7 +13,7 @@ from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.projection import Query, RowValues, Where
-from clew.domain.views.tree import Branch, Mark, branches
+from clew.domain.views.fork_tree import Branch, Mark, branches
 from clew.projections.directory import comparable
 from clew.service.authorizing import check, permitted
 from clew.service.core import Core

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from clew.domain.control import Control
-from clew.domain.decisions import Branch, Intent, Start, check_readable
+from clew.domain.decider import Branch, Intent, Start, check_readable
 from clew.domain.events import Event
 from clew.domain.history import History
 from clew.domain.json_values import Json

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeAlias
 
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, RowValues, Where, Words
-from clew.domain.views import searching
-from clew.domain.views.searching import Snippet
-from clew.domain.views.tree import containing
+from clew.domain.views import search_text
+from clew.domain.views.fork_tree import containing
+from clew.domain.views.search_text import Snippet
 from clew.projections.search import searchable, tenant_scope, thread_scope
 from clew.service.authorizing import permitted
 from clew.service.core import Core
@@ -77,7 +77,7 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
     Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
     core = core.looking()
-    words = searching.parse(text)
+    words = search_text.parse(text)
     scopes = yield from _scopes(core, words, thread, before)
     trees: _Trees = {}
     hits: list[Hit] = []
@@ -152,7 +152,7 @@ def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit
         author=message.get("author"),
         time=event.time,
         actor=event.actor,
-        snippet=searching.snippet(searchable(message), words),
+        snippet=search_text.snippet(searchable(message), words),
         forks=tuple(readers[1 : FORKS + 1]),
         fork_count=len(readers) - 1,
     )

@@ -8,7 +8,7 @@ from functools import partial
 from clew.domain.control import detached
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage
-from clew.domain.views.stepping import Step, Walk, taken
+from clew.domain.views.replay import Step, Walk, taken
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, event, readable, resolve

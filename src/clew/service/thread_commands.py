@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias, get_args
 
 from clew.domain.control import Control
-from clew.domain.decisions import (
+from clew.domain.decider import (
     Advance,
     Bind,
     Branch,

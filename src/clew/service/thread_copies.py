@@ -5,7 +5,7 @@ from __future__ import annotations
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.provider_state import HISTORY_STORE
 from clew.domain.control import Control, advance
-from clew.domain.decisions import Bind, Intent, Note, Say, Start
+from clew.domain.decider import Bind, Intent, Note, Say, Start
 from clew.domain.events import Event
 from clew.domain.formats.lineage import Lineage
 from clew.domain.history import HistoryBuilder

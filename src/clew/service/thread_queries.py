@@ -7,9 +7,9 @@ from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.authorizing import Action
+from clew.domain.authorization import Action
 from clew.domain.control import Control, Status, detached
-from clew.domain.decisions import check_readable
+from clew.domain.decider import check_readable
 from clew.domain.errors import (
     CorruptEventError,
     InvalidTimeError,

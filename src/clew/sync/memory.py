@@ -12,9 +12,9 @@ from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import MemoryAt, Screen
 from clew.service.core import Core
-from clew.service.memory import provenance, recalling, remembering, scopes
-from clew.service.memory.recalling import ScopeSummary
-from clew.service.memory.remembering import Asked
+from clew.service.memory import provenance, scope_commands, scope_queries, scopes
+from clew.service.memory.scope_commands import Asked
+from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Scope
 from clew.service.operations import run
 
@@ -58,7 +58,7 @@ class MemoryScope:
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
         asked = Asked(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return run(remembering.remember(self._scope, text, asked))
+        return run(scope_commands.remember(self._scope, text, asked))
 
     def supersede(
         self,
@@ -77,7 +77,7 @@ class MemoryScope:
         Raises UnknownFactError, and what remember() does.
         """
         asked = Asked(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
-        return run(remembering.supersede(self._scope, fact, text, asked))
+        return run(scope_commands.supersede(self._scope, fact, text, asked))
 
     def retract(
         self,
@@ -91,7 +91,7 @@ class MemoryScope:
     ) -> None:
         """Hold a live fact to be true no more, by default from now; it stays in the past. Raises UnknownFactError."""
         asked = Asked(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
-        run(remembering.retract(self._scope, fact, reason, asked))
+        run(scope_commands.retract(self._scope, fact, reason, asked))
 
     def facts(
         self,
@@ -107,7 +107,7 @@ class MemoryScope:
         ``valid_at`` is the time that it is to be true of, by default that of the reading. Raises UnknownVersionError or
         InvalidTimeError.
         """
-        operation = recalling.facts(self._scope, key=key, kind=kind, at=at, valid_at=valid_at, history=history)
+        operation = scope_queries.facts(self._scope, key=key, kind=kind, at=at, valid_at=valid_at, history=history)
         return run(operation)
 
     def search(
@@ -124,8 +124,8 @@ class MemoryScope:
 
         Raises InvalidContentError, and what facts() does.
         """
-        found = run(recalling.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
-        within = recalling.searchable(found)
+        found = run(scope_queries.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
+        within = scope_queries.searchable(found)
         ranking = within.by_words(found.texts, query, top=top, min_score=min_score, allowed=found.numbers)
         return [Found(found.fact(number), score) for number, score in ranking]
 
@@ -153,7 +153,7 @@ class MemoryScope:
         if not isinstance(to, MemoryScope):
             raise ScopeError(f"promote: to={type(to).__name__} is no memory scope. Give conversations.memory(…).")
         wider = to._scope
-        return run(remembering.promote(self._scope, fact, wider, actor, idempotency_key))
+        return run(scope_commands.promote(self._scope, fact, wider, actor, idempotency_key))
 
 
 class HasMemory:
@@ -173,6 +173,6 @@ class HasMemory:
 
     def scopes(self) -> Iterator[ScopeSummary]:
         """The memory scopes of the tenant, those that hold documents too, in the order in which they were opened."""
-        pages = recalling.scopes(self._core)
+        pages = scope_queries.scopes(self._core)
         while page := run(pages.next()):
             yield from page

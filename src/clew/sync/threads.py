@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, Self, overload
 
 from clew.domain.control import Status
-from clew.domain.decisions import Delete, End, Resume, Suspend
+from clew.domain.decider import Delete, End, Resume, Suspend
 from clew.domain.events import Event, MemoryReading
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
+from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.runs.request_building import Request
-from clew.domain.view import ModelView, model_view
-from clew.domain.views.stepping import Step
-from clew.service import exporting, run_requests, serializing, stepping, thread_commands, thread_queries
+from clew.domain.views.replay import Step
+from clew.service import conversation_export, run_requests, stepping, thread_commands, thread_documents, thread_queries
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
@@ -250,7 +250,7 @@ class Thread:
 
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown, to read: nothing that was said can break out of its place."""
-        return run(exporting.markdown(self._core, self.id, at, at_message))
+        return run(conversation_export.markdown(self._core, self.id, at, at_message))
 
     def serialize(self) -> JsonObject:
         """The thread with its whole past as one JSON object, to be kept or sent: ``json.dump`` takes it.
@@ -259,7 +259,7 @@ class Thread:
         agents, and no secrets: a state of a component that looks like a credential raises CredentialError. Raises
         CorruptEventError for a thread that does not verify.
         """
-        return run(serializing.serialize(self._core, self.id))
+        return run(thread_documents.serialize(self._core, self.id))
 
     def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
         """What the thread was at a version: status, labels, checkpoints and messages."""

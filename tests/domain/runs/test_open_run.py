@@ -12,7 +12,7 @@ from tests.conftest import SCALE
 from tests.domain.strategies import event
 
 from clew.domain.control import Control, advance
-from clew.domain.decisions import Advance, decide
+from clew.domain.decider import Advance, decide
 from clew.domain.errors import ClewError
 from clew.domain.events import HistoryRewound, MessageAppended, ThreadEnded, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.messages import FunctionCall, Message

@@ -12,12 +12,12 @@ from tests.domain.strategies import objects, texts
 from clew.domain.chain import digest
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message
+from clew.domain.model_view import NO_RESULT, model_view
 from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
 from clew.domain.models.requests import request_body, request_bytes
 from clew.domain.runs.definitions import Definitions, blobs, changed, fingerprint, read_definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
 from clew.domain.runs.request_building import body_digest, question_of, rebuilt, unsent
-from clew.domain.view import NO_RESULT, model_view
 
 LOOKUP = ToolSchema(name="lookup", description="Look up.", parameters={"type": "object", "properties": {}})
 FORMAT = ResponseFormat(name="Weather", json_schema={"type": "object"})

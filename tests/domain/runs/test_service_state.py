@@ -13,6 +13,7 @@ from clew.domain.control import Control, advance
 from clew.domain.events import Event, HistoryRewound, MessageAppended, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.messages import Message
+from clew.domain.model_view import model_view
 from clew.domain.models.client import ServiceKind, ServiceReference
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -25,7 +26,6 @@ from clew.domain.runs.events import (
 )
 from clew.domain.runs.request_building import unsent
 from clew.domain.runs.service_state import ServiceSide, service_side
-from clew.domain.view import model_view
 
 STREAM = "default/thread/t"
 BROKEN = Failure(kind="ModelUnavailableError")

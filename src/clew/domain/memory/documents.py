@@ -10,10 +10,10 @@ from typing import NamedTuple
 from clew.domain.errors import InvalidContentError
 from clew.domain.events import Event
 from clew.domain.json_values import MAX_BYTES, check_json, check_text
-from clew.domain.memory.chunks import passages
 from clew.domain.memory.errors import EmbeddingMismatchError, ScopeError, UnknownDocumentError
 from clew.domain.memory.events import DocumentAdded, DocumentRemoved, MemoryEvent, ScopeOpened
 from clew.domain.memory.facts import Document, Passage
+from clew.domain.memory.passages import passages
 
 _PLACES = 20
 """Bits of a passage's number that say which one of its document it is; those above are the document's version."""

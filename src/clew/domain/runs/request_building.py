@@ -11,12 +11,12 @@ from clew.domain.context.events import HistoryReduced
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
+from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import Question, Wire
 from clew.domain.models.requests import request_body, request_bytes, streamed
-from clew.domain.reducing.apply import reduced
+from clew.domain.reducers.reduction import reduced
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
-from clew.domain.view import ModelView, model_view
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError
-from clew.domain.views.findings import Finding
+from clew.domain.views.diagnostics import Finding
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool

@@ -10,7 +10,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryPort
-from clew.service.memory.remembering import Asked
+from clew.service.memory.scope_commands import Asked
 
 MOST = 50
 """Memories that a model is told at once."""

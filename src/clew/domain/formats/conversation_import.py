@@ -1,0 +1,267 @@
+"""What importing one conversation means: what it is, which thread it becomes, and what to do given what is there.
+
+A conversation's key is its id, or, when it has none (or null), the digest of its content and its place among the
+conversations of that content in the input. Its thread's id is made of the key: imports at once meet on one stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from clew.domain.control import Control
+from clew.domain.decider import Start
+from clew.domain.errors import ClewError, ImportFormatError
+from clew.domain.events import Source, ThreadStarted
+from clew.domain.formats.json_patch import same
+from clew.domain.formats.openai_messages import decode, encode
+from clew.domain.history import HistoryMessage
+from clew.domain.json_values import Json, JsonObject, check_json
+from clew.domain.messages import Message
+
+_ID_DIGITS = 16
+"""Hex digits of an imported thread's id: 64 bits of SHA-256."""
+
+_LONGEST_ERROR = 500
+
+
+class Item(NamedTuple):
+    """A conversation as it was read: ``value`` is its parsed JSON.
+
+    ``line`` is its number in a file of JSON lines, ``number`` its place, from 1, in a list of conversations.
+    """
+
+    file: str
+    line: int | None
+    value: object
+    number: int | None = None
+
+
+class Failure(NamedTuple):
+    """A conversation, or a whole file, that was not imported; ``error`` is one line and quotes no message."""
+
+    file: str
+    line: int | None
+    error: str
+
+
+class ImportReport(NamedTuple):
+    """What an import did.
+
+    ``threads`` were started or extended, with so many ``messages`` and ``events``; ``skipped`` were there already.
+    """
+
+    threads: int
+    messages: int
+    events: int
+    skipped: int
+    failed: list[Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation in the OpenAI chat format.
+
+    ``id`` is None when it has none; ``fields`` are its object's other fields, without the messages; ``values`` are the
+    messages as they came, ``messages`` what they say.
+    """
+
+    id: Json
+    fields: JsonObject
+    values: list[JsonObject]
+    messages: tuple[Message, ...]
+
+    def key(self, occurrence: int) -> Json:
+        """What it is known by; ``occurrence`` counts from 1 and tells equal conversations without ids apart."""
+        return [self.digest, occurrence] if self.id is None else self.id
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its content, in hex."""
+        return _digest({**self.fields, "messages": list(self.values)})
+
+    def start(self) -> Start:
+        """The intent that begins its thread."""
+        title = self.fields.get("title")
+        metadata = self.fields.get("metadata")
+        kept = metadata if isinstance(metadata, dict) else {}
+        rest = {name: value for name, value in self.fields.items() if name != "metadata"} if kept else self.fields
+        return Start(
+            title=title if isinstance(title, str) else None,
+            metadata=kept,
+            source=Source(id=self.id, fields=rest),
+            messages=self.messages,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class There:
+    """The thread that is there: how it was started, its control, and the messages on its present path.
+
+    ``started`` is None when it was not started but forked, or when its start cannot be read.
+    """
+
+    started: ThreadStarted | None
+    control: Control
+    messages: Sequence[HistoryMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start the thread, with all its messages."""
+
+    intent: Start
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Append the rest of the messages to the thread, if it is still at this version."""
+
+    messages: tuple[Message, ...]
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Nothing is to be done: the thread has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The conversation cannot be imported; ``reason`` is one line."""
+
+    reason: str
+
+
+Plan: TypeAlias = Begin | Extend | Skip | Refuse
+
+
+def source_fields(started: ThreadStarted) -> JsonObject:
+    """The fields of the conversation that a thread was imported from: its metadata is kept as the thread's own."""
+    fields = {} if started.source is None else started.source.fields
+    return {**fields, "metadata": started.metadata} if started.metadata else fields
+
+
+@dataclass(slots=True)
+class Occurrences:
+    """Counts equal conversations without ids within one input."""
+
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def next(self, conversation: Conversation) -> int:
+        """Its place among the conversations of this content, from 1; always 1 for one with an id."""
+        if conversation.id is not None:
+            return 1
+        digest = conversation.digest
+        self._counts[digest] = self._counts.get(digest, 0) + 1
+        return self._counts[digest]
+
+
+def read_conversation(value: object) -> Conversation:
+    """The conversation that parsed JSON says: a list of messages, or an object with ``messages``.
+
+    Raises ImportFormatError for what is neither, InvalidContentError for JSON that cannot be stored.
+    """
+    if isinstance(value, list):
+        if not value:
+            raise ImportFormatError("An empty list is no conversation. Give at least one message.")
+        return _conversation(None, {}, value)
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise ImportFormatError(f"{kind} is no conversation. Give a list of messages, or an object with 'messages'.")
+    if "messages" not in value:
+        raise ImportFormatError("The object has no 'messages'. A conversation is an object with a list of that name.")
+    messages = value["messages"]
+    if not isinstance(messages, list):
+        kind = type(messages).__name__
+        raise ImportFormatError(f"'messages' is {kind}, but it must be a list of messages.")
+    fields = {key: item for key, item in value.items() if key not in {"id", "messages"}}
+    check_json(value.get("id"), "id")
+    for name, item in fields.items():
+        check_json(name, "the conversation: a field's name")
+        check_json(item, f"the conversation: {name}")
+    return _conversation(value.get("id"), fields, messages)
+
+
+def thread_id(key: Json) -> str:
+    """The id of an imported thread: the first 16 hex digits of SHA-256 over the canonical JSON of its key."""
+    return _digest(key)[:_ID_DIGITS]
+
+
+def plan(conversation: Conversation, there: There | None) -> Plan:
+    """What to do with a conversation, given the thread of its id, None when there is none."""
+    if there is None:
+        return Begin(conversation.start())
+    started = there.started
+    if started is None or started.source is None or not same(started.source.id, conversation.id):
+        return Refuse("its thread's id is taken by another thread. Import it into another store, or give it another id")
+    values = _values(there.messages)
+    equal = _equal_beginning(values, conversation.values)
+    if equal < min(len(values), len(conversation.values)):
+        return Refuse(f"it differs from its thread at message {equal + 1}; {_state(there)}")
+    if len(values) > len(conversation.values):
+        return Refuse(f"it ends after message {equal}, its thread has moved on to {len(values)}; {_state(there)}")
+    if unequal := _unequal_fields(source_fields(started), conversation.fields):
+        return Refuse(f"it differs from its thread in {unequal}; {_state(there)}")
+    if equal == len(conversation.values):
+        return Skip()
+    if there.control.status != "active":
+        return Refuse(f"it has {len(conversation.values) - equal} messages more than its thread; {_state(there)}")
+    return Extend(conversation.messages[equal:], there.control.version)
+
+
+def failure(item: Item, error: ClewError | str) -> Failure:
+    """The failure of an item, on one line whatever is in its keys."""
+    text = str(error) if item.number is None else f"conversation {item.number}: {error}"
+    line = "".join(char if char.isprintable() else " " for char in text)
+    return Failure(item.file, item.line, line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + "…")
+
+
+def _conversation(id_: Json, fields: JsonObject, values: list[JsonObject]) -> Conversation:
+    messages = tuple(decode(value, number) for number, value in enumerate(values, start=1))
+    return Conversation(id_, fields, values, messages)
+
+
+def _digest(value: Json) -> str:
+    """Canonical JSON has sorted keys and no spaces, in UTF-8."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _values(messages: Sequence[HistoryMessage]) -> list[JsonObject | None]:
+    """The messages in the format that they came in, None for one that is redacted."""
+    found: list[JsonObject | None] = []
+    for said in messages:
+        if said.message is None:
+            found.append(None)
+        else:
+            found += encode(said.message)
+    return found
+
+
+def _equal_beginning(there: Sequence[JsonObject | None], given: Sequence[JsonObject]) -> int:
+    """How many messages from the first are equal; a redacted one equals any."""
+    count = 0
+    for old, new in zip(there, given, strict=False):
+        if old is not None and not same(old, new):
+            break
+        count += 1
+    return count
+
+
+def _unequal_fields(there: JsonObject, given: JsonObject) -> str:
+    names = [
+        name
+        for name in sorted({*there, *given})
+        if (name in there) != (name in given) or not same(there[name], given[name])
+    ]
+    shown = ", ".join(repr(name) if len(name) <= 40 else repr(name[:40]) + "…" for name in names[:5])  # noqa: PLR2004  # a line's worth
+    return shown + (f" and {len(names) - 5} more fields" if len(names) > 5 else "")  # noqa: PLR2004  # the same
+
+
+def _state(there: There) -> str:
+    control = there.control
+    return f"the thread is {control.status}, at version {control.version}. Fork it, or import under another id"

@@ -1,0 +1,206 @@
+"""What a reducer is given, whether what it gave can be, and what a request is then made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from clew.domain.context.events import HistoryReduced
+from clew.domain.errors import InvalidContentError
+from clew.domain.history import HistoryMessage
+from clew.domain.json_values import MAX_BYTES
+from clew.domain.messages import Message, check_message
+from clew.domain.reducers.cutting import SHORTEST, cut
+from clew.domain.reducers.errors import ReducerError
+from clew.domain.reducers.message_groups import Groups, groups_of
+from clew.domain.reducers.reducer import Reducible, Reduction
+
+MOST_OF_SUMMARY = MAX_BYTES - 1024**2
+"""Bytes of a summary: an event has to hold it, with what is around it."""
+
+
+def reducible(
+    history: Sequence[HistoryMessage],
+    previous: HistoryReduced | None,
+    previous_version: int,
+    input: Sequence[HistoryMessage] = (),  # noqa: A002  # the field's word
+    instructions: str | None = None,
+) -> Reducible:
+    """What a reducer is given: the whole history, but for what an earlier summary stands for.
+
+    ``history`` is the path without the run's own ``input``. ``previous`` is the reduction that holds so far.
+    """
+    if previous is None or previous.summary is None:
+        return Reducible(history, input, instructions)
+    own = {each.version for each in input}
+    rest = [each for each in _remaining([*history, *input], previous) if each.version not in own]
+    summary = summary_at(previous_version, previous.summary)
+    return Reducible(with_summary(rest, summary), input, instructions, previous_version)
+
+
+def reduce_history(
+    result: Any, given: Reducible, *, agent: str, reducer: str, previous: HistoryReduced | None, upto: int
+) -> HistoryReduced | None:
+    """What is recorded of a reducer's ``result``, None when it says what ``previous`` says already.
+
+    ``upto`` is the version up to which the history was given. Raises ReducerError for a result that nothing can be made
+    of: then nothing is recorded.
+    """
+    found = checked(result, given, reducer)
+    kept = set(found.kept)
+    stays = kept | {given.summary}
+    out = [(each.version, each.version) for each in given.history if each.version not in stays]
+    summary = found.summary
+    if given.summary is not None and previous is not None:
+        out += previous.left_out
+        summary = previous.summary if given.summary in kept else summary
+    reduced = HistoryReduced(
+        agent=agent,
+        reducer=reducer,
+        upto=upto,
+        left_out=_spans(out, sorted(kept - {given.summary})),
+        summary=summary,
+        trimmed=tuple(sorted(found.trimmed.items())),
+        over_budget=found.over_budget,
+    )
+    return None if _says(reduced) == _says(previous) else reduced
+
+
+def reduced(history: Iterable[HistoryMessage], event: HistoryReduced, version: int) -> list[HistoryMessage]:
+    """The messages that a request is made of; ``version`` is that of the event.
+
+    The summary comes first, after a system message that begins the history. What was said after the reduction is as it
+    was said; a call that was left out comes back when its result is.
+    """
+    lengths = dict(event.trimmed)
+    rest = [
+        cut(each, lengths[each.version]) if each.version in lengths else each
+        for each in _remaining(list(history), event)
+    ]
+    return rest if event.summary is None else with_summary(rest, summary_at(version, event.summary))
+
+
+def checked(result: Any, given: Reducible, reducer: str) -> Reduction:
+    """A reducer's result, with what is sent whatever it says. Raises ReducerError for what nothing can be made of."""
+    if not isinstance(result, Reduction):
+        raise ReducerError(reducer, f"gave {_a(result)} in place of a Reduction.")
+    groups = given.groups()
+    kept = _checked_kept(result.kept, given, groups, reducer)
+    _check_summary(result.summary, kept, given, reducer)
+    trimmed = _checked_trimmed(result.trimmed, kept, reducer)
+    if not isinstance(result.over_budget, bool):
+        raise ReducerError(reducer, f"gave {_a(result.over_budget)} as over_budget, which is True or False.")
+    return Reduction(sorted(kept), result.summary, trimmed, result.over_budget)
+
+
+def summary_at(version: int, summary: Message) -> HistoryMessage:
+    """A summary as a message of the history: at the version of the event that has it, 0 when none has it yet."""
+    return HistoryMessage(version, summary.role, summary, "", 0)
+
+
+def with_summary(history: Sequence[HistoryMessage], summary: HistoryMessage) -> list[HistoryMessage]:
+    """The messages with a summary before them, but after a system message that begins them: services want it first."""
+    place = 1 if history and history[0].role in {"system", "developer"} else 0
+    return [*history[:place], summary, *history[place:]]
+
+
+def _remaining(history: list[HistoryMessage], event: HistoryReduced) -> list[HistoryMessage]:
+    """The messages that were not left out, and the left out calls whose results have come since."""
+    if not event.left_out:
+        return history
+    firsts = [first for first, _ in event.left_out]
+
+    def is_out(version: int) -> bool:
+        place = bisect_right(firsts, version) - 1
+        return place >= 0 and version <= event.left_out[place][1]
+
+    later = [each for each in history if each.version > event.upto]
+    back: set[int] = set()
+    if any(each.results for each in later):
+        back.update(groups_of((each for each in history if each.version <= event.upto), later).own.versions)
+    return [each for each in history if not is_out(each.version) or each.version in back]
+
+
+def _checked_kept(kept: Any, given: Reducible, groups: Groups, reducer: str) -> set[int]:
+    if isinstance(kept, str | bytes) or not isinstance(kept, Iterable):
+        raise ReducerError(reducer, f"gave {_a(kept)} as kept: give the versions of the messages that stay.")
+    listed = list(kept)
+    for each in listed:
+        if not isinstance(each, int) or isinstance(each, bool):
+            raise ReducerError(reducer, f"keeps {_a(each)}: give the versions of the messages that stay.")
+    chosen = set(listed)
+    if unknown := sorted(chosen - {each.version for each in given.history}):
+        raise ReducerError(reducer, f"keeps version {unknown[0]}, which is none of the messages that it was given.")
+    if groups.system is not None and not chosen.issuperset(groups.system.versions):
+        raise ReducerError(
+            reducer, f"leaves out the system message at version {groups.system.versions[0]}: it always stays. Keep it."
+        )
+    for group in groups.groups:
+        there = chosen.intersection(group.versions)
+        if there and len(there) < len(group.versions):
+            raise ReducerError(
+                reducer,
+                f"splits versions {', '.join(map(str, group.versions))}, calls and their results: keep all of them, or "
+                "none. See given.groups().",
+            )
+    return chosen.union(groups.own.versions)
+
+
+def _check_summary(summary: Any, kept: set[int], given: Reducible, reducer: str) -> None:
+    if summary is None:
+        return
+    if not isinstance(summary, Message):
+        raise ReducerError(reducer, f"gave {_a(summary)} as its summary: give a message, such as Message.user(…).")
+    if summary.calls or summary.results or summary.role == "tool":
+        raise ReducerError(reducer, "gave a summary that calls a function, or is a function's result: give only words.")
+    try:
+        check_message(summary)
+    except InvalidContentError as error:
+        raise ReducerError(reducer, f"gave a summary that cannot be stored. {error}") from error
+    size = len(summary.model_dump_json().encode())
+    if size > MOST_OF_SUMMARY:
+        raise ReducerError(
+            reducer, f"gave a summary of {size:,} bytes, and one has {MOST_OF_SUMMARY:,} at most. Give a shorter one."
+        )
+    if given.summary is not None and given.summary in kept:
+        raise ReducerError(
+            reducer,
+            f"gave a summary and keeps the earlier one at version {given.summary}: there is one at a time. Take what "
+            "the earlier one says into the new one, and leave its version out of kept.",
+        )
+
+
+def _checked_trimmed(trimmed: Any, kept: set[int], reducer: str) -> dict[int, int]:
+    if not isinstance(trimmed, Mapping):
+        raise ReducerError(reducer, f"gave {_a(trimmed)} as trimmed, which maps versions to characters.")
+    for version, characters in trimmed.items():
+        if version not in kept:
+            raise ReducerError(reducer, f"trims version {version!r}, which it does not keep.")
+        if not isinstance(characters, int) or isinstance(characters, bool) or characters < SHORTEST:
+            raise ReducerError(
+                reducer,
+                f"trims version {version} to {characters!r} characters: give a whole number, {SHORTEST} or more.",
+            )
+    return dict(trimmed)
+
+
+def _spans(out: Iterable[tuple[int, int]], kept: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """As few spans as there can be: one for all that is left out between two messages that are kept."""
+    spans: dict[int, tuple[int, int]] = {}
+    for first, last in out:
+        for gap in range(bisect_left(kept, first), bisect_right(kept, last) + 1):
+            begin = max(first, kept[gap - 1] + 1) if gap else first
+            end = min(last, kept[gap] - 1) if gap < len(kept) else last
+            if begin <= end:
+                known = spans.get(gap, (begin, end))
+                spans[gap] = (min(begin, known[0]), max(end, known[1]))
+    return tuple(spans[gap] for gap in sorted(spans))
+
+
+def _says(event: HistoryReduced | None) -> tuple[object, ...]:
+    return ((), None, (), False) if event is None else (event.left_out, event.summary, event.trimmed, event.over_budget)
+
+
+def _a(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__name__}"

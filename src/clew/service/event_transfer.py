@@ -1,0 +1,347 @@
+"""Moving events from store to store, byte for byte: threads as lines, and lines that become threads again."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from clew.domain.control import SNAPSHOT_EVERY, Control
+from clew.domain.errors import ConflictError, CorruptEventError, ImportFormatError
+from clew.domain.events import Event
+from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line
+from clew.domain.formats.event_import import (
+    AGAIN,
+    MOVED,
+    Batch,
+    EventsReport,
+    RefusedLine,
+    check_stream,
+    is_thread,
+    named_blobs,
+    with_batch,
+)
+from clew.domain.ports import Blob, EventLog, Restore, Row, Write
+from clew.infrastructure.envelope import decode
+from clew.infrastructure.event_files import EventFile, FileLine, Redactions
+from clew.service.authorizing import check_there
+from clew.service.core import ATTEMPTS, Core
+from clew.service.event_lines import PAGE, all_rows, exported, lines, own_rows, with_ancestors
+from clew.service.operations import Operation, read, wait
+from clew.service.thread_commands import forget
+
+ROWS_IN_HAND = 5_000
+"""Rows that an export of several streams holds of all of them together."""
+
+MOST_EVENTS = 500
+MOST_BYTES = 1 << 20
+"""Events, and stored bytes, with which a commit is full."""
+
+MOST_HELD = 32 << 20
+"""Stored bytes of one commit that waits for the redaction of what was redacted in it, so that the copy verifies."""
+
+
+def export_events(
+    core: Core, thread_ids: Iterable[str] | None, *, definitions: bool = False
+) -> Operation[Iterator[bytes]]:
+    """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
+
+    With ``definitions`` those of the agents that ran on them are there, each before the first event that names it, as
+    far as the store has them. The lines read the log as they are asked for: see next_lines(). A fork comes with its
+    ancestors whole, so they must be such as may be exported, too. Raises UnknownThreadError or NotAuthorizedError.
+    """
+    if thread_ids is None:
+        rows = exported(core, heapq.merge(*(all_rows(core, each) for each in MOVED), key=attrgetter("position")))
+    else:
+        streams = yield from read(lambda: with_ancestors(core, thread_ids))
+        page = max(ROWS_IN_HAND // max(len(streams), 1), 1)
+        rows = heapq.merge(*(own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position"))
+    return lines(core.log, rows, definitions=definitions)
+
+
+def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
+    """The next page of lines, none at the end."""
+    return (yield from read(lambda: list(islice(lines, PAGE))))
+
+
+def import_events(
+    core: Core, source: str | Path | BinaryIO, progress: Callable[[EventsReport], None] | None = None
+) -> Operation[EventsReport]:
+    """Write the events of a file in Clew's own JSONL, commit by commit, each as whole as the file is.
+
+    Raises ImportFormatError for what is no such file, NotAuthorizedError for a thread that is there and may not be
+    read, or a fork of one, and StoreError; what was imported until then stays.
+    """
+    file = yield from read(lambda: EventFile.open(source))
+    with file:
+        since = yield from read(core.log.last_position)
+        report = EventsReport(0, 0, 0, 0, torn=False, line=1, failed=[])
+        reader = _Reader(core, file)
+        while not reader.ended:
+            gathered = yield from read(reader.gather)
+            batch = yield from _write(core, reader, gathered)
+            report = with_batch(report, batch, since=since, line=reader.line)
+            report = report._replace(
+                torn=reader.torn, failed=report.failed + reader.failed, definitions=reader.definitions
+            )
+            if progress is not None:
+                progress(report)
+        yield from _write(core, reader, reader.empty())  # the last snapshots
+    return report
+
+
+def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
+    """Commit a batch; if somebody else wrote to one of its threads meanwhile, it is checked again on what is there."""
+    conflict = ConflictError("import", 0, 0)
+    missing = yield from read(reader.missing)
+    if missing:
+        # Before the events that name them: who reads those finds these. They belong to no thread, and nobody conflicts.
+        yield from wait(core.log.submit(Write((), {}, blobs=missing)).outcome)
+        reader.definitions += len(missing)
+    for _ in range(ATTEMPTS):
+        controls = yield from read(reader.controls)
+        if not batch.rows and not controls:
+            return reader.written(batch)
+        restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
+        try:
+            yield from wait(core.log.restore(restore))
+        except ConflictError as found:
+            conflict = found
+            batch = yield from read(reader.gather_again)
+        else:
+            for name in batch.previous:
+                core.known.tips.drop(name)
+            core.models.nudge()
+            for (name, version), by in batch.redacted_by.items():
+                yield from forget(core, name, version, by)
+            return reader.written(batch)
+    raise conflict
+
+
+class _Read(NamedTuple):
+    """An event of the file, the line that it is on, and the blobs before it, which it names."""
+
+    line: int
+    entry: Entry
+    blobs: tuple[Blob, ...]
+
+
+class _Reader:
+    """Reads a file batch by batch, and knows what of it was refused. It holds the events of one batch only."""
+
+    def __init__(self, core: Core, file: EventFile) -> None:
+        self._core = core
+        self._file = file
+        self._held: list[_Read] = []
+        self._refused: dict[str, int] = {}
+        self._checked: set[str] = set()
+        self._due: list[tuple[str, int]] = []
+        self._ahead: Redactions | None = None
+        self._blobs: list[Blob] = []
+        self._threads = self._events = self._blobs_read = 0
+        self.line = 1
+        self.definitions = 0
+        self.ended = self.torn = False
+        self.failed: list[RefusedLine] = []
+
+    def empty(self) -> Batch:
+        """A batch of nothing yet."""
+        return Batch(_There(self._core.log), _decoded, self._refused)
+
+    def gather(self) -> Batch:
+        """The next batch, up to the end of the file or to what is wrong with it."""
+        self._held.clear()
+        batch, size = self.empty(), 0
+        while not self.ended and not (self._is_full(size) and not self._waits(batch, size)):
+            size += self._take(batch)
+        while self.ended and batch.open:
+            # Without their redactions they would not verify: they come with the rest of the file, if at all. With them
+            # go redactions of messages before them, so it is looked again.
+            del self._held[min(batch.open.values()) :]
+            batch = self.gather_again()
+        return batch
+
+    def gather_again(self) -> Batch:
+        """The same events on what is there now."""
+        batch = self.empty()
+        for held in self._held:
+            batch.add(held.line, held.entry)
+        return batch
+
+    def missing(self) -> list[Blob]:
+        """The blobs that the same events name, and the store does not have."""
+        named = {blob.digest: blob for held in self._held for blob in held.blobs}
+        return [blob for blob in named.values() if not _has(self._core.log, blob)]
+
+    def controls(self) -> list[tuple[str, Control]]:
+        """The snapshots that are due of what was written last, of the versions of which an append makes them."""
+        return [(name, self._core.log.control(name, version)) for name, version in self._due]
+
+    def written(self, batch: Batch) -> Batch:
+        """The batch, once it is written."""
+        self._refused.update(batch.diverged)
+        self._due = [(row.stream, row.version) for row in batch.rows if _is_due(row)]
+        if self._held:
+            self.line = self._held[-1].line
+        return batch
+
+    def _is_full(self, size: int) -> bool:
+        return len(self._held) >= MOST_EVENTS or size >= MOST_BYTES
+
+    def _waits(self, batch: Batch, size: int) -> bool:
+        """Whether more is to come into the batch for what was redacted; past a size only if it must come at all."""
+        if not batch.open or size < MOST_HELD:
+            return bool(batch.open)
+        try:
+            self._ahead = self._ahead or self._file.redactions()
+        except ImportFormatError as error:
+            self._fail(self._file.number, error)
+            return False
+        missing = batch.open.keys() - self._ahead.rows
+        if missing:
+            self._stop(batch, torn=not self._ahead.ended)
+        return bool(missing)
+
+    def _take(self, batch: Batch) -> int:
+        """Read one line into the batch; the bytes that came with it."""
+        try:
+            line = self._file.next()
+            said = None if line is None else self._said(line)
+            match said:
+                case Entry() as entry:
+                    self._add(batch, entry)
+                    return len(entry.row.state)
+                case Blob() as blob:
+                    self._wait(blob)
+                    return len(blob.data)
+                case End() as end:
+                    self._finish(batch, end)
+                case None:
+                    self._stop(batch, torn=True)
+        except ImportFormatError as error:
+            self._fail(self._file.number, error)
+        return 0
+
+    def _said(self, line: FileLine) -> Entry | Blob | End | None:
+        """What a line says, None for the half of one."""
+        try:
+            said = read_line(line.text)
+        except ImportFormatError:
+            if line.whole:
+                raise
+            return None
+        if isinstance(said, Header):
+            raise ImportFormatError(f"A second file begins here. Import each on its own. {AGAIN}")
+        return said
+
+    def _add(self, batch: Batch, entry: Entry) -> None:
+        line = self._file.number
+        check_stream(entry, self._core.tenant)
+        self._check(entry)
+        blobs, self._blobs = tuple(self._blobs), []
+        if blobs:
+            _check_named(entry.row, blobs)
+        batch.add(line, entry)
+        self._held.append(_Read(line, entry, blobs))
+        self._events += 1
+        self._threads += entry.begins and is_thread(entry.row.stream)
+
+    def _check(self, entry: Entry) -> None:
+        """Raise NotAuthorizedError for a stream that is there, and for a fork of one: then all of it could be read."""
+        names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
+        for name in names:
+            if name not in self._checked:
+                check_there(self._core, name)
+            self._checked.add(name)
+
+    def _wait(self, blob: Blob) -> None:
+        """Hold a blob until the event that names it, which is the next."""
+        self._blobs.append(blob)
+        self._blobs_read += 1
+        if sum(len(each.data) for each in self._blobs) > MOST_HELD:
+            raise ImportFormatError(f"More definitions stand before one event than any agent has. {AGAIN}")
+
+    def _finish(self, batch: Batch, end: End) -> None:
+        self._stop(batch, torn=False)
+        if (end.threads, end.events) != (self._threads, self._events):
+            raise ImportFormatError(
+                f"The file says that it holds {end.events} events of {end.threads} threads, and {self._events} of "
+                f"{self._threads} were found. Lines are missing. {AGAIN}"
+            )
+        if end.blobs != self._blobs_read or self._blobs:
+            raise ImportFormatError(
+                f"The file says that it holds {end.blobs} definitions, and {self._blobs_read} were found, the last "
+                f"{len(self._blobs)} without the event that names them. Lines are missing. {AGAIN}"
+            )
+        if self._file.next() is not None:
+            raise ImportFormatError("The file goes on after its end. Import each file on its own.")
+
+    def _stop(self, batch: Batch, *, torn: bool) -> None:
+        """The end of what can be imported; what was redacted, without the event that says so, is left out."""
+        self.ended, self.torn = True, torn
+        if batch.open and not torn:
+            line, entry, _ = self._held[min(batch.open.values())]
+            error = ImportFormatError(
+                f"Version {entry.row.version} of {entry.row.stream!r} was redacted, and the file does not hold the "
+                f"event that says so. {AGAIN}"
+            )
+            self._fail(line, error)
+
+    def _fail(self, line: int, error: ImportFormatError) -> None:
+        self.ended = True
+        self.failed = [RefusedLine(line, error)]
+
+
+class _There:
+    """What the store has, read a few rows at a time: the events of a thread in a file mostly follow on each other."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._rows: dict[str, dict[int, Row]] = {}
+        self._heads: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
+
+    def row(self, stream: str, version: int) -> Row | None:
+        """A row of the stream's own."""
+        known = self._rows.setdefault(stream, {})
+        if version not in known and version <= self._heads.get(stream, version):
+            limit = self._limits[stream] = min(2 * self._limits.get(stream, 1), PAGE)
+            found = self._log.own_rows(stream, after=version - 1, limit=limit)
+            known.update((row.version, row) for row in found)
+            if not found:
+                self._heads[stream] = version - 1
+        return known.get(version)
+
+    def first(self, stream: str) -> Row | None:
+        """The first row of the stream's own."""
+        found = self._log.own_rows(stream, after=-1, limit=1)
+        return found[0] if found else None
+
+
+def _is_due(row: Row) -> bool:
+    return row.version % SNAPSHOT_EVERY == 0 and is_thread(row.stream)
+
+
+def _decoded(row: Row) -> Event:
+    return decode(row.stream, row.version, row.type, row.state)
+
+
+def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
+    """Raise ImportFormatError unless an event names all of the blobs that stand before it."""
+    try:
+        named = named_blobs(_decoded(row))
+    except CorruptEventError:
+        named = []
+    for blob in blobs:
+        if blob.digest not in named:
+            raise ImportFormatError(f"The blob {blob.digest.hex()} is not named by the event after it. {AGAIN}")
+
+
+def _has(log: EventLog, blob: Blob) -> bool:
+    try:
+        return log.blob(blob.digest) is not None
+    except CorruptEventError:  # what is there stays as it is
+        return True

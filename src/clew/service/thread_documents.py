@@ -1,0 +1,293 @@
+"""Threads as documents: read as they lie in the store, and restored in another, all of one or nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args
+
+from clew.domain.context.events import ContextStateRecorded
+from clew.domain.control import SNAPSHOT_EVERY, Control, advance
+from clew.domain.errors import (
+    ConflictError,
+    CorruptEventError,
+    ImportFormatError,
+    InvalidContentError,
+    ThreadAheadError,
+    ThreadDivergedError,
+    ThreadDocumentError,
+    UnknownThreadError,
+)
+from clew.domain.events import Event
+from clew.domain.formats.clew_jsonl import Entry
+from clew.domain.formats.event_import import Batch
+from clew.domain.formats.lineage import Lineage, OwnRows, needed, verified
+from clew.domain.formats.thread_document import read_document, write_document
+from clew.domain.json_values import JsonObject
+from clew.domain.models.client import ThreadKind
+from clew.domain.names import parse_stream_name
+from clew.domain.ports import EventLog, Fork, Restore, Row
+from clew.domain.runs.events import ServiceThreadBound
+from clew.domain.runs.ports import OnExisting
+from clew.domain.stores.secrets import check_no_credentials
+from clew.infrastructure.envelope import decode
+from clew.service import thread_commands
+from clew.service.authorizing import check_there
+from clew.service.core import ATTEMPTS, Core, load
+from clew.service.operations import Operation, read, wait
+from clew.service.thread_copies import begin_again
+from clew.service.thread_queries import readable
+
+PAGE = 100
+"""Rows that are read at once: any of them may be as large as an event can be."""
+
+_AS_NEW = "Give as_new=True to begin a new thread with what the document says."
+
+
+class Restored(NamedTuple):
+    """The thread that a document was restored as."""
+
+    thread_id: str
+    kind: ThreadKind
+
+
+def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
+    """A thread as one JSON object: see domain/formats/thread_document.py.
+
+    Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state or a name of the service's that looks
+    like one, and CorruptEventError for a thread that does not verify.
+    """
+    yield from readable(core, thread_id, "serialize", "export")
+    lineage = yield from read(partial(_lineage, core.log, thread_id, core.stream(thread_id)))
+    return (yield from read(partial(_document, lineage)))
+
+
+def restore(
+    core: Core, document: object, *, on_existing: OnExisting, as_new: bool, actor: str | None
+) -> Operation[Restored]:
+    """Write what a document holds, as far as it is not there; everything in it is checked first.
+
+    Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError, and NotAuthorizedError where the thread is
+    there and may not be read, or an ancestor of one that is not there; then nothing is stored.
+    """
+    if on_existing not in get_args(OnExisting):
+        raise InvalidContentError(f"on_existing={on_existing!r} is neither 'raise' nor 'fork'.")
+    lineage = yield from read(partial(read_document, document, _decoded))
+    thread_id = lineage.name.id
+    if as_new:
+        return Restored(*(yield from begin_again(core, lineage, actor)))
+    if lineage.name.tenant != core.tenant:
+        raise ThreadDocumentError(
+            f"thread.tenant: the document is of tenant {lineage.name.tenant!r}, and the store is open for "
+            f"{core.tenant!r}. Names are part of the hashes, so they stay: open it for that tenant. {_AS_NEW}"
+        )
+    yield from read(partial(_check_there, core, lineage))
+    ahead = yield from _add_missing(core, lineage)
+    if ahead:
+        if on_existing == "raise":
+            raise ThreadAheadError(thread_id, ahead, lineage.head.version)
+        at = lineage.head.version
+        thread_id = yield from thread_commands.fork(
+            core, thread_id, thread_commands.Begun(), at=at, at_message=None, new_id=None, actor=actor
+        )
+    return Restored(thread_id, (yield from load(core, thread_id)).kind)
+
+
+def _check_there(core: Core, lineage: Lineage) -> None:
+    """Raise NotAuthorizedError unless what is there may be read: a thread comes with all that is before its cuts."""
+    there = core.log.stream(lineage.stream) is not None
+    for name in (lineage.stream,) if there else (own.name for own in lineage.streams):
+        check_there(core, name)
+
+
+def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
+    """Write the rows that the store does not have; the version of the thread that is there if it has gone on since.
+
+    If somebody else writes to one of the threads meanwhile, it is looked again what is missing.
+    """
+    conflict = ConflictError(lineage.stream, 0, 0)
+    for _ in range(ATTEMPTS):
+        missing, ahead = yield from read(partial(_missing, core.log, lineage))
+        if not missing:
+            return ahead
+        batch = yield from read(partial(_batch, core.log, missing))
+        restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()))
+        try:
+            yield from wait(core.log.restore(restore))
+        except ConflictError as found:
+            conflict = found
+            continue
+        for name in batch.previous:
+            core.known.tips.drop(name)
+        core.models.nudge()
+        for (name, version), by in batch.redacted_by.items():
+            yield from thread_commands.forget(core, name, version, by)
+        for _, rows in groupby(batch.rows, attrgetter("stream")):  # those of a fork are made from its parent's
+            controls = yield from read(partial(_due, core.log, list(rows)))
+            if controls:
+                yield from wait(core.log.restore(Restore((), {}, controls=controls)))
+        return 0
+    raise conflict
+
+
+def _due(log: EventLog, rows: Sequence[Row]) -> list[tuple[str, Control]]:
+    """The snapshots of a stream of which an append makes them, each made from the one before it."""
+    found: list[tuple[str, Control]] = []
+    for row in rows:
+        if row.version % SNAPSHOT_EVERY == 0:
+            control = found[-1][1] if found else log.control(row.stream, row.version)
+            since = log.lineage(row.stream, after=control.version, upto=row.version)
+            found.append((row.stream, reduce(advance, since, control)))
+    return found
+
+
+def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
+    """What of a lineage the store does not have, and the version of the thread there if it has gone on since.
+
+    Raises ThreadDivergedError. What lies beyond a cut may differ in the store: the thread has nothing of it.
+    """
+    found: list[Entry] = []
+    for own, end in zip(lineage.streams, lineage.ends, strict=True):
+        rows = own.rows
+        there = _there(log, own)
+        if there >= rows[-1].version and own.name == lineage.stream:
+            _check_same(log, own, end)
+            ahead = there > rows[-1].version
+            return ([], there) if ahead else (found, 0)  # what was redacted in an ancestor leaves no event here
+        if there:
+            _check_same(log, own, min(there, end))
+        last = min(there, rows[-1].version)
+        same = not there or _row(log, own.name, last) == _hash(own, last)
+        entries = (Entry(row, own.fork if row is rows[0] else None) for row in rows if row.version > there)
+        found += entries if same else ()
+    return found, 0
+
+
+def _there(log: EventLog, own: OwnRows) -> int:
+    """The newest version of a stream in the store, 0 when there is none."""
+    stream = log.stream(own.name)
+    if stream is None:
+        return 0
+    if (stream.parent, stream.cut) != ((None, None) if own.fork is None else (own.fork.parent, own.fork.cut)):
+        raise _diverged(own, own.rows[0], None)
+    return log.control(own.name).version
+
+
+def _check_same(log: EventLog, own: OwnRows, upto: int) -> None:
+    """Raise ThreadDivergedError, which names the first version that differs, unless a stream has the same rows.
+
+    A hash names all that is before it, so it is found by halving.
+    """
+    if _row(log, own.name, upto) == _hash(own, upto):
+        return
+    versions = [row.version for row in own.rows if row.version <= upto]
+    at = bisect_left(versions, 1, key=lambda version: int(_row(log, own.name, version) != _hash(own, version)))
+    raise _diverged(own, own.rows[at], _row(log, own.name, versions[at]))
+
+
+def _diverged(own: OwnRows, row: Row, there: bytes | None) -> ThreadDivergedError:
+    name = parse_stream_name(own.name)
+    thread_id = own.name if name is None else name.id
+    return ThreadDivergedError(thread_id, row.version, None if there is None else there.hex(), row.hash.hex(), _AS_NEW)
+
+
+def _row(log: EventLog, stream: str, version: int) -> bytes | None:
+    """The hash of a version of a stream's own."""
+    rows = log.own_rows(stream, after=version - 1, limit=1)
+    return rows[0].hash if rows and rows[0].version == version else None
+
+
+def _hash(own: OwnRows, version: int) -> bytes | None:
+    at = version - own.rows[0].version
+    return own.rows[at].hash if 0 <= at < len(own.rows) else None
+
+
+class _There:
+    """What the store has of streams that are extended: nothing after the heads that they have."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._heads: dict[str, int] = {}
+
+    def row(self, stream: str, version: int) -> Row | None:
+        """A row of the stream's own."""
+        if version > self._head(stream):
+            return None
+        rows = self._log.own_rows(stream, after=version - 1, limit=1)
+        return rows[0] if rows and rows[0].version == version else None
+
+    def first(self, stream: str) -> Row | None:
+        """The first row of the stream's own."""
+        return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None) if self._head(stream) else None
+
+    def _head(self, stream: str) -> int:
+        if stream not in self._heads:
+            self._heads[stream] = 0 if self._log.stream(stream) is None else self._log.control(stream).version
+        return self._heads[stream]
+
+
+def _batch(log: EventLog, missing: Sequence[Entry]) -> Batch:
+    """The rows as they are written: linked to what is there, and rows there shredded that were redacted elsewhere."""
+    batch = Batch(_There(log), _decoded, {})
+    try:
+        for number, entry in enumerate(missing):
+            batch.add(number, entry)
+    except ImportFormatError as error:
+        raise ThreadDocumentError(f"It does not follow from what the store has: {error}") from None
+    if batch.failed:  # somebody has just begun another thread of that id, or gone on with one
+        raise batch.failed[0].error
+    return batch
+
+
+def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
+    """A thread with its ancestors, verified. What is redacted while it is read is read again."""
+    wrong: ThreadDocumentError | None = None
+    for _ in range(ATTEMPTS):
+        shredded = log.shredded()
+        try:
+            return verified(_streams(log, thread_id, name), _decoded)
+        except ThreadDocumentError as error:
+            wrong = error
+        if log.shredded() == shredded:
+            break
+    raise CorruptEventError(
+        f"Thread {thread_id!r} cannot be serialized: it does not verify, and verify says where. {wrong}"
+    ) from None
+
+
+def _streams(log: EventLog, thread_id: str, name: str | None) -> list[OwnRows]:
+    """The streams of a thread, the oldest ancestor first."""
+    found: list[OwnRows] = []
+    cut: int | None = None
+    while name is not None:
+        stream = log.stream(name)
+        if stream is None:
+            raise UnknownThreadError(thread_id)
+        fork = None if stream.parent is None or stream.cut is None else Fork(stream.parent, stream.cut)
+        found.append(OwnRows(name, fork, tuple(needed(_own_rows(log, name), cut, _decoded))))
+        name, cut = stream.parent, stream.cut
+    return found[::-1]
+
+
+def _own_rows(log: EventLog, stream: str) -> Iterator[Row]:
+    after = -1
+    while page := log.own_rows(stream, after=after, limit=PAGE):
+        yield from (row._replace(position=0) for row in page)
+        after = page[-1].version
+
+
+def _document(lineage: Lineage) -> JsonObject:
+    for event in (*lineage.events, *lineage.beyond):
+        data: Any = event.data
+        if isinstance(data, ContextStateRecorded):
+            check_no_credentials(data.state, f"state of {data.provider!r} at version {event.version}")
+        elif isinstance(data, ServiceThreadBound):
+            check_no_credentials(data.id, f"what the service calls the thread at version {event.version}")
+    return write_document(lineage)
+
+
+def _decoded(row: Row) -> Event:
+    return decode(row.stream, row.version, row.type, row.state)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.domain.memory.passages import MOST, passages
+
+pieces = st.sampled_from(
+    ["word ", "A sentence. ", "\n", "\n\n", "x" * 700, "ü" * 2_000, " ", "“Quoted.” ", "文。", "\t"]
+)
+texts = st.lists(pieces, max_size=60).map("".join)
+
+
+def unspaced(text: str) -> str:
+    return "".join(text.split())
+
+
+@given(texts)
+def test_every_character_but_white_space_is_in_a_passage_in_its_place_and_none_is_too_long(text: str) -> None:
+    found = passages(text)
+    assert "".join(map(unspaced, found)) == unspaced(text)
+    assert all(0 < len(passage) <= MOST and passage.strip() for passage in found)
+
+
+@given(texts)
+def test_no_two_passages_that_follow_each_other_are_both_short_without_need(text: str) -> None:
+    found = passages(text.replace("\n", " "))
+    if "ü" * 2_000 not in text and "x" * 700 not in text:
+        assert all(len(one) + len(two) + 60 > MOST for one, two in pairwise(found[:-1]))
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=300))
+def test_a_short_text_is_one_passage_without_the_white_space_around_it(text: str) -> None:
+    assert passages(text) == ([text.strip()] if text.strip() else [])
+
+
+def test_cuts_between_paragraphs_first_then_lines_sentences_and_words() -> None:
+    paragraph, line, sentence = "p" * 700, "l" * 700, "S" * 500 + "."
+    assert passages(f"{paragraph}\n \n{paragraph}\nend") == [paragraph, f"{paragraph}\nend"]
+    assert passages(f"{line}\n{line}\n{line}") == [line] * 3
+    assert passages(" ".join([sentence] * 3)) == [f"{sentence} {sentence}", sentence]
+    assert passages(" ".join(["word"] * 300)) == [" ".join(["word"] * 240), " ".join(["word"] * 60)]
+    assert passages("x" * 2_500) == ["x" * 1_200, "x" * 1_200, "x" * 100]
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000, " " * 200_000 + "x", "a\n " * 100_000, ". " * 100_000])
+def test_takes_long_texts_of_borders_in_its_stride(text: str) -> None:
+    assert "".join(map(unspaced, passages(text))) == unspaced(text)

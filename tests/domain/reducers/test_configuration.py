@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clew.domain.reducers.configuration import checked_reducer
+from clew.domain.reducers.strategies import KeepLast
+from clew.domain.runs.errors import AgentConfigurationError
+
+
+def made(**fields: Any) -> Any:
+    whole = {"name": "mine", "when": "before_retrieval", "reduce": lambda given: given}
+    return SimpleNamespace(**{**whole, **fields})
+
+
+def test_anything_with_a_name_a_moment_and_a_way_to_reduce_is_a_reducer() -> None:
+    for reducer in (KeepLast(1), made()):
+        assert checked_reducer(reducer) is reducer
+
+
+@pytest.mark.parametrize(
+    ("reducer", "problem"),
+    [
+        (KeepLast, "no name"),
+        (made(name=""), "no name"),
+        (made(name=5), "no name"),
+        (len, "no name"),
+        (made(when=None), "when=None is no moment"),
+        (made(when="now"), "when='now' is no moment"),
+        (made(reduce=None), "The reducer mine has no method reduce"),
+    ],
+    ids=range(7),
+)
+def test_what_is_none_is_refused(reducer: Any, problem: str) -> None:
+    with pytest.raises(AgentConfigurationError, match=problem):
+        checked_reducer(reducer)

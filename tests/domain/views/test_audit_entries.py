@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.domain.events import EVENT_TYPES
+from clew.domain.projection import Recorded, Unreadable
+from clew.domain.views.audit_entries import what, why
+
+
+def recorded(type_: str, data: dict[str, Any] | None, **more: Any) -> Recorded:
+    return Recorded(1, "default", "thread", "t", 2, type_, 0, 0, data, 100, b"", "e", **more)
+
+
+def message(role: str, *contents: dict[str, Any]) -> dict[str, Any]:
+    return {"message": {"role": role, "contents": list(contents)}}
+
+
+ASSISTANT = "appended an assistant message"
+UNREADABLE = "which cannot be read: verify says what is wrong with it"
+REMAINS = "deleted the thread and its side at the service, of which 1 of 2 remain"
+LOCAL = "forked 'p' at version 7 into a 'local' thread"
+ANSWERED = "recorded the answer of the model (version 5, 1,200 tokens in and 4 out)"
+FAILED = "recorded that the model failed ('E' 429 'c'), to be asked again"
+BOUND = "bound the thread to 'response' 'r1' of the service"
+TOOL_CALL = "the tool call of version 5, content 0"
+NOTHING = f"recorded that nothing came of {TOOL_CALL}"
+WITHOUT = "started a run of agent 'a', without 'x', 'y', which nobody supplied"
+GAVE = "recorded what 'p' gave to the run"
+PROVIDED = {
+    "messages": [{}],
+    "tools": ["secret", "secret"],
+    "facts": [{}],
+    "citations": [{}],
+    "reads": [{"scope": "user/42", "version": 3}],
+}
+EVERYTHING = "(6 characters of instructions, 1 message, 2 tools, 1 fact, 1 citation; read 'user/42' at version 3)"
+FELL = "recorded that 'p' failed in 'invoking' ('E')"
+KEEPS = "recorded that 'p' keeps something of the thread"
+REDUCED = {
+    "agent": "a",
+    "reducer": "r",
+    "left_out": [[2, 5], [8, 8]],
+    "summary": {"text": "secret"},
+    "trimmed": [[9, 10]],
+    "over_budget": True,
+}
+REST = "(a summary in their place, 1 message trimmed, over budget)"
+STATEMENT = {
+    "text": "secret",
+    "key": "units",
+    "learned": {"thread": "t", "version": 4},
+    "promoted": {"scope": "user/42", "fact": "e", "version": 2},
+}
+STATED = "(6 characters, key 'units', learned in 't' at version 4, promoted from 'e' of 'user/42')"
+LEARNED = "in 't' at version 4"
+ADDED = "added document 'd' to 'n', 'm'"
+REPLACED = f"{ADDED} (6 characters, in place of 'c')"
+TEXT = {"type": "text", "text": "secret"}
+CALL = {"type": "function-call", "call_id": "1", "name": "secret", "arguments": "secret"}
+RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "data", "said"),
+    [
+        ("thread-started", {"title": None}, "started the thread"),
+        ("thread-started", {"title": "Refund"}, "started the thread 'Refund'"),
+        ("thread-started", {"source": {"id": 1}}, "imported the thread"),
+        ("thread-forked", {"parent_id": "p", "parent_version": 7}, "forked 'p' at version 7"),
+        ("thread-forked", {"parent_id": "p", "parent_version": 7, "title": "If"}, "forked 'p' at version 7 'If'"),
+        ("thread-labelled", {"labels": {"a": 1, "b": "é"}}, "set label 'a' to 1, 'b' to \"\\u00e9\""),
+        ("thread-labelled", {"labels": {"a": None}}, "removed label 'a'"),
+        ("thread-labelled", {"labels": {"a": True, "b": None}}, "set label 'a' to true and removed label 'b'"),
+        ("thread-labelled", {"labels": {}}, "set no label"),
+        ("message-appended", message("user", TEXT), "appended a user message (6 characters)"),
+        ("message-appended", message("assistant", TEXT, TEXT, CALL), f"{ASSISTANT} (12 characters, 1 call)"),
+        ("message-appended", message("tool", RESULT, RESULT), "appended a tool message (2 results)"),
+        ("message-appended", message("user", {"type": "raw"}), "appended a user message (1 other content)"),
+        ("message-appended", message("assistant"), f"{ASSISTANT} (empty)"),
+        ("message-redacted", {"version": 5, "reason": "r"}, "redacted version 5"),
+        ("history-rewound", {"to": 3}, "rewound to version 3"),
+        ("checkpoint-made", {"name": "x", "at": 7}, "made checkpoint 'x' at version 7"),
+        ("thread-suspended", {}, "suspended the thread"),
+        ("thread-resumed", {}, "resumed the thread"),
+        ("thread-ended", {}, "ended the thread"),
+        ("thread-deleted", {}, "deleted the thread"),
+        ("thread-deleted", {"service": [{"id": "a"}]}, "deleted the thread and its side at the service"),
+        ("thread-deleted", {"service": [{"id": "a", "failed": "x"}, {"id": "b"}]}, REMAINS),
+        ("thread-started", {"kind": "remote", "title": "A"}, "started the remote thread 'A'"),
+        ("thread-forked", {"parent_id": "p", "parent_version": 7, "kind": "local"}, LOCAL),
+        ("service-thread-bound", {"id": "r1", "kind": "response"}, BOUND),
+        ("run-started", {"agent": {"id": "joker", "name": None}}, "started a run of agent 'joker'"),
+        ("run-started", {"agent": {"id": "joker", "name": "Joker"}}, "started a run of agent 'Joker'"),
+        ("run-resumed", {"agent": {"id": "a"}, "attempt": 2}, "took up the run of agent 'a' again (attempt 2)"),
+        ("model-called", {"model": "m"}, "asked model 'm'"),
+        ("model-called", {"model": "m", "attempt": 2}, "asked model 'm' (attempt 2)"),
+        ("model-answered", {"message": 5}, "recorded the answer of the model (version 5)"),
+        ("model-answered", {"message": 5, "usage": {"input_tokens": 1_200, "output_tokens": 4}}, ANSWERED),
+        ("model-failed", {"error": {"kind": "E"}}, "recorded that the model failed ('E')"),
+        ("model-failed", {"error": {"kind": "E", "status": 429, "code": "c", "message": "s"}, "retry_in": 2}, FAILED),
+        ("answer-interrupted", {"message": 5}, "recorded that the answer was interrupted (version 5 is a part of it)"),
+        ("answer-interrupted", {}, "recorded that the answer was interrupted (nothing of it)"),
+        ("tool-started", {"message": 5, "index": 0}, f"began {TOOL_CALL}"),
+        ("tool-finished", {"message": 5, "index": 0, "result": 7}, f"finished {TOOL_CALL} (result: version 7)"),
+        ("tool-failed", {"message": 5, "index": 0, "result": 7}, f"{NOTHING} (told: version 7)"),
+        ("tool-failed", {"message": 5, "index": 0, "result": 7, "kind": "E"}, f"{NOTHING} (told: version 7, 'E')"),
+        ("approval-requested", {"message": 5, "index": 0}, f"asked for approval of {TOOL_CALL}"),
+        ("approval-given", {"request": 7, "approved": True}, "approved the request of version 7"),
+        ("approval-given", {"request": 7, "approved": False}, "rejected the request of version 7"),
+        ("run-completed", {}, "completed the run"),
+        ("run-failed", {"error": {"kind": "E", "message": "secret"}}, "ended the run with an error ('E')"),
+        ("run-abandoned", {"reason": "asked"}, "gave up the run"),
+        ("run-started", {"agent": {"id": "a"}, "missing": ["x", "y"]}, WITHOUT),
+        ("context-provided", {"provider": "p"}, f"{GAVE} (nothing)"),
+        ("context-provided", {"provider": "p", "instructions": "secret", **PROVIDED}, f"{GAVE} {EVERYTHING}"),
+        ("context-failed", {"provider": "p", "hook": "invoking", "error": {"kind": "E", "message": "secret"}}, FELL),
+        ("context-state-recorded", {"provider": "p"}, "recorded that 'p' keeps nothing of the thread"),
+        ("context-state-recorded", {"provider": "p", "state": "secret"}, KEEPS),
+        ("history-reduced", {"agent": "a", "reducer": "r", "upto": 9}, "recorded that 'r' looked at what 'a' is sent"),
+        ("history-reduced", REDUCED, f"recorded that 'r' left versions 2 to 5, 8 out of {REST} what 'a' is sent"),
+        ("scope-opened", {"holds": "facts"}, "opened the scope for facts"),
+        ("scope-opened", {"holds": "documents", "embedder": "e"}, "opened the scope for documents, searched by 'e'"),
+        ("fact-remembered", {"fact": "f", "statement": {"text": "secret"}}, "remembered fact 'f' (6 characters)"),
+        ("fact-remembered", {"fact": "f", "statement": STATEMENT}, f"remembered fact 'f' {STATED}"),
+        ("fact-superseded", {"fact": "f", "by": "g", "statement": STATEMENT}, f"replaced fact 'f' by 'g' {STATED}"),
+        ("fact-retracted", {"fact": "f", "reason": "moved"}, "took back fact 'f'"),
+        ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"]}, f"{ADDED} (6 characters)"),
+        ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"], "replaces": "c"}, REPLACED),
+        ("document-removed", {"document": "d"}, "removed document 'd'"),
+        ("fact-retracted", {"fact": "f", "learned": {"thread": "t", "version": 4}}, f"took back fact 'f' {LEARNED}"),
+        ("state-claimed", {"provider": "p", "thread_id": "t"}, "recorded that a state of 'p' is of 't'"),
+        ("document-added", {"document": "d", "text": 5, "namespaces": []}, f"recorded 'document-added', {UNREADABLE}"),
+        ("model-called", {}, f"recorded 'model-called', {UNREADABLE}"),
+        ("run-failed", {"error": 5}, f"recorded 'run-failed', {UNREADABLE}"),
+        ("os:system", None, "recorded 'os:system', which this Clew does not know"),
+        ("message-appended", {"message": 5}, f"recorded 'message-appended', {UNREADABLE}"),
+    ],
+)  # fmt: skip
+def test_says_what_was_done(type_: str, data: dict[str, Any] | None, said: str) -> None:
+    assert what(recorded(type_, data)) == said
+
+
+def test_says_what_became_of_a_message_that_was_redacted() -> None:
+    redacted = recorded("message-appended", None, redacted=True, role="user")
+    assert what(redacted) == "appended a user message (redacted since)"
+    assert what(redacted._replace(role=None)) == "appended a message (redacted since)"
+
+
+def test_says_of_a_row_that_cannot_be_read_what_it_names() -> None:
+    unreadable = Unreadable(1, "default/thread/t", 2, "message-appended", b"", "ValueError: x")
+    assert what(unreadable).startswith("recorded 'message-appended', which cannot be read")
+    assert why(unreadable) is None
+
+
+def test_tells_the_reason_that_was_given() -> None:
+    assert why(recorded("thread-ended", {"reason": "done"})) == "done"
+    assert why(recorded("thread-ended", {})) is None
+    assert why(recorded("os:system", None)) is None
+    assert why(recorded("approval-given", {"approved": False, "reason": "too much"})) == "too much"
+    assert why(recorded("tool-failed", {"reason": "timeout"})) == "timeout"
+
+
+def test_every_type_of_event_has_a_sentence() -> None:
+    (cases,) = [mark.args[1] for mark in test_says_what_was_done.pytestmark]
+    assert {type_ for type_, _, said in cases if "cannot be read" not in said} >= set(EVENT_TYPES)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+FIELDS = [
+    *("labels", "title", "message", "name", "at", "to", "version", "reason", "kind", "id", "service", "agent"),
+    *("provider", "hook", "instructions", "messages", "reads", "state", "reducer", "left_out", "trimmed", "holds"),
+    *("embedder", "fact", "by", "statement", "document", "text", "namespaces", "replaces", "missing", "facts"),
+    *("attempt", "error", "model", "usage", "index", "result", "request", "approved", "parent_id", "parent_version"),
+]
+
+
+@given(
+    st.sampled_from(sorted(EVENT_TYPES)),
+    st.dictionaries(st.sampled_from(FIELDS), JSON),
+)
+def test_whatever_was_made_of_a_row_something_printable_is_said(type_: str, data: dict[str, Any]) -> None:
+    said = what(recorded(type_, data))
+    assert said.isprintable()
+    assert said

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from clew.domain.errors import InvalidSearchError
+from clew.domain.projection import Words
+from clew.domain.views.search_text import SNIPPET, only_words, parse, places, snippet, tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("teapot", Words(("teapot",))),
+        ("  green   glaze ", Words(("green", "glaze"))),
+        ('"green glaze" teapot', Words(("green glaze", "teapot"))),
+        ('"green glaze', Words(("green glaze",))),
+        ("tea*", Words((), ("tea",))),
+        ("teapot -broken", Words(("teapot",), (), ("broken",))),
+        ('teapot -"green glaze"', Words(("teapot",), (), ("green glaze",))),
+        ("e-mail", Words(("e mail",))),
+        ("a_b", Words(("a b",))),
+        ("user@example.org", Words(("user example org",))),
+        ("teapot AND NOT (x OR words:y) ^z", Words(("teapot", "AND", "NOT", "x", "OR", "words y", "z"))),
+        ("- * \u2014 teapot", Words(("teapot",))),
+        ("Größe", Words(("Größe",))),
+    ],
+)  # fmt: skip
+def test_reads_words_phrases_beginnings_and_exceptions(text: str, words: Words) -> None:
+    assert parse(text) == words
+
+
+@pytest.mark.parametrize("text", ["", " ", "***", '""', "-", "\N{TEAPOT}", "-teapot", '-"green glaze"', "\0"])
+def test_refuses_a_search_for_nothing(text: str) -> None:
+    with pytest.raises(InvalidSearchError, match="Give a word"):
+        parse(text)
+
+
+@given(st.text())
+@example('") OR words : ("x')
+@example("x\0y*")
+def test_what_is_parsed_is_words_and_nothing_else(text: str) -> None:
+    try:
+        words = parse(text)
+    except InvalidSearchError:
+        return
+    for said in (*words.phrases, *words.beginnings, *words.without):
+        assert all(character == " " or list(tokens("a" + character)) for character in said)
+        assert said.split() == [said[token.start : token.end] for token in tokens(said)]
+
+
+LETTERS = st.text(
+    st.sampled_from("aAeÉéoÖßςжЖ漢字1٣_-' .,\n\u017f\u03c3\u0301\u0308\u0905\u093f\N{THINKING FACE}\N{TEAPOT}ﬁİẞẛᾈŉ")
+)
+
+
+@given(LETTERS)
+def test_words_are_told_apart_and_compared_as_in_the_index(text: str) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE VIRTUAL TABLE words USING fts5(text)")
+    connection.execute("CREATE VIRTUAL TABLE told USING fts5vocab(words, instance)")
+    connection.execute("INSERT INTO words VALUES (?)", (only_words(text),))
+    told = [term for (term,) in connection.execute("SELECT term FROM told ORDER BY offset")]
+    connection.close()
+    assert told == [token.folded for token in tokens(text)]
+
+
+@pytest.mark.parametrize(
+    ("search", "text", "found"),
+    [
+        ("teapot", "A Teapot, a TEAPOT; teapots.", ["Teapot", "TEAPOT"]),
+        ("teapot*", "A Teapot, teapots.", ["Teapot", "teapots"]),
+        ("grösse", "Gro\u0308sse und Größe", ["Gro\u0308sse"]),
+        ("Größe", "die große GRÖßE", ["große", "GRÖßE"]),
+        ('"green glaze"', "green-glaze, green paint", ["green-glaze"]),
+        ('"green glaze" green', "green green glaze", ["green", "green glaze"]),
+        ('"green gla*"', "green gla", ["green gla"]),
+        ("green-gla*", "green glazes", ["green glazes"]),
+        ("great", "great\N{THINKING FACE}", ["great"]),
+        ("hauptstraße", "HAUPTSTRAẞE", ["HAUPTSTRAẞE"]),
+    ],
+)
+def test_marks_what_was_searched_for(search: str, text: str, found: list[str]) -> None:
+    assert [text[start:end] for start, end in places(text, parse(search))] == found
+
+
+def test_a_snippet_shows_what_is_around_the_first_place() -> None:
+    text = "one two three four five six seven eight nine ten eleven\n\n  teapot twelve " + "more " * 100
+    parts = snippet(text, parse("teapot"))
+    shown = "".join(part.text for part in parts)
+    assert [part.text for part in parts if part.found] == ["teapot"]
+    assert shown.startswith("…")
+    assert "eleven teapot twelve more" in shown
+    assert shown.endswith("more…")
+    assert len(shown) <= SNIPPET + 2
+    assert snippet("A teapot.", parse("teapot")) == (("A ", False), ("teapot", True), (".", False))
+    assert snippet("", parse("teapot")) == ()
+
+
+@given(st.text(), st.text(st.sampled_from('ab *"-')))
+def test_a_snippet_is_of_the_text(text: str, search: str) -> None:
+    try:
+        words = parse(search)
+    except InvalidSearchError:
+        return
+    shown = "".join(part.text for part in snippet(text, words))
+    assert "".join(shown.strip("…").split()) in "".join(text.split())

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.domain.decider import Delete, End, Intent, Say, Start, Suspend
+from clew.domain.errors import ImportFormatError, ThreadDeletedError, UnknownThreadError
+from clew.domain.formats.conversation_import import Failure, ImportReport, Item, read_conversation, thread_id
+from clew.domain.messages import FunctionResult, Message
+from clew.domain.ports import Appended, Write
+from clew.infrastructure import clock
+from clew.infrastructure.conversation_files import read_conversations
+from clew.infrastructure.event_log import ConversationLog
+from clew.service import thread_commands, thread_queries
+from clew.service.caches import Remembered
+from clew.service.conversation_export import Cursor, export_page, export_thread
+from clew.service.conversation_import import import_conversation, import_conversations
+from clew.service.core import Core, open_core
+from clew.service.operations import run
+
+HELLO = {"role": "user", "content": "Hello"}
+HI = {"role": "assistant", "content": "Hi"}
+BYE = {"role": "user", "content": "Bye"}
+
+
+@pytest.fixture
+def core(any_url: str) -> Iterator[Core]:
+    core = open_core(any_url, tenant="default", create=True, now=clock.now, projections=(), embedded=False)
+    yield core
+    core.close()
+
+
+def canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def import_values(core: Core, *values: object) -> ImportReport:
+    items = [Item("a.jsonl", line, value) for line, value in enumerate(values, start=1)]
+    return run(import_conversations(core, iter(items)))
+
+
+def export_all(core: Core, *, forks: bool = False) -> list[Any]:
+    found: list[Any] = []
+    cursor: Cursor | None = Cursor()
+    while cursor is not None:
+        conversations, cursor = run(export_page(core, cursor, forks=forks))
+        found += conversations
+    return found
+
+
+def conversation(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"id": "c", **fields, "messages": list(messages)}
+
+
+def change(core: Core, id_: object, intent: Intent) -> None:
+    run(thread_commands.change(core, thread_id(id_), intent, None))  # type: ignore[arg-type]  # ids of tests are JSON
+
+
+def test_imports_real_conversations_and_exports_them_equal(core: Core, corpus: list[dict[str, Any]]) -> None:
+    messages = sum(len(each["messages"]) for each in corpus)
+    before = [canonical(each) for each in corpus]
+    report = import_values(core, *corpus)
+    assert report == ImportReport(len(corpus), messages, messages + len(corpus), 0, [])
+    assert [canonical(each) for each in export_all(core)] == before
+    position = core.log.last_position()
+    assert import_values(core, *corpus) == ImportReport(0, 0, 0, len(corpus), [])
+    assert core.log.last_position() == position
+    assert [canonical(each) for each in export_all(core)] == before
+    assert core.log.verify().first_bad is None
+
+
+def test_imports_the_samples_of_the_project(core: Core) -> None:
+    samples = Path(__file__).parents[2] / "examples"
+    report = run(import_conversations(core, read_conversations([samples / "support.jsonl"])))
+    assert (report.threads, report.failed) == (4, [])
+    assert all(each["metadata"]["topic"] for each in export_all(core))
+
+
+def test_gives_back_every_field_of_a_conversation(core: Core) -> None:
+    odd = {"big": 10**299, "float": 1.0, "none": None, "_type_": "os", "nested": [{"": [True, -0.0]}], "parent_id": "x"}
+    given = [
+        conversation({**HELLO, **odd}, {**HI, "content": None}, id="a", **odd, title="T", metadata={"k": None}),
+        conversation(id={"a": [1]}, title=None, metadata=None),
+        conversation(HELLO, id=0, title=["x"], metadata={}),
+        conversation(HELLO, id=False),
+        conversation(HELLO, id=""),
+    ]
+    assert import_values(core, *given).threads == 5
+    assert [canonical(each) for each in export_all(core)] == [canonical(each) for each in given]
+
+
+def test_a_conversation_without_an_id_is_exported_with_its_threads(core: Core) -> None:
+    import_values(core, [HELLO], {"messages": [HI], "id": None, "x": 1})
+    listed, bare = export_all(core)
+    assert listed == {"id": thread_id(read_conversation([HELLO]).key(1)), "messages": [HELLO]}
+    assert bare["messages"] == [HI]
+    assert (bare["x"], len(bare["id"])) == (1, 16)
+
+
+def test_tells_equal_conversations_without_ids_apart_by_their_occurrence(core: Core) -> None:
+    assert import_values(core, [HELLO], [HI], [HELLO]).threads == 3
+    assert import_values(core, [HELLO], [HELLO]).skipped == 2
+    report = import_values(core, [HELLO], [HELLO], [HELLO])
+    assert (report.threads, report.skipped) == (1, 2)
+
+
+def test_appends_the_rest_of_a_longer_conversation_in_one_commit(core: Core) -> None:
+    import_values(core, conversation(HELLO))
+    assert import_values(core, conversation(HELLO, HI, BYE)) == ImportReport(1, 2, 2, 0, [])
+    assert export_all(core) == [conversation(HELLO, HI, BYE)]
+    assert run(thread_queries.existing(core, thread_id("c"))).version == 4
+
+
+def test_writes_a_conversation_in_one_commit(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[int] = []
+    submit = ConversationLog.submit
+
+    def counted(log: ConversationLog, write: Write) -> Any:
+        writes.append(len(write.events))
+        return submit(log, write)
+
+    monkeypatch.setattr(ConversationLog, "submit", counted)
+    import_values(core, conversation(HELLO, HI, BYE))
+    assert writes == [4]
+
+
+@pytest.mark.parametrize(
+    ("intent", "status"), [(Suspend(), "suspended"), (End(), "ended"), (Delete(), "deleted")], ids=str
+)
+def test_skips_an_equal_thread_of_any_status_and_refuses_to_extend_it(core: Core, intent: Intent, status: str) -> None:
+    import_values(core, conversation(HELLO))
+    change(core, "c", intent)
+    position = core.log.last_position()
+    assert import_values(core, conversation(HELLO)).skipped == 1
+    (failed,) = import_values(core, conversation(HELLO, HI)).failed
+    assert f"the thread is {status}, at version 3" in failed.error
+    assert core.log.last_position() == position
+
+
+def test_refuses_a_thread_that_has_moved_on_or_differs(core: Core) -> None:
+    import_values(core, conversation(HELLO, x=1))
+    change(core, "c", Say((Message.assistant("Something else"),)))
+    for given, said in [
+        (conversation(HELLO, x=1), "its thread has moved on to 2"),
+        (conversation(HELLO, HI, x=1), "it differs from its thread at message 2"),
+        (conversation(HELLO, HI, BYE, x=1), "it differs from its thread at message 2"),
+        (conversation(HELLO, {**HI, "content": "Something else"}, x=1.0), "it differs from its thread in 'x'"),
+    ]:
+        report = import_values(core, given)
+        assert (report.threads, report.skipped) == (0, 0)
+        assert said in report.failed[0].error
+    assert import_values(core, conversation(HELLO, {**HI, "content": "Something else"}, x=1)).skipped == 1
+
+
+def test_compares_with_the_present_path_after_a_rewind(core: Core) -> None:
+    import_values(core, conversation(HELLO, HI))
+    run(thread_commands.rewind(core, thread_id("c"), 2, abandon_run=False, actor=None))
+    assert import_values(core, conversation(HELLO)).skipped == 1
+    assert import_values(core, conversation(HELLO, BYE)).messages == 1
+    assert export_all(core) == [conversation(HELLO, BYE)]
+
+
+def test_a_redacted_message_equals_any_and_is_exported_without_content(core: Core) -> None:
+    import_values(core, conversation(HELLO, HI))
+    run(thread_commands.redact(core, thread_id("c"), 3, None, None))
+    assert import_values(core, conversation(HELLO, HI)).skipped == 1
+    assert export_all(core) == [conversation(HELLO, {"role": "assistant", "content": None, "redacted": True})]
+    assert import_values(core, conversation(HELLO, HI, BYE)).messages == 1
+    change(core, "c", Delete())
+    assert import_values(core, conversation(HELLO, HI, BYE)).skipped == 1
+
+
+def test_refuses_a_thread_of_the_same_id_that_was_not_imported(core: Core) -> None:
+    run(thread_commands.start(core, thread_id("c"), Start(messages=(Message.user("Hello"),)), None))
+    (failed,) = import_values(core, conversation(HELLO)).failed
+    assert "taken by another thread" in failed.error
+    run(thread_commands.start(core, "parent", Start(), None))
+    plain = thread_commands.Begun()
+    run(thread_commands.fork(core, "parent", plain, at=None, at_message=None, new_id=thread_id("d"), actor=None))
+    (failed,) = import_values(core, conversation(id="d")).failed
+    assert "taken by another thread" in failed.error
+
+
+def test_reports_what_cannot_be_imported_and_goes_on(core: Core) -> None:
+    unread = Failure("a.jsonl", 2, "It is not JSON")
+    items: list[Item | Failure] = [
+        Item("a.jsonl", 1, conversation(HELLO, id="first")),
+        unread,
+        Item("a.jsonl", 3, conversation({"role": "wizard", "content": "secret"}, id="bad")),
+        Item("a.jsonl", 4, conversation({**HELLO, "n": float("nan")}, id="bad")),
+        Item("a.jsonl", 5, conversation(HELLO, id="last")),
+    ]
+    seen: list[int] = []
+    progress = lambda report: seen.append(report.threads + len(report.failed))  # noqa: E731  # one line is all it is
+    report = run(import_conversations(core, iter(items), progress=progress))
+    assert (report.threads, report.messages, report.events) == (2, 2, 4)
+    assert report.failed[0] == unread
+    assert [failed.line for failed in report.failed] == [2, 3, 4]
+    assert not any("secret" in failed.error or "\n" in failed.error for failed in report.failed)
+    assert [each["id"] for each in export_all(core)] == ["first", "last"]
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_refuses_a_message_of_fifty_megabytes_and_imports_the_rest(core: Core, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    huge = conversation(HELLO, {"role": "user", "content": "x" * 50_000_000}, id="huge")
+    path.write_text("".join(canonical(each) + "\n" for each in [conversation(HELLO), huge, conversation(HI, id="d")]))
+    report = run(import_conversations(core, read_conversations([path])))
+    assert (report.threads, report.events) == (2, 4)
+    assert [(failed.file, failed.line) for failed in report.failed] == [(str(path), 2)]
+    assert "at most 16,777,216" in report.failed[0].error
+    assert len(core.log.events_after(0, 9, "")) == 4
+    assert [each["id"] for each in export_all(core)] == ["c", "d"]
+    longer = conversation(HELLO, {"role": "user", "content": "x" * 17_000_000})
+    assert len(import_values(core, longer).failed) == 1
+    assert export_all(core)[0] == conversation(HELLO)
+
+
+def test_imports_at_once_meet_on_one_thread(core: Core) -> None:
+    values = [conversation(HELLO, HI, id=number) for number in range(20)] + [[HELLO], [HELLO]]
+    reports: list[ImportReport] = []
+    gate = threading.Barrier(4)
+
+    def import_all() -> None:
+        gate.wait()
+        reports.append(import_values(core, *values))
+
+    threads = [threading.Thread(target=import_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [report.failed for report in reports] == [[], [], [], []]
+    assert sum(report.threads for report in reports) == 22
+    assert sum(report.skipped for report in reports) == 66
+    assert len(export_all(core)) == 22
+
+
+def test_looks_again_when_another_import_was_faster(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_values(core, conversation(HELLO))
+    submit = ConversationLog.submit
+    raced: list[Appended] = []
+
+    def beaten(log: ConversationLog, write: Write) -> Any:
+        if not raced:
+            raced.append(submit(log, write).outcome.result())
+        return submit(log, write)
+
+    monkeypatch.setattr(ConversationLog, "submit", beaten)
+    assert import_values(core, conversation(HELLO, HI)).skipped == 1
+    raced.clear()
+    assert import_values(core, conversation(BYE, id="new")).skipped == 1
+    assert [each["messages"] for each in export_all(core)] == [[HELLO, HI], [BYE]]
+
+
+def test_imports_one_conversation_or_says_why_not(core: Core) -> None:
+    done = run(import_conversation(core, read_conversation(conversation(HELLO)), 1, "user:42"))
+    assert (done.thread_id, done.messages, done.events) == (thread_id("c"), 1, 2)
+    assert {event.actor for event in core.log.lineage(core.stream(done.thread_id))} == {"user:42"}
+    with pytest.raises(ImportFormatError, match="differs from its thread at message 1"):
+        run(import_conversation(core, read_conversation(conversation(HI)), 1))
+
+
+def test_exports_imported_threads_first_then_the_others_by_creation(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.service.conversation_export.PAGE", 2)
+    run(
+        thread_commands.start(
+            core, "own", Start(title="Own", metadata={"k": 1}, messages=(Message.user("Hello"),)), None
+        )
+    )
+    import_values(core, conversation(HELLO, id="z"), conversation(HELLO, id="gone"), conversation(HELLO, id="a"))
+    run(thread_commands.start(core, "later", Start(), None))
+    titled = thread_commands.Begun("F")
+    run(thread_commands.fork(core, thread_id("z"), titled, at=None, at_message=None, new_id="f", actor=None))
+    change(core, "gone", Delete())
+    assert [each["id"] for each in export_all(core)] == ["z", "a", "own", "later"]
+    with_forks = export_all(core, forks=True)
+    assert [each["id"] for each in with_forks] == ["z", "a", "own", "later", "f"]
+    assert with_forks[2] == {"id": "own", "title": "Own", "metadata": {"k": 1}, "messages": [HELLO]}
+    assert with_forks[3] == {"id": "later", "messages": []}
+    assert with_forks[4] == {"id": "f", "title": "F", "messages": [HELLO]}
+
+
+def test_exports_what_was_said_since_the_import(core: Core) -> None:
+    import_values(core, conversation(HELLO, x=[1]))
+    results = (FunctionResult(call_id="1", result="a"), FunctionResult(call_id="2", result={"b": 1}))
+    change(core, "c", Say((Message(role="tool", contents=results),)))
+    assert run(export_thread(core, thread_id("c"))) == conversation(
+        HELLO,
+        {"role": "tool", "tool_call_id": "1", "content": "a"},
+        {"role": "tool", "tool_call_id": "2", "content": '{"b": 1}'},
+        x=[1],
+    )
+
+
+def test_refuses_to_export_a_deleted_or_an_unknown_thread_by_name(core: Core) -> None:
+    import_values(core, conversation(HELLO))
+    change(core, "c", Delete())
+    with pytest.raises(ThreadDeletedError):
+        run(export_thread(core, thread_id("c")))
+    with pytest.raises(UnknownThreadError):
+        run(export_thread(core, "nowhere"))
+
+
+def test_keeps_tenants_apart(core: Core) -> None:
+    other = replace(core, tenant="other", known=Remembered())
+    assert import_values(core, conversation(HELLO)).threads == 1
+    assert import_values(other, conversation(HELLO)).threads == 1
+    assert len(export_all(core)) == len(export_all(other)) == 1

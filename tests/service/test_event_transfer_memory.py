@@ -1,0 +1,104 @@
+"""Memory scopes move with the threads of their tenant, and read the same where they come to."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from clew.conversations import Conversations
+from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.errors import ImportFormatError
+from clew.domain.formats.clew_jsonl import Entry
+from clew.domain.formats.event_import import check_stream
+from clew.domain.memory.events import Provenance
+from clew.domain.messages import Message
+from clew.domain.ports import Fork, Row
+from clew.service.memory import scope_queries
+from clew.service.memory.scopes import Learner, Scope
+from clew.service.operations import run
+
+
+def fill(conversations: Conversations) -> str:
+    """Two scopes and a thread, each written to by turns, and a fork that reads as of its cut; returns its id."""
+    scope, thread = conversations.memory("user/42"), conversations.start_thread()
+    said = thread.append(Message.user("I like tea"))
+    tea = scope.remember("Likes tea", key="drink", source=Provenance(thread=thread.id, version=said.version))
+    thread.append(Message.user("Now I like coffee"))
+    fork = thread.fork(memory="as-of")
+    scope.supersede(tea, "Likes coffee")
+    scope.promote(scope.facts()[0], to=conversations.memory("app"))
+    thread.redact(said)
+    return fork.id
+
+
+def exported(conversations: Conversations) -> bytes:
+    return b"".join(conversations.export_events())
+
+
+def test_scopes_come_with_everything_and_read_the_same(conversations: Conversations) -> None:
+    fork = fill(conversations)
+    with Conversations.open("memory:") as copy:
+        report = copy.import_events(io.BytesIO(exported(conversations)))
+        assert (report.threads, report.failed, report.torn) == (2, [], False)
+        for name in ("user/42", "app"):
+            mine, theirs = conversations.memory(name), copy.memory(name)
+            facts = mine.facts(history=True)
+            assert theirs.facts(history=True) == facts
+            assert theirs.facts(at=2) == mine.facts(at=2)
+            assert [theirs.why(fact) for fact in facts] == [mine.why(fact) for fact in facts]
+        seen = run(scope_queries.facts(Scope(copy._core, "user/42", learner=Learner(fork))))
+        assert [fact.text for fact in seen] == ["Likes tea"]
+        assert list(copy.scopes()) == list(conversations.scopes())
+        assert exported(copy) == exported(conversations)
+        assert copy.verify().first_bad is None
+        again = copy.import_events(io.BytesIO(exported(conversations)))
+        assert (again.events, again.threads, again.skipped) == (0, 0, report.events)
+
+
+def test_a_scope_is_gone_on_with_where_it_has_come_to(conversations: Conversations) -> None:
+    scope = conversations.memory("user/42")
+    for number in range(SNAPSHOT_EVERY + 1):
+        scope.remember(str(number))
+    with Conversations.open("memory:") as copy:
+        copy.import_events(io.BytesIO(exported(conversations)))
+        added = copy.memory("user/42").remember("more")
+        assert added.version == SNAPSHOT_EVERY + 3
+        scope.remember("other")
+        [refused] = copy.import_events(io.BytesIO(exported(conversations))).failed
+        assert f"version {SNAPSHOT_EVERY + 3}" in str(refused.error)
+        assert copy.memory("user/42").facts()[-1] == added
+
+
+def test_threads_that_are_named_come_without_scopes(conversations: Conversations) -> None:
+    fork = fill(conversations)
+    lines = b"".join(conversations.export_events(fork))
+    assert b"/memory/" not in lines
+    assert b"/memory/" in exported(conversations)
+
+
+def test_scopes_of_other_tenants_do_not_come(shared_url: str) -> None:
+    with Conversations.open(shared_url, tenant="a") as a, Conversations.open(shared_url, tenant="b") as b:
+        fill(a)
+        assert b"/memory/" not in exported(b)
+        report = b.import_events(io.BytesIO(exported(a)))
+        assert "tenant 'a'" in str(report.failed[0].error)
+        assert list(b.scopes()) == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "fork"),
+    [
+        ("default/memory/a", Fork("default/thread/b", 1)),
+        ("default/thread/a", Fork("default/memory/b", 1)),
+        ("default/chat/a", None),
+        ("default/memory/a/b", None),
+        ("default/memory/", None),
+    ],
+)
+def test_refuses_what_is_neither_a_thread_nor_a_scope_and_a_scope_that_is_forked(
+    stream: str, fork: Fork | None
+) -> None:
+    row = Row(0, stream, 2, "fact-remembered", b"", b"", None)
+    with pytest.raises(ImportFormatError, match="is not the name of a thread"):
+        check_stream(Entry(row, fork), "default")

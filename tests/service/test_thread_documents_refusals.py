@@ -1,0 +1,135 @@
+"""What is not serialized, and documents of which nothing is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.service.moving_stores import CANARY, fill
+from tests.service.serialized_threads import document_of, keep, positions
+from tests.service.settable_clock import SettableClock
+
+from clew.conversations import Conversations
+from clew.domain.control import Control
+from clew.domain.decider import Bind, Start
+from clew.domain.errors import CorruptEventError, InvalidContentError, ThreadDocumentError
+from clew.domain.messages import Message
+from clew.domain.runs.events import ServiceThreadBound
+from clew.domain.stores.errors import CredentialError
+from clew.service.core import Terms, commit
+from clew.service.operations import run
+
+
+@pytest.fixture
+def source(clock: SettableClock) -> Iterator[Conversations]:
+    with Conversations.open("memory:", now=clock) as store:
+        fill(store)
+        yield store
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"url": "redis://user:four-nine-two@host/0"},
+        {"deep": [{"api_key": "four-nine-two"}]},
+        "sk-four-nine-two-four-nine-two",
+    ],
+)
+def test_a_state_that_looks_like_a_credential_is_refused_by_name(source: Conversations, state: Any) -> None:
+    source.start_thread(thread_id="t")
+    keep(source, "t", "keeper", state)
+    keep(source, "t", "keeper", {"n": 2})  # the older event would come along all the same
+    with pytest.raises(CredentialError, match="state of 'keeper' at version 2") as caught:
+        source.thread("t").serialize()
+    assert CANARY not in str(caught.value)
+
+
+def test_a_credential_beyond_a_cut_is_refused_where_it_would_come_along(source: Conversations) -> None:
+    root = source.start_thread(thread_id="r", messages=[Message.user("Hello")])
+    fork = root.fork(thread_id="f")
+    keep(source, "r", "keeper", {"password": CANARY})
+    assert CANARY not in json.dumps(fork.serialize())
+    root.redact(2)  # the event that says so lies after the state
+    with pytest.raises(CredentialError, match="state of 'keeper' at version 3"):
+        fork.serialize()
+
+
+def test_what_a_service_is_said_to_call_a_thread_may_be_no_credential(source: Conversations) -> None:
+    bound = Bind(ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"))
+    run(commit(source._core, "t", [Start(kind="remote"), bound], Terms(base=Control())))
+    with pytest.raises(CredentialError, match="what the service calls the thread at version 2") as caught:
+        source.thread("t").serialize()
+    assert CANARY not in str(caught.value)
+
+
+def damaged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def damage(document: dict[str, Any]) -> dict[str, Any]:
+        change(document)
+        return document
+
+    return damage
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "a newer version": damaged(lambda document: document.update(version=2)),
+    "a torn file": lambda document: {key: document[key] for key in ("clew", "version", "thread", "streams")},
+    "a row less": damaged(lambda document: document["streams"][-1]["rows"].pop()),
+    "the first row less": damaged(lambda document: document["streams"][0]["rows"].pop(0)),
+    "a row twice": damaged(lambda document: document["streams"][0]["rows"].append(document["streams"][0]["rows"][-1])),
+    "another order": damaged(lambda document: document["streams"].reverse()),
+    "a stream less": damaged(lambda document: document["streams"].pop(0)),
+    "a stream twice": damaged(lambda document: document["streams"].append(document["streams"][0])),
+    "another head": damaged(lambda document: document["thread"].update(head="0" * 64)),
+    "another id": damaged(lambda document: document["thread"].update(id="mine")),
+    "another tenant": damaged(lambda document: document["thread"].update(tenant="other")),
+    "another name": damaged(lambda document: document["streams"][-1].update(name="default/thread/mine")),
+    "other states": damaged(lambda document: document.update(states={"notes": 1})),
+    "another history": damaged(lambda document: document["history"][0].update(text="Other words")),
+    "the service's": damaged(lambda document: document["service"].update(service_thread_id="resp_1")),
+}
+
+
+@pytest.mark.parametrize("as_new", [False, True])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_of_a_damaged_document_nothing_is_stored(
+    source: Conversations, conversations: Conversations, name: str, *, as_new: bool
+) -> None:
+    with pytest.raises(ThreadDocumentError):
+        conversations.restore_thread(DAMAGE[name](document_of(source, "branch")), as_new=as_new)
+    assert positions(conversations) == 0
+
+
+def test_a_document_of_a_hundred_megabytes_that_is_damaged_is_refused(
+    source: Conversations, conversations: Conversations
+) -> None:
+    document = document_of(source, "branch")
+    document["streams"][0]["rows"][1]["state"] = "A" * 100_000_000
+    with pytest.raises(ThreadDocumentError, match="String should have at most"):
+        conversations.restore_thread(document)
+    document = document_of(source, "branch")
+    document["history"][0]["text"] = "A" * 100_000_000
+    with pytest.raises(ThreadDocumentError, match=r"history\[0\].text: it is not what the events come to"):
+        conversations.restore_thread(document)
+    assert positions(conversations) == 0
+
+
+@pytest.mark.parametrize("given", ["both", None, ["fork"]])
+def test_what_is_neither_raise_nor_fork_is_refused(
+    source: Conversations, conversations: Conversations, given: Any
+) -> None:
+    with pytest.raises(InvalidContentError, match="is neither 'raise' nor 'fork'"):
+        conversations.restore_thread(document_of(source, "branch"), on_existing=given)
+
+
+def test_a_thread_that_does_not_verify_is_not_serialized(source: Conversations) -> None:
+    log: Any = source._core.log
+    own_rows = log.own_rows
+
+    def tampered(stream: str, **page: Any) -> Any:
+        return [row._replace(state=b"\0" * 20) if row.version == 2 else row for row in own_rows(stream, **page)]
+
+    log.own_rows = tampered
+    with pytest.raises(CorruptEventError, match=r"Thread 'branch' cannot be serialized: it does not verify.*rows\[1\]"):
+        source.thread("branch").serialize()
