@@ -1,8 +1,8 @@
-"""What the documents say is run: Python, shell commands and their output, links, and the reference."""
+"""Tests of the documents: code blocks run as pasted, links lead somewhere, and the reference is complete."""
 
 from __future__ import annotations
 
-import asyncio
+import ast
 import os
 import re
 import shlex
@@ -27,7 +27,7 @@ COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """A block of code of a page, with the line that it begins on, and what it prints where the page says so."""
+    """A block of code on a page: the line that it begins on, and its output if the page shows it."""
 
     language: str
     code: str
@@ -36,21 +36,21 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The blocks that are run. A ``text`` block right after one is what it prints."""
+    """The blocks that are run. A ``text`` block right after one is its output."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(found[1], found[2], text.count("\n", 0, found.start()) + 2, found[3]) for found in BLOCK.finditer(text)
     ]
 
 
-def matches(said: str, promised: str) -> bool:
-    """Whether the output is as promised, where ``…`` stands for anything, also for lines."""
-    pattern = ".*".join(re.escape(part) for part in promised.strip().split("…"))
-    return re.fullmatch(pattern, re.sub(r" +\n", "\n", said).strip(), re.DOTALL) is not None
+def matches(output: str, expected: str) -> bool:
+    """Whether the output is the expected one, in which ``…`` stands for any text, line ends included."""
+    pattern = ".*".join(re.escape(part) for part in expected.strip().split("…"))
+    return re.fullmatch(pattern, re.sub(r" +\n", "\n", output).strip(), re.DOTALL) is not None
 
 
 def run_shell(command: str, folder: Path) -> str:
-    """What a shell command prints, wherever it does so."""
+    """What a shell command prints to stdout and stderr."""
     path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
@@ -67,17 +67,14 @@ def run_shell(command: str, folder: Path) -> str:
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
-    """Run a block after those before it; a ``main`` that it defines is awaited, unless it does that itself."""
-    with mock.patch.dict(os.environ):  # what the page sets there is its own
-        exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)  # noqa: S102  # the page's own
-        main = names.pop("main", None)
-        if main is not None and "asyncio.run(main())" not in block.code:
-            asyncio.run(main())
+    """Run a block exactly as it is written, after the earlier blocks of its page, as in one file or one REPL."""
+    with mock.patch.dict(os.environ):  # changes to the environment end with the block
+        exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), names)  # noqa: S102  # the project's own
 
 
 @pytest.fixture
 def model_service(aimock: Aimock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that answers what the pages ask, where OpenAI's own would."""
+    """A service in the place of OpenAI's, with an answer for each question on the pages."""
     aimock.reply("Where is parcel 7?", tool_calls=[ToolCall("track", {"parcel": 7})], after_tools=False)
     aimock.reply("Where is parcel 7?", text="It is in the depot in Cork.", after_tools=True)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-nobody")
@@ -86,7 +83,7 @@ def model_service(aimock: Aimock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def memory_service(mem0: Mem0Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that remembers what the pages have it remember, where mem0's own would."""
+    """A service in the place of mem0's."""
     monkeypatch.setenv("MEM0_API_KEY", mem0.key)
     monkeypatch.setenv("MEM0_HOST", mem0.url)
 
@@ -95,7 +92,7 @@ def memory_service(mem0: Mem0Server, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != PAGE and blocks_of(page)], ids=lambda page: page.stem
 )
-def test_what_a_page_shows_runs_and_prints_what_it_promises(
+def test_the_blocks_of_a_page_run_as_pasted_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,9 +105,43 @@ def test_what_a_page_shows_runs_and_prints_what_it_promises(
             printed = capsys.readouterr().out
             assert matches(printed, block.printed or ""), f"{where}: it prints\n{printed}"
         else:
-            for command, promised in COMMAND.findall(block.code):
-                said = run_shell(command, tmp_path)
-                assert matches(said, promised), f"{where}: {command} prints\n{said}"
+            for command, expected in COMMAND.findall(block.code):
+                output = run_shell(command, tmp_path)
+                assert matches(output, expected), f"{where}: {command} prints\n{output}"
+
+
+def uncalled_mains(code: str) -> list[str]:
+    """The functions called ``main`` or ``main_…`` that a block defines and does not call itself, or nothing."""
+    tree = ast.parse(code)
+    defined = [each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    statements = [each for each in tree.body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return [name for name in defined if name.startswith("main") and name not in used]
+
+
+def test_a_block_that_defines_a_main_calls_it() -> None:
+    assert uncalled_mains("async def main():\n    pass\n") == ["main"]
+    assert uncalled_mains("async def main():\n    pass\n\nasyncio.run(main())\n") == []
+    silent = [
+        f"{page.name}, line {block.line}: {name}() is never called"
+        for page in PAGES
+        if page != PAGE
+        for block in blocks_of(page)
+        if block.language == "python"
+        for name in uncalled_mains(block.code)
+    ]
+    assert silent == []
+
+
+def test_a_shell_block_has_no_placeholder_that_cannot_be_typed() -> None:
+    blocks = [
+        (page, line)
+        for page in [*PAGES, ROOT / "CONTRIBUTING.md"]
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+    ]
+    untypable = [f"{page.name}: {line}" for page, line in blocks if re.match(r"(git|pip|cd|createdb)\b.*…", line)]
+    assert untypable == []
 
 
 def test_an_excerpt_is_part_of_an_example() -> None:
@@ -131,8 +162,8 @@ def test_the_agent_with_a_tool_of_the_readme_is_under_twenty_lines() -> None:
     assert len(found[0].code.splitlines()) < 20
 
 
-def what_is_not_there(command: Any, line: str) -> str | None:
-    """The first word of a command line that is no command or no option of it; None if all are there."""
+def unknown_word(command: Any, line: str) -> str | None:
+    """The first word of a command line that is not one of its commands or options; None if all of them exist."""
     words = iter(shlex.split(line))
     for word in words:
         if word.startswith("-") and word != "-":
@@ -142,7 +173,7 @@ def what_is_not_there(command: Any, line: str) -> str | None:
             if option is not None and not option.is_flag:
                 next(words, None)
         elif hasattr(command, "commands"):
-            if word.isupper():  # a word such as COMMAND stands for one
+            if word.isupper():  # a placeholder such as COMMAND
                 return None
             if word not in command.commands:
                 return word
@@ -150,23 +181,23 @@ def what_is_not_there(command: Any, line: str) -> str | None:
     return None
 
 
-def test_every_command_that_is_told_of_is_there_with_its_options() -> None:
+def test_every_command_in_the_documents_exists_with_its_options() -> None:
     clew = typer.main.get_command(app)
     missing = [
         f"{page.name}: clew {line}: {word}"
         for page in PAGES
         for line in re.findall(r"(?:^|`|^\$ )clew ([^`\n|#<>[]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
-        if (word := what_is_not_there(clew, line)) is not None
+        if (word := unknown_word(clew, line)) is not None
     ]
     assert missing == []
 
 
-def test_the_reference_says_what_the_docstrings_say() -> None:
+def test_the_reference_is_up_to_date_with_the_docstrings() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "docs/reference.md is out of date: make docs"
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    documents = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
     missing = [
         f"{document.name}: {target}"
         for document in documents
