@@ -28,7 +28,7 @@ from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import SHIPPED, Directory, Search, Usage
-from clew.service.projecting import BATCH, Projector
+from clew.service.projector import BATCH, Projector
 from clew.service.rebuilding import rebuilding
 
 VERSION = 18

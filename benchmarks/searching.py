@@ -17,7 +17,7 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.urls import open_log
 from clew.projections import Directory, Search
-from clew.service.projecting import Projector
+from clew.service.projector import Projector
 
 HITS = 20
 PROJECTIONS = (Directory(), Search())

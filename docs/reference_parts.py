@@ -44,9 +44,9 @@ from clew.domain.runs import events as run_events
 from clew.domain.runs import request_building
 from clew.domain.stores import errors as store_errors
 from clew.domain.views import fork_tree, replay, search_text
-from clew.service import accounting, auditing, projection_status, shard_events, subscription, thread_queries
+from clew.service import audit_trail, projection_status, shard_events, subscription, thread_queries, usage_queries
 from clew.service.memory.scope_queries import ScopeSummary
-from clew.service.searching import Hit
+from clew.service.message_search import Hit
 from clew.sync import memory as sync_memory
 from clew.sync import read_models as sync_read_models
 from clew.sync.threads import Thread
@@ -238,8 +238,8 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             fork_tree.Mark,
             Hit,
             search_text.Part,
-            auditing.AuditEntry,
-            accounting.Usage,
+            audit_trail.AuditEntry,
+            usage_queries.Usage,
             diff.Diff,
             diff.Row,
             diff.Counts,

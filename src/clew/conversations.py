@@ -25,29 +25,28 @@ from clew.domain.views.fork_tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
-    accounting,
-    auditing,
-    comparing,
+    audit_trail,
     conversation_export,
     conversation_import,
     event_transfer,
-    finding,
-    listing,
-    searching,
+    message_search,
     thread_commands,
+    thread_directory,
     thread_documents,
     thread_queries,
+    thread_versions,
+    usage_queries,
 )
-from clew.service.accounting import By, Usage
-from clew.service.auditing import AuditEntry
+from clew.service.audit_trail import AuditEntry
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
-from clew.service.listing import Order
+from clew.service.message_search import Hit
 from clew.service.operations import run
 from clew.service.pages import Pages
-from clew.service.searching import Hit
 from clew.service.subscription import Subscription
+from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
+from clew.service.usage_queries import By, Usage
 from clew.sync.memory import HasMemory
 from clew.sync.read_models import HasReadModels
 from clew.sync.threads import LocalThread, RemoteThread, thread_class
@@ -149,7 +148,7 @@ class Conversations(HasMemory, HasReadModels):
 
         Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
         """
-        return run(finding.find(self._core, prefix))
+        return run(thread_directory.find(self._core, prefix))
 
     def threads(
         self,
@@ -169,7 +168,7 @@ class Conversations(HasMemory, HasReadModels):
         of the page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
         """
         return _each(
-            listing.threads(
+            thread_directory.threads(
                 self._core,
                 status=status,
                 labels=labels,
@@ -186,7 +185,7 @@ class Conversations(HasMemory, HasReadModels):
 
         Each branch comes before its forks, depth first. Raises UnknownThreadError.
         """
-        return _each(listing.tree(self._core, thread_id, newest_first=newest_first))
+        return _each(thread_directory.tree(self._core, thread_id, newest_first=newest_first))
 
     def search(self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20) -> list[Hit]:
         """The newest messages that have all the words of ``text``, which may be a "phrase", a beginning* and -without.
@@ -196,7 +195,7 @@ class Conversations(HasMemory, HasReadModels):
         found, and those of deleted threads only through forks that have them. Raises InvalidSearchError,
         UnknownThreadError or ThreadDeletedError.
         """
-        return run(searching.search(self._core, text, thread=thread, before=before, limit=limit))
+        return run(message_search.search(self._core, text, thread=thread, before=before, limit=limit))
 
     def audit(  # noqa: PLR0913  # each narrows down what is told
         self,
@@ -218,7 +217,7 @@ class Conversations(HasMemory, HasReadModels):
         ``position`` of the last entry of the page before. Raises InvalidTimeError.
         """
         return _each(
-            auditing.audit(
+            audit_trail.audit(
                 self._core,
                 thread=thread,
                 scope=scope,
@@ -239,7 +238,7 @@ class Conversations(HasMemory, HasReadModels):
 
         By thread the biggest come first; in total there is one. Raises UnknownThreadError or InvalidContentError.
         """
-        return run(accounting.usage(self._core, thread=thread, since=since, until=until, by=by))
+        return run(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
 
     def import_files(
         self,
@@ -329,7 +328,7 @@ class Conversations(HasMemory, HasReadModels):
         newest versions. Threads that share no past are aligned by what they say. Raises UnknownThreadError,
         ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
         """
-        operation = comparing.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
+        operation = thread_versions.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return run(operation)
 
     def verify(self, thread_id: str | None = None) -> Verdict:

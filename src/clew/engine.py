@@ -35,28 +35,27 @@ from clew.domain.views.fork_tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
-    accounting,
-    auditing,
-    comparing,
+    audit_trail,
     conversation_export,
     conversation_import,
     event_transfer,
-    finding,
-    listing,
-    searching,
+    message_search,
     thread_commands,
+    thread_directory,
     thread_queries,
+    thread_versions,
+    usage_queries,
 )
-from clew.service.accounting import By, Usage
 from clew.service.async_operations import Subscription, drive
-from clew.service.auditing import AuditEntry
+from clew.service.audit_trail import AuditEntry
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
-from clew.service.listing import Order
+from clew.service.message_search import Hit
 from clew.service.pages import Pages
 from clew.service.run_log import Beginning, ThreadRuns
-from clew.service.searching import Hit
+from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
+from clew.service.usage_queries import By, Usage
 
 __all__ = ["Agent", "Engine"]
 
@@ -159,7 +158,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
         Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
         """
-        return await drive(finding.find(self._core, prefix))
+        return await drive(thread_directory.find(self._core, prefix))
 
     def threads(
         self,
@@ -179,7 +178,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         of the page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
         """
         return _each(
-            listing.threads(
+            thread_directory.threads(
                 self._core,
                 status=status,
                 labels=labels,
@@ -196,7 +195,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
         Each branch comes before its forks, depth first. Raises UnknownThreadError.
         """
-        return _each(listing.tree(self._core, thread_id, newest_first=newest_first))
+        return _each(thread_directory.tree(self._core, thread_id, newest_first=newest_first))
 
     async def search(
         self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20
@@ -208,7 +207,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         found, and those of deleted threads only through forks that have them. Raises InvalidSearchError,
         UnknownThreadError or ThreadDeletedError.
         """
-        return await drive(searching.search(self._core, text, thread=thread, before=before, limit=limit))
+        return await drive(message_search.search(self._core, text, thread=thread, before=before, limit=limit))
 
     def audit(  # noqa: PLR0913  # each narrows down what is told
         self,
@@ -230,7 +229,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         ``position`` of the last entry of the page before. Raises InvalidTimeError.
         """
         return _each(
-            auditing.audit(
+            audit_trail.audit(
                 self._core,
                 thread=thread,
                 scope=scope,
@@ -251,7 +250,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
 
         By thread the biggest come first; in total there is one. Raises UnknownThreadError or InvalidContentError.
         """
-        return await drive(accounting.usage(self._core, thread=thread, since=since, until=until, by=by))
+        return await drive(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
 
     async def import_files(
         self,
@@ -345,7 +344,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         newest versions. Threads that share no past are aligned by what they say. Raises UnknownThreadError,
         ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
         """
-        operation = comparing.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
+        operation = thread_versions.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return await drive(operation)
 
     async def verify(self, thread_id: str | None = None) -> Verdict:

@@ -10,7 +10,7 @@ from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert
 from clew.infrastructure.sqlite.projections import SQLiteProjections
-from clew.service.projecting import Projector
+from clew.service.projector import Projector
 
 
 class Lengths:

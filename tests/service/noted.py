@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from queue import SimpleQueue
 
-from clew.service.workers import ended_by_signals
+from clew.service.worker_processes import ended_by_signals
 
 
 def note(folder: Path, number: int, how: str) -> None:

@@ -24,7 +24,7 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.recorder import Append
 from clew.projections import SHIPPED
 from clew.projections.search import searchable
-from clew.service.projecting import Projector
+from clew.service.projector import Projector
 from clew.service.rebuilding import rebuilding
 
 TENANTS = ("default", "other")
@@ -184,10 +184,10 @@ def is_left(folder: Path) -> bool:
 
 @contextmanager
 def batches_of(size: int) -> Any:
-    from clew.service import projecting
+    from clew.service import projector
 
-    before, projecting.BATCH = projecting.BATCH, size
+    before, projector.BATCH = projector.BATCH, size
     try:
         yield
     finally:
-        projecting.BATCH = before
+        projector.BATCH = before

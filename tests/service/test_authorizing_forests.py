@@ -13,8 +13,8 @@ from tests.service.grants import Grants
 from clew import Conversations, Message
 from clew.domain.events import Event
 from clew.errors import NotAuthorizedError
-from clew.service.listing import Order
-from clew.service.searching import Hit
+from clew.service.message_search import Hit
+from clew.service.thread_directory import Order
 
 
 class Forest(NamedTuple):

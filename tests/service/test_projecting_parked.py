@@ -23,7 +23,7 @@ from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections import Directory
-from clew.service import taking_in
+from clew.service import projection_batch
 
 
 def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: SQLiteProjections) -> None:
@@ -72,7 +72,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         return attempt(session)
 
     monkeypatch.setattr(SQLiteSession, "attempt", counted)
-    monkeypatch.setattr(taking_in, "LONGEST_SECONDS", float("inf"))
+    monkeypatch.setattr(projection_batch, "LONGEST_SECONDS", float("inf"))
     return found
 
 
@@ -97,7 +97,7 @@ def test_an_event_that_a_projection_fails_at_costs_few_others_anything(
     filling(ten.log, store, Poisoned({1_000})).settle()
     assert positions(store) == [each for each in range(1, 2_001) if each != 1_000]
     assert [each.position for each in store.parked("lengths", 9)[1]] == [1_000]
-    assert 0 < len(alone) <= taking_in.AT_ONCE
+    assert 0 < len(alone) <= projection_batch.AT_ONCE
     assert len(begun) < 25, "each of them reads where everything stands"
     assert read == [0], "what a failed attempt has read is there for the next"
 
@@ -120,7 +120,7 @@ def test_whatever_a_projection_fails_at_the_rest_is_taken_in_once(many: EventLog
         assert positions(store) == [each for each in range(1, 401) if each not in at]
         assert sum(row["events"] for row in store.select("lengths", Query("sum"))) == 400 - len(at)
         assert [each.position for each in store.parked("lengths", 9)[1]] == sorted(at)
-        assert len(alone) <= taking_in.AT_ONCE * len(at)
+        assert len(alone) <= projection_batch.AT_ONCE * len(at)
         store.close()
 
     check()

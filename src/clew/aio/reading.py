@@ -13,7 +13,7 @@ from clew.domain.model_view import ModelView, model_view
 from clew.domain.ports import Verdict
 from clew.domain.runs.request_building import Request
 from clew.domain.views.replay import Step
-from clew.service import conversation_export, run_requests, stepping, thread_queries
+from clew.service import conversation_export, run_requests, thread_queries, thread_versions
 from clew.service.async_operations import Subscription
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
@@ -73,12 +73,12 @@ class ReadThread(ABC):
         async for each in self.events(at=at, at_message=at_message):
             yield each, states.add(each)
 
-    async def step(self, *, at: At = None, at_message: int | None = None, last: int = stepping.LAST) -> Step:
+    async def step(self, *, at: At = None, at_message: int | None = None, last: int = thread_versions.LAST) -> Step:
         """One step of the replay, by default the newest, with the last messages on the path, so many at the most.
 
         It is read from near the version and not from the start: for going to and fro in a long thread.
         """
-        return await self._do(stepping.step(self._core, self.id, at, at_message, last))
+        return await self._do(thread_versions.step(self._core, self.id, at, at_message, last))
 
     async def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from clew.service.accounting import Usage
-    from clew.service.auditing import AuditEntry
+    from clew.service.audit_trail import AuditEntry
+    from clew.service.usage_queries import Usage
 
 BIGGEST = 5
 """Threads that are shown with the totals."""

@@ -160,7 +160,7 @@ def _projections(load: Sequence[str]) -> list[Projection]:
 def _fill_once(core: Core, names: Sequence[str], progress: Callable[[int, int], None]) -> None:
     """Fill until there is nothing more to do, or until a signal ends it."""
     from clew.service.projection_runner import Runner
-    from clew.service.workers import ended_by_signals
+    from clew.service.worker_processes import ended_by_signals
 
     runner = Runner(core, names, progress)
     with ended_by_signals(runner.stop):
@@ -180,7 +180,7 @@ def _follow(
     waits for a store that was never there, too.
     """
     from clew.service.projection_runner import LastingRunner, Runner, worker_name
-    from clew.service.workers import ended_by_signals
+    from clew.service.worker_processes import ended_by_signals
 
     own = worker or worker_name()
     lasting = LastingRunner(
@@ -212,7 +212,7 @@ def _share(
     """Fill in several processes; whether all did."""
     from clew.domain.errors import ClewError
     from clew.service.projection_runner import Runner
-    from clew.service.workers import Workers, ended_by_signals
+    from clew.service.worker_processes import Workers, ended_by_signals
 
     with closing(_opened(context, load)) as core, position_bar("Filling") as progress:
         runner = Runner(core, names, progress)
@@ -276,9 +276,9 @@ def _url_of(directory: Chosen, name: str) -> str:
 def _statuses(core: Core, names: Sequence[str] | None) -> list[ProjectionStatus]:
     """How far these are, by default all. Raises UnknownProjectionError."""
     from clew.domain.errors import UnknownProjectionError
-    from clew.service.operations import run
+    from clew.service.projection_status import read_statuses
 
-    found = {each.name: each for each in run(core.models.statuses())}
+    found = {each.name: each for each in read_statuses(core.models.projector)}
     for name in names or ():
         if name not in found:
             raise UnknownProjectionError(name, list(found))

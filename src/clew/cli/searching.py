@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from clew.conversations import Conversations
-    from clew.service.searching import Hit
+    from clew.service.message_search import Hit
 
 NAMED = 3
 """Forks that a hit names to people."""

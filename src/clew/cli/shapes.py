@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from clew.domain.views.fork_tree import Branch
     from clew.domain.views.replay import Step
     from clew.infrastructure.schemas import Schemas
-    from clew.service.accounting import Usage
-    from clew.service.auditing import AuditEntry
+    from clew.service.audit_trail import AuditEntry
+    from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
-    from clew.service.searching import Hit
     from clew.service.thread_queries import ThreadSummary
+    from clew.service.usage_queries import Usage
 
 _FAILURE = ("kind", "message", "status", "code")
 

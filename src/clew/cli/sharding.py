@@ -150,7 +150,7 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
     """
     from clew.service.new_shards import tell_of_shards
     from clew.service.projection_runner import worker_name
-    from clew.service.workers import Workers, ended_by_signals
+    from clew.service.worker_processes import Workers, ended_by_signals
 
     load, own = options["load"] or (), worker_name()
     names = projecting.named_projections(context, options["names"] or (), load)

@@ -17,7 +17,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import StreamInfo
 from clew.service import thread_queries
-from clew.service.authorizing import check, permitted
+from clew.service.authorization import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At

@@ -32,7 +32,7 @@ from clew.domain.formats.conversation_import import (
     thread_id,
 )
 from clew.domain.history import HistoryBuilder
-from clew.service.authorizing import check_there
+from clew.service.authorization import check_there
 from clew.service.core import ATTEMPTS, Core, Terms, commit
 from clew.service.operations import Operation, read
 from clew.service.thread_commands import start

@@ -13,8 +13,7 @@ from clew.domain.views.diagnostics import Finding
 from clew.infrastructure import clock, urls
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.service.core import Core, open_core
-from clew.service.operations import run
-from clew.service.projection_status import ProjectionStatus
+from clew.service.projection_status import ProjectionStatus, read_statuses
 
 NEWEST_EVENTS = 500
 MOST_THREADS = 20
@@ -137,7 +136,7 @@ def _of_core(core: Core, place: _Place, *, verify: bool) -> Iterator[Finding]:
 
 def _projections(core: Core) -> Iterator[Finding]:
     try:
-        statuses = run(core.models.statuses())
+        statuses = read_statuses(core.models.projector)
     except ClewError as error:
         yield Finding("projections", "failed", str(error), "It can be deleted: it is made anew from the log.")
         return

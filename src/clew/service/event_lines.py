@@ -10,7 +10,7 @@ from clew.domain.formats.event_import import NAMES_BLOBS, is_thread, named_blobs
 from clew.domain.names import Kind, stream_prefix
 from clew.domain.ports import Blob, EventLog, Fork, Row
 from clew.infrastructure.envelope import decode
-from clew.service.authorizing import allows, asked_of
+from clew.service.authorization import allows, asked_of
 from clew.service.core import Core
 
 PAGE = 100

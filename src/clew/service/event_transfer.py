@@ -27,7 +27,7 @@ from clew.domain.formats.event_import import (
 from clew.domain.ports import Blob, EventLog, Restore, Row, Write
 from clew.infrastructure.envelope import decode
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
-from clew.service.authorizing import check_there
+from clew.service.authorization import check_there
 from clew.service.core import ATTEMPTS, Core
 from clew.service.event_lines import PAGE, all_rows, exported, lines, own_rows, with_ancestors
 from clew.service.operations import Operation, read, wait

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from clew.domain.errors import CorruptEventError
-from clew.service.authorizing import asked_of, check, permitted
+from clew.service.authorization import asked_of, check, permitted
 from clew.service.operations import Operation, read
 from clew.service.pages import undamaged
 from clew.service.thread_queries import PAGE

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
 from clew.service.core import Core
+from clew.service.projection_status import read_statuses
 from clew.service.rebuilding import check_sees_all
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ class Runner:
     def __init__(
         self, core: Core, names: Sequence[str], told: Callable[[int, int], None], *, worker: str | None = None
     ) -> None:
-        self._models = core.models
         self._projector = core.models.projector
         self._names = list(names) or list(self._projector.projections)
         for name in self._names:
@@ -177,7 +177,7 @@ class Runner:
             metrics.close()
 
     def _measure(self) -> list[Measured]:
-        found = self._models.read_statuses(self._held)
+        found = read_statuses(self._projector, self._held)
         return [Measured(each.name, each.lag, each.lag_seconds, each.parked) for each in found]
 
 

@@ -8,8 +8,11 @@ from functools import cache
 from typing import NamedTuple
 
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, Parked, Recorded
-from clew.service.projecting import Projector
+from clew.domain.projection import Built, Parked, Query, Recorded, RowValues
+from clew.service.authorization import check
+from clew.service.core import Core
+from clew.service.operations import Operation, read
+from clew.service.projector import Projector
 
 PARKED_SHOWN = 100
 
@@ -104,3 +107,15 @@ def _waiting(log: EventLog, position: int) -> float:
         if isinstance(event, Recorded):
             return max(0.0, time.time() - event.recorded_at / 1e6)
     return 0.0
+
+
+def rows(core: Core, projection: str, query: Query) -> Operation[list[RowValues]]:
+    """Rows of a projection, of this tenant where they are somebody's. Raises NotAuthorizedError."""
+    yield from check(core, "rows")
+    return (yield from core.models.rows(projection, query, core.tenant))
+
+
+def statuses(core: Core) -> Operation[list[ProjectionStatus]]:
+    """How far each projection has come, and what it could not take in. Raises NotAuthorizedError."""
+    yield from check(core, "rows")
+    return (yield from read(lambda: read_statuses(core.models.projector)))

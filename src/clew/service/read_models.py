@@ -16,8 +16,7 @@ from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.background_worker import BackgroundWorker
 from clew.service.operations import Operation, pause, read
-from clew.service.projecting import Projector
-from clew.service.projection_status import ProjectionStatus, read_statuses
+from clew.service.projector import Projector
 from clew.service.rebuilding import rebuilding
 
 _log = logging.getLogger(__name__)
@@ -212,14 +211,6 @@ class ReadModels:
         while (reached := (yield from read(lambda: next(steps, None)))) is not None:
             if progress is not None:
                 progress(*reached)
-
-    def statuses(self) -> Operation[list[ProjectionStatus]]:
-        """How far each projection has come."""
-        return (yield from read(self.read_statuses))
-
-    def read_statuses(self, wanted: Sequence[str] | None = None) -> list[ProjectionStatus]:
-        """How far each projection has come, or each of those that are ``wanted``."""
-        return read_statuses(self.projector, wanted)
 
 
 def _warn_of_standstill(target: int, behind: Iterable[str]) -> None:

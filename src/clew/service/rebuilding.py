@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection
-from clew.service.projecting import POLL_SECONDS, Projector
+from clew.service.projector import POLL_SECONDS, Projector
 
 
 def rebuilding(projector: Projector, name: str) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from clew.domain.runs.service_state import ServiceSide
 from clew.domain.stores.events import claim_stream
 from clew.service import thread_queries
 from clew.service.async_operations import drive, settled, waker
-from clew.service.authorizing import check
+from clew.service.authorization import check
 from clew.service.core import Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.remote_threads import check_fork, read_side

@@ -42,7 +42,7 @@ from clew.domain.runs.drafts import interrupted
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.open_run import OpenRun, holder_of
-from clew.service.authorizing import check
+from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
 from clew.service.operations import Operation, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork

@@ -35,7 +35,7 @@ from clew.domain.runs.ports import OnExisting
 from clew.domain.stores.secrets import check_no_credentials
 from clew.infrastructure.envelope import decode
 from clew.service import thread_commands
-from clew.service.authorizing import check_there
+from clew.service.authorization import check_there
 from clew.service.core import ATTEMPTS, Core, load
 from clew.service.operations import Operation, read, wait
 from clew.service.thread_copies import begin_again

@@ -23,7 +23,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, StreamInfo, Verdict
-from clew.service.authorizing import check, permitted
+from clew.service.authorization import check, permitted
 from clew.service.caches import Reading
 from clew.service.core import Core, load
 from clew.service.operations import Operation, read

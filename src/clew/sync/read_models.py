@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clew.domain.projection import Query, RowValues
-from clew.service import tables
+from clew.service import projection_status
 from clew.service.core import Core
 from clew.service.operations import run
 from clew.service.projection_status import ProjectionStatus
@@ -22,7 +22,7 @@ class HasReadModels:
         Of a table with a column ``tenant`` they are this tenant's, of any other everybody's. Raises
         UnknownProjectionError or InvalidProjectionError.
         """
-        return run(tables.rows(self._core, projection, query))
+        return run(projection_status.rows(self._core, projection, query))
 
     def position(self) -> int:
         """The newest position of the store: everything that this process has written is there or below.
@@ -59,4 +59,4 @@ class HasReadModels:
 
     def projections(self) -> list[ProjectionStatus]:
         """How far each projection has come, what state it is in, and the events that it went on without."""
-        return run(tables.statuses(self._core))
+        return run(projection_status.statuses(self._core))

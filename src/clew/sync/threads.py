@@ -17,7 +17,14 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.runs.request_building import Request
 from clew.domain.views.replay import Step
-from clew.service import conversation_export, run_requests, stepping, thread_commands, thread_documents, thread_queries
+from clew.service import (
+    conversation_export,
+    run_requests,
+    thread_commands,
+    thread_documents,
+    thread_queries,
+    thread_versions,
+)
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
@@ -278,12 +285,12 @@ class Thread:
         states = StateBuilder()
         return ((event, states.add(event)) for event in self.events(at=at, at_message=at_message))
 
-    def step(self, *, at: At = None, at_message: int | None = None, last: int = stepping.LAST) -> Step:
+    def step(self, *, at: At = None, at_message: int | None = None, last: int = thread_versions.LAST) -> Step:
         """One step of the replay, by default the newest, with the last messages on the path, so many at the most.
 
         It is read from near the version and not from the start: for going to and fro in a long thread.
         """
-        return run(stepping.step(self._core, self.id, at, at_message, last))
+        return run(thread_versions.step(self._core, self.id, at, at_message, last))
 
     def forks(self) -> list[ThreadSummary]:
         """The threads that were forked from this one."""

@@ -31,7 +31,7 @@ from clew.infrastructure.postgres.projections import PostgresProjections
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections import Usage
-from clew.service import taking_in
+from clew.service import projection_batch
 
 
 class TestPostgresProjections(ProjectionContract):
@@ -134,7 +134,7 @@ def test_takes_events_one_by_one_where_the_server_refuses_what_they_come_to_toge
 def test_a_recount_of_a_long_thread_is_no_transaction_that_stands_still(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking_in, "PAGE", 10)
+    monkeypatch.setattr(projection_batch, "PAGE", 10)
     with Conversations.open(postgres, embedded=False) as conversations:
         thread = conversations.start_thread(messages=[Message.user(str(number)) for number in range(50)])
         thread.redact(2)

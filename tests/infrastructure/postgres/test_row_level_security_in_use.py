@@ -20,7 +20,7 @@ from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
-from clew.service import projecting
+from clew.service import projector
 from clew.service.projection_runner import Runner
 
 B = stream_id("b")
@@ -150,7 +150,7 @@ def test_positions_go_on_above_those_of_a_restored_dump(filled: Logins) -> None:
 
 
 def test_what_nobody_fills_is_not_waited_for_in_vain(filled: Logins, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projecting, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(projector, "PATIENCE_SECONDS", 0.05)
     with Conversations.open(filled.app, tenant="a") as conversations:
         with pytest.raises(ProjectionBehindError, match="member of clew_operator"):
             conversations.usage()

@@ -13,7 +13,7 @@ from tests.servers.postgres_server import ask
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres import projection_session
-from clew.service import projecting
+from clew.service import projector
 from clew.service.projection_runner import Runner
 
 
@@ -38,7 +38,7 @@ def filled(conversations: Conversations) -> None:
 def test_a_dump_holds_up_what_is_built_anew_and_nobody_else(
     postgres: str, monkeypatch: pytest.MonkeyPatch, build: Callable[[Conversations], None]
 ) -> None:
-    monkeypatch.setattr(projecting, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(projector, "REST_SECONDS", 0.1)
     monkeypatch.setattr(projection_session, "DROPPING", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")])

@@ -25,7 +25,7 @@ from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.passages import passages
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_operations import drive
-from clew.service.authorizing import check
+from clew.service.authorization import check
 from clew.service.caches import Kept, Recent
 from clew.service.core import Core
 from clew.service.memory.streams import PAGE, check_scope_name, commit, look, stream_of

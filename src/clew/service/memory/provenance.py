@@ -14,7 +14,7 @@ from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
 from clew.service import thread_queries
-from clew.service.authorizing import permitted
+from clew.service.authorization import permitted
 from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.memory.scopes import Scope, known

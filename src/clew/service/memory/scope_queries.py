@@ -12,7 +12,7 @@ from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.names import parse_stream_name
-from clew.service.authorizing import check
+from clew.service.authorization import check
 from clew.service.caches import Kept
 from clew.service.core import Core
 from clew.service.memory.scopes import Scope, admit, as_read, check_kind, moment, opened

@@ -15,7 +15,7 @@ from clew.domain.memory.ports import Screen
 from clew.domain.memory.scope import Point, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog
-from clew.service.authorizing import check
+from clew.service.authorization import check
 from clew.service.core import Core
 from clew.service.core import load as load_thread
 from clew.service.memory.streams import check_scope_name, load, stream_of

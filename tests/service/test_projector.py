@@ -136,7 +136,7 @@ def test_a_newer_version_is_left_alone(ten: Ten, store: SQLiteProjections, monke
     ten.conversations.thread("t").append(Message.user("more"))
     assert not older.advance()
     assert live(store) == [("b", 3, 10)]
-    monkeypatch.setattr("clew.service.projecting.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("clew.service.projector.PATIENCE_SECONDS", 0.0)
     with pytest.raises(ProjectionBehindError, match="built by other code"):
         older.catch_up("lengths")
     with pytest.raises(ProjectionBehindError, match="version 3"):

@@ -13,7 +13,7 @@ from clew import Conversations, Message
 from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import JsonObject
-from clew.service.accounting import Usage
+from clew.service.usage_queries import Usage
 
 DAY = 86_400
 

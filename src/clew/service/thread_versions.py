@@ -1,4 +1,4 @@
-"""Stepping through a thread: any version at once, read from near it and not from the start."""
+"""Versions of a thread: one with its last messages, read from near it and not from the start; two, compared."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 
 from clew.domain.control import detached
+from clew.domain.differences.diff import Diff
+from clew.domain.differences.diff import diff as compared
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage
 from clew.domain.views.replay import Step, Walk, taken
 from clew.service.core import Core
 from clew.service.operations import Operation, read
-from clew.service.thread_queries import At, event, readable, resolve
+from clew.service.thread_queries import At, event, history, readable, resolve
 
 PAGE = 64
 """Events that are read at once on the way back: more than a screen shows, and soon decoded."""
@@ -58,3 +60,18 @@ def _back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool]) -> Op
         after = max(0, walk.at - PAGE)
         page = yield from read(partial(core.log.lineage, stream, after=after, upto=walk.at))
         walk.back(page, after)
+
+
+def diff(
+    core: Core,
+    thread_id: str,
+    other_id: str | None,
+    at: At,
+    other_at: At,
+    at_message: int | None,
+    other_at_message: int | None,
+) -> Operation[Diff]:
+    """The diff of two threads, or without ``other_id`` of two versions of one. Raises what history() raises."""
+    one = yield from history(core, thread_id, at, at_message)
+    other = yield from history(core, thread_id if other_id is None else other_id, other_at, other_at_message)
+    return (yield from read(lambda: compared(one, other)))

@@ -16,7 +16,7 @@ from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownTh
 from clew.domain.messages import Message
 from clew.domain.views.replay import Step
 from clew.engine import Engine
-from clew.service import stepping
+from clew.service import thread_versions
 from clew.sync.threads import LocalThread
 
 numbers = st.integers(0, 9_999)
@@ -69,7 +69,7 @@ def check(thread: LocalThread, last: int) -> None:
 @given(deeds, st.integers(0, 6), st.integers(1, 7))
 def test_every_step_is_what_folding_the_thread_says(done: list[tuple[str, int]], last: int, page: int) -> None:
     with pytest.MonkeyPatch.context() as patch, Conversations.open("memory:") as conversations:
-        patch.setattr(stepping, "PAGE", page)
+        patch.setattr(thread_versions, "PAGE", page)
         thread = conversations.start_thread("Made", messages=[Message.user("first")])
         threads = {thread.id: thread}
         for count, (deed, number) in enumerate(done):
@@ -168,5 +168,5 @@ def test_reads_a_bounded_part_of_a_thread_however_long_it_is(
         for version in versions:
             rows.clear()
             assert again.step(at=version).version == version
-            assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * stepping.PAGE + 2, (version, rows)
+            assert sum(rows) <= SNAPSHOT_EVERY + 100 + 2 * thread_versions.PAGE + 2, (version, rows)
             assert len(rows) <= 6, (version, rows)

@@ -13,10 +13,10 @@ from clew.domain.views import search_text
 from clew.domain.views.fork_tree import containing
 from clew.domain.views.search_text import Snippet
 from clew.projections.search import searchable, tenant_scope, thread_scope
-from clew.service.authorizing import permitted
+from clew.service.authorization import permitted
 from clew.service.core import Core
-from clew.service.listing import DIRECTORY, LAST
 from clew.service.operations import Operation, read
+from clew.service.thread_directory import DIRECTORY, LAST
 from clew.service.thread_queries import readable
 
 SEARCH = "search"

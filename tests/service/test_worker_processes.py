@@ -27,7 +27,8 @@ from clew.projections import Query
 from clew.service import projection_runner
 from clew.service.core import Core
 from clew.service.projection_runner import Runner
-from clew.service.workers import Workers, ended_by_signals
+from clew.service.projection_status import read_statuses
+from clew.service.worker_processes import Workers, ended_by_signals
 
 NAMES = ["directory", "search", "audit", "usage", "memory"]
 
@@ -128,7 +129,7 @@ def test_workers_share_what_is_to_be_filled_and_one_that_ends_lets_go_at_once(sh
         with following(one) as first:
             with following(other) as second:
                 wait_until(lambda: set(store.holders().values()) == {first.worker, second.worker})
-                statuses = one.models.read_statuses()
+                statuses = read_statuses(one.models.projector)
                 assert {each.worker for each in statuses} == {first.worker, second.worker}
             assert set(store.holders().values()) <= {first.worker}
             wait_until(lambda: store.holders() == dict.fromkeys(["counting", "lame"], first.worker))
@@ -195,7 +196,7 @@ def test_every_event_counts_once_however_often_workers_are_killed(postgres: str,
         # One that was still being started when it was told to end had no handler yet.
         assert {ended(each) for each in workers} <= {0, -signal.SIGTERM}
     with closing(opened(postgres)) as core:
-        assert all(each.lag == 0 for each in core.models.read_statuses())
+        assert all(each.lag == 0 for each in read_statuses(core.models.projector))
         assert_every_event_counts_once(core)
 
 
@@ -234,7 +235,7 @@ def test_every_event_counts_once_when_it_is_killed_before_and_after_each_commit(
             if code == 0:
                 break
             assert code == -signal.SIGKILL
-        assert {each.lag for each in core.models.read_statuses()} == {0}
+        assert {each.lag for each in read_statuses(core.models.projector)} == {0}
 
 
 # Readers beside workers
@@ -263,7 +264,7 @@ def test_a_service_leaves_it_to_a_worker_to_fill_and_reads_what_was_written(
     ):
         projector = conversations._core.models.projector
         wait_until(lambda: "counting" in projector.store.holders())
-        monkeypatch.setattr("clew.service.projecting.WORKER_SECONDS", 60)
+        monkeypatch.setattr("clew.service.projector.WORKER_SECONDS", 60)
         monkeypatch.setattr(projector, "advance", lambda *_: pytest.fail("it does the worker's work"))
         for count in range(1, 6):
             conversations.start_thread()
@@ -294,7 +295,7 @@ def test_processes_that_are_there_once_are_waited_for(tmp_path: Path) -> None:
 def test_one_that_was_killed_is_started_again_and_all_end_when_they_are_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.service.workers.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("clew.service.worker_processes.AGAIN_SECONDS", 0.01)
     said: list[str] = []
     workers = Workers(note, [(tmp_path, 0, "killed"), (tmp_path, 1, "waiting")], said.append, again=True)
 

@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.projection import Query, RowValues, Where
-from clew.service.authorizing import permitted
+from clew.service.authorization import permitted
 from clew.service.core import Core
-from clew.service.listing import DIRECTORY
 from clew.service.operations import Operation
+from clew.service.thread_directory import DIRECTORY
 from clew.service.thread_queries import existing
 
 By: TypeAlias = Literal["total", "thread", "day"]

@@ -11,9 +11,8 @@ from clew.domain.errors import ProjectionBehindError, StoreError, UnknownProject
 from clew.domain.ports import EventLog
 from clew.domain.projection import Built, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
-from clew.service.reading_ahead import ReadingAhead
-from clew.service.reindexing import Filled, reindex
-from clew.service.taking_in import AT_ONCE, take_in
+from clew.service.projection_batch import AT_ONCE, Filled, reindex, take_in
+from clew.service.read_ahead import ReadingAhead
 
 BATCH = 8_000
 """Events of one transaction, at the most."""

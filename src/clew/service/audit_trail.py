@@ -12,7 +12,7 @@ from clew.domain.events import to_microseconds, to_time
 from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
 from clew.domain.views.audit_entries import what, why
-from clew.service.authorizing import check, permitted
+from clew.service.authorization import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.pages import Page, Pages

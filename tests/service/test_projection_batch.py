@@ -14,7 +14,7 @@ from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table,
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
 from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.projections.search import Search
-from clew.service import taking_in
+from clew.service import projection_batch
 
 
 class Events:
@@ -33,14 +33,14 @@ class Events:
 
 
 def test_a_batch_that_takes_long_ends_where_it_is(store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(taking_in, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(projection_batch, "LONGEST_SECONDS", 0.0)
     with Conversations.open("memory:", embedded=False) as conversations:
-        conversations.start_thread(messages=[Message.user("word")] * (2 * taking_in.AT_ONCE))
+        conversations.start_thread(messages=[Message.user("word")] * (2 * projection_batch.AT_ONCE))
         filling = projector(conversations._core.log, store, [Events()])
         reached = [0]
         while filling.advance():
             reached += [built.position for built in store.built()]
-    once = taking_in.AT_ONCE
+    once = projection_batch.AT_ONCE
     assert reached == [0, once, 2 * once, 2 * once + 1]
     assert [row["position"] for row in store.select("events", Query("event", order=("position",)))] == [
         *range(1, 2 * once + 2)
@@ -63,20 +63,20 @@ def positions_read(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_is_left_of_a_batch_is_read_again_only_when_something_was_redacted(
     store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch, *, redacted: bool
 ) -> None:
-    monkeypatch.setattr(taking_in, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(projection_batch, "LONGEST_SECONDS", 0.0)
     with Conversations.open("memory:", embedded=False) as conversations:
-        thread = conversations.start_thread(messages=[Message.user("word")] * (2 * taking_in.AT_ONCE))
+        thread = conversations.start_thread(messages=[Message.user("word")] * (2 * projection_batch.AT_ONCE))
         log = conversations._core.log
         read = positions_read(log, monkeypatch)
         filling = projector(log, store, [Search()])
         filling.advance()
         if redacted:
-            thread.redact(2 * taking_in.AT_ONCE)
+            thread.redact(2 * projection_batch.AT_ONCE)
         while filling.advance():
             pass
-        assert read[:2] == ([0, taking_in.AT_ONCE] if redacted else [0])
+        assert read[:2] == ([0, projection_batch.AT_ONCE] if redacted else [0])
         found = store.find("search", Search.texts[0], Words(("word",)), before=None, limit=1_000)
-    assert len(found) == 2 * taking_in.AT_ONCE - redacted
+    assert len(found) == 2 * projection_batch.AT_ONCE - redacted
 
 
 def test_after_the_store_was_away_the_log_is_read_again(

@@ -9,17 +9,18 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from clew.domain.control import Status
-from clew.domain.errors import InvalidContentError, UnknownThreadError
+from clew.domain.errors import AmbiguousThreadError, InvalidContentError, UnknownThreadError
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.json_values import JsonObject, check_json
+from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, RowValues, Where
 from clew.domain.views.fork_tree import Branch, Mark, branches
 from clew.projections.directory import comparable
-from clew.service.authorizing import check, permitted
-from clew.service.core import Core
-from clew.service.operations import Operation
+from clew.service.authorization import check, permitted
+from clew.service.core import Core, load
+from clew.service.operations import Operation, read
 from clew.service.pages import Page, Pages
-from clew.service.thread_queries import ThreadSummary
+from clew.service.thread_queries import PAGE, ThreadSummary
 
 Order: TypeAlias = Literal["begun", "updated"]
 
@@ -27,6 +28,9 @@ DIRECTORY = "directory"
 
 ROWS = 500
 """Rows that are read at once to draw trees, and threads that one query names."""
+
+CANDIDATES = 5
+"""Threads that an ambiguous prefix is answered with."""
 
 FEW = 1_000
 """Threads that are sorted here: by label or by parent, their index has another order than that of their last change."""
@@ -343,3 +347,30 @@ def _branches(core: Core, rows: Sequence[RowValues]) -> Operation[list[Branch[Th
         for row in rows
     }
     return list(branches([_summary(row, marks[row["thread_id"]]) for row in rows], own))
+
+
+# By the beginning of an id
+
+
+def find(core: Core, prefix: str) -> Operation[str]:
+    """The id of the one thread that is named so, or else whose id begins so; others' are not looked at.
+
+    Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
+    """
+    control = yield from load(core, prefix)
+    if control.version and (yield from permitted(core, "list", [prefix], lambda id_: id_)):
+        return prefix
+    begun = core.prefix(prefix)
+    names: list[str] = []
+    after, limit, more = 0, CANDIDATES + 1, True
+    while more and len(names) <= CANDIDATES:
+        streams = yield from read(partial(core.log.streams, prefix=begun, after=after, limit=limit))
+        found = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
+        names += yield from permitted(core, "list", found, lambda id_: id_)
+        more = len(streams) == limit
+        after, limit = streams[-1].key if streams else after, min(2 * limit, PAGE)  # most may be others'
+    if not names:
+        raise UnknownThreadError(prefix)
+    if len(names) > 1:
+        raise AmbiguousThreadError(prefix, names[:CANDIDATES], more=len(names) > CANDIDATES)
+    return names[0]

@@ -20,7 +20,7 @@ from clew.domain.formats.conversation_import import Item
 from clew.domain.messages import FunctionCall
 from clew.domain.views.search_text import Part, tokens
 from clew.projections.search import searchable
-from clew.service.searching import Hit
+from clew.service.message_search import Hit
 
 WORDS = 400
 RARE = 20
@@ -117,7 +117,7 @@ def test_shows_nothing_of_deleted_threads_but_what_living_forks_have(conversatio
 
 
 def test_pages_through_all_that_is_found(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.service.searching.POSITIONS", 2)
+    monkeypatch.setattr("clew.service.message_search.POSITIONS", 2)
     for number in range(12):
         thread = conversations.start_thread(thread_id=f"t{number:02}", messages=[Message.user("tea")])
         if number % 3:

@@ -84,7 +84,7 @@ WHICH = [
 def test_lists_what_is_asked_for_in_the_order_asked_for_a_page_at_a_time(
     many: Conversations, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.service.listing.FEW", few)
+    monkeypatch.setattr("clew.service.thread_directory.FEW", few)
     everything = [many.thread(f"t{number:02}").summary() for number in range(40)]
     assert list(many.threads()) == everything
     for which, order, newest_first in itertools.product(WHICH, ("begun", "updated"), (False, True)):
@@ -190,7 +190,7 @@ def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 500])
 def test_draws_all_trees_whatever_the_page(many: Conversations, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.service.listing.ROWS", rows)
+    monkeypatch.setattr("clew.service.thread_directory.ROWS", rows)
     roots = [each.thread_id for each in many.threads() if each.parent_id is None]
     trees = [list(many.tree(root)) for root in roots]
     assert list(many.tree()) == [branch for tree in trees for branch in tree]

@@ -21,7 +21,7 @@ from clew.errors import NotAuthorizedError, UnknownThreadError
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.recorder import StreamInfo
 from clew.service import thread_queries
-from clew.service.accounting import Usage
+from clew.service.usage_queries import Usage
 
 
 class Opened(NamedTuple):

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import PurePath
+from typing import NamedTuple
 
-from clew.domain.errors import StoreError
+from clew.domain.errors import InvalidProjectionError, StoreError
 from clew.domain.names import stream_name
 from clew.domain.ports import EventLog
-from clew.domain.projection import Delete, ForgetText, Parked, Recorded, Recount, Unreadable, Upsert
+from clew.domain.projection import (
+    Built,
+    Delete,
+    ForgetText,
+    Indexed,
+    IndexText,
+    Parked,
+    Projection,
+    Recorded,
+    Recount,
+    Span,
+    Unreadable,
+    Upsert,
+)
 from clew.domain.projection_store import ProjectionSession
-from clew.service.parking import kind_and_place
-from clew.service.reindexing import Filled, is_wanted
 
 LONGEST_SECONDS = 0.25
 """After so long a batch ends where it is: whoever redacts, or fills the same, waits for its transaction."""
@@ -22,6 +37,13 @@ AT_ONCE = 50
 
 PAGE = 1_000
 """Events of a thread that are read together when it is recounted."""
+
+
+class Filled(NamedTuple):
+    """A generation that this process fills, and the projection that says how."""
+
+    built: Built
+    projection: Projection
 
 
 def take_in(
@@ -102,7 +124,7 @@ class _TakingIn:
         except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
             self.parked.append(event.position)
             stream = stream_name(event.tenant, event.kind, event.thread_id)
-            self._park(event, stream, kind_and_place(error, projection))
+            self._park(event, stream, _kind_and_place(error, projection))
 
     def _park(self, event: Recorded | Unreadable, stream: str, error: str) -> None:
         self._session.park(self._built, Parked(event.position, stream, event.version, event.type, error))
@@ -140,3 +162,50 @@ class _TakingIn:
                         raise  # else it is parked already, or will be when it is met itself
             after = events[-1].version
             self._session.flush()
+
+
+def _kind_and_place(error: Exception, projection: Projection) -> str:
+    """The kind of error and its place; not what it says, which may quote a message that is redacted one day."""
+    if isinstance(error, InvalidProjectionError):
+        return f"InvalidProjectionError: {error}"
+    module = sys.modules.get(type(projection).__module__)
+    file = getattr(module, "__file__", None)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if file is not None and frame.filename == file:
+            return f"{type(error).__name__} in {PurePath(file).name}, line {frame.lineno}"
+    return f"{type(error).__name__}: the store cannot take what is projected of it"
+
+
+def reindex(log: EventLog, session: ProjectionSession, filled: Filled) -> bool:
+    """Make anew what is stale of the indexes of a generation; False when nothing is."""
+    stale = session.stale(filled.built)
+    for span in stale:
+        session.reindex(filled.built, span, _texts(log, session, filled, span))
+    return bool(stale)
+
+
+def is_wanted(event: Recorded, projection: Projection) -> bool:
+    """Whether a projection wants events of this type."""
+    return projection.types is None or event.type in projection.types
+
+
+def _texts(log: EventLog, session: ProjectionSession, filled: Filled, span: Span) -> Iterator[Indexed]:
+    """What the events of a span are found by, as the log has them now."""
+    built, projection = filled
+    rows = session.rows(built, projection)
+    last = min(span.last, built.position)
+    after = span.first - 1
+    while after < last and (events := log.recorded_after(after, PAGE)):
+        for event in events:
+            if event.position > last:
+                return
+            if isinstance(event, Unreadable) or not is_wanted(event, projection):
+                continue
+            try:
+                changes = list(projection.project(event, rows))
+            except Exception:  # noqa: BLE001, S112 - it was parked when it was met first
+                continue
+            for change in changes:
+                if type(change) is IndexText and change.text_index == span.text_index:
+                    yield Indexed(event.position, event.tenant, change.text, change.scopes)
+        after = events[-1].position
