@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -25,7 +25,7 @@ from tests.servers.installation import postgres as programs
 from tests.servers.server_process import ServerProcess
 
 VERSIONS = (16, 18)
-AS_NOBODY = [sys.executable, "-I", "-S", unprivileged.__file__]
+UNPRIVILEGED = [sys.executable, "-I", "-S", unprivileged.__file__]
 OWNER = "clew_tests"
 
 # A role that must say this; the owner of the databases need not, as each connection would wait for the hashing.
@@ -36,7 +36,6 @@ ACCESS = f"""\
 host all {GUARDED} 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
 host replication all 127.0.0.1/32 trust
-local all all trust
 """
 
 SETTINGS = {
@@ -47,6 +46,8 @@ SETTINGS = {
     # Statistics are gathered in transactions, and a reader stops below any that is open.
     "autovacuum": "off",
     "listen_addresses": "127.0.0.1",
+    # The path of a socket must be short, and that of the folder may be long.
+    "unix_socket_directories": "",
 }
 
 # Somebody else may take a port between its being chosen and the server's listening on it.
@@ -62,8 +63,7 @@ class PostgresServer:
         self.version = version
         self.port = 0
         self._process: ServerProcess | None = None
-        # Not below pytest's folders, which are closed to other users.
-        self._folder = Path(tempfile.mkdtemp(prefix="clew-postgres-"))
+        self._folder = open_folder("clew-postgres-")
         self.data = self._folder / "data"
         self.data.mkdir()
 
@@ -99,7 +99,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it on its port, with what it holds."""
         process = ServerProcess(
-            self._command("postgres", "-D", self.data, "-p", self.port, "-k", self.data),
+            self._command("postgres", "-D", self.data, "-p", self.port),
             ready="database system is ready to accept .*connections",
             port=self.port,
             folder=self.data,
@@ -131,9 +131,8 @@ class PostgresServer:
     def _run(self, program: str, *options: object) -> None:
         """Run one of the programs on the folders, which are the user's that it runs as."""
         if os.geteuid() == 0:
-            user = pwd.getpwnam(unprivileged.NAME)
-            for folder in (self._folder, self.data):
-                os.chown(folder, user.pw_uid, user.pw_gid)
+            user = unprivileged.user()
+            os.chown(self.data, user.pw_uid, user.pw_gid)
         self.data.chmod(0o700)
         command = self._command(program, *options)
         done = subprocess.run(command, cwd=self.data, capture_output=True, text=True, check=False)
@@ -142,7 +141,7 @@ class PostgresServer:
             raise RuntimeError(message)
 
     def _command(self, program: str, *options: object) -> list[str]:
-        return [*AS_NOBODY, str(reachable(programs(self.version)) / program), *map(str, options)]
+        return [*UNPRIVILEGED, str(reachable(programs(self.version)) / program), *map(str, options)]
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -174,15 +173,50 @@ class Standby(PostgresServer):
 
 @cache
 def reachable(programs: Path) -> Path:
-    """The folder of the programs, or of a copy where the user that runs them cannot reach it, as below root's home."""
-    asked = [*AS_NOBODY, "/bin/sh", "-c", 'test -x "$0"', str(programs / "postgres")]
-    if subprocess.run(asked, check=False).returncode == 0:
+    """The folder of the programs, or of a copy if the user that runs them cannot reach it, as below root's home."""
+    if _can("-x", programs / "postgres"):
         return programs
-    copy = Path(tempfile.mkdtemp(prefix="clew-postgres-programs-"))
+    copy = open_folder("clew-postgres-programs-")
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
-    shutil.copytree(programs.parent, copy / "installed", symlinks=True)
-    copy.chmod(0o755)
-    return copy / "installed" / programs.name
+    package = programs.parent.parent
+    # The programs look for their libraries in this folder of the wheel, by a path relative to their own.
+    for folder in (programs.parent, package.with_name(f"{package.name}.libs")):
+        target = copy / folder.relative_to(package.parent)
+        shutil.copytree(folder, target, symlinks=True, copy_function=_link_or_copy)
+    for each in copy.rglob("*"):
+        if each.is_dir():
+            each.chmod(0o755)
+    return copy / programs.relative_to(package.parent)
+
+
+def open_folder(prefix: str) -> Path:
+    """A new temporary folder that the user of the programs can enter, though TMPDIR may be closed to that user."""
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):  # noqa: S108 - mkdtemp chooses a new name
+        if not os.access(parent, os.W_OK | os.X_OK):
+            continue
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        folder.chmod(0o755)
+        if _can("-x", folder):
+            return folder
+        folder.rmdir()
+    message = f"{unprivileged.user().pw_name}, who runs PostgreSQL, can enter no temporary folder. Set TMPDIR to one."
+    raise RuntimeError(message)
+
+
+def _can(test: str, path: Path) -> bool:
+    """Whether the user of the programs passes a test of the shell on a path."""
+    return subprocess.run([*UNPRIVILEGED, "/bin/sh", "-c", f'test {test} "$0"', str(path)], check=False).returncode == 0
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """A link takes no space. A copy is made across file systems, and of a file that only its owner can read."""
+    mode = os.stat(source).st_mode  # noqa: PTH116 - shutil gives strings
+    if mode & stat.S_IROTH:
+        with suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)
+    os.chmod(target, mode | 0o444 | (mode & stat.S_IXUSR) >> 3 | (mode & stat.S_IXUSR) >> 6)  # noqa: PTH101 - the same
 
 
 def ask(url: str, statement: str) -> list[tuple[Any, ...]]:

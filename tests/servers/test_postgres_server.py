@@ -1,8 +1,26 @@
 from __future__ import annotations
 
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
 import psycopg
 import pytest
-from tests.servers.postgres_server import GUARDED, PASSWORD, VERSIONS, PostgresServer, ask, end_sessions
+from tests.servers import unprivileged
+from tests.servers.installation import postgres as programs
+from tests.servers.postgres_server import (
+    GUARDED,
+    PASSWORD,
+    UNPRIVILEGED,
+    VERSIONS,
+    PostgresServer,
+    ask,
+    end_sessions,
+    reachable,
+)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -34,3 +52,34 @@ def test_ends_the_other_sessions_of_a_database(postgres: str) -> None:
         end_sessions(postgres)
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
+
+
+def test_runs_programs_that_lie_in_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
+    installed = programs(VERSIONS[-1])
+    package = installed.parent.parent
+    closed = tmp_path / "closed"
+    for folder in (installed.parent, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(folder, closed / folder.relative_to(package.parent), symlinks=True, copy_function=os.link)
+    closed.chmod(0o700)
+    program = reachable(closed / installed.relative_to(package.parent)) / "initdb"
+    done = subprocess.run([*UNPRIVILEGED, str(program), "--version"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("initdb (PostgreSQL)"), done.stderr
+
+
+def test_serves_from_an_open_folder_where_the_one_for_temporary_files_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / ("a long name " * 12)
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(closed))
+    with PostgresServer(VERSIONS[-1]) as server:
+        assert server.ask("SELECT 1") == [(1,)]
+
+
+def test_another_user_runs_the_programs_where_there_is_no_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = [user for user in pwd.getpwall() if user.pw_name in {"root", "daemon"}]
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
+    assert unprivileged.user().pw_name == "daemon"
+    users.pop()
+    with pytest.raises(LookupError, match="useradd"):
+        unprivileged.user()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tests.infrastructure.recording import PATIENCE, append, event
 from tests.servers.installation import postgres as programs
-from tests.servers.postgres_server import AS_NOBODY, PASSWORD, PostgresServer, ask, reachable
+from tests.servers.postgres_server import PASSWORD, UNPRIVILEGED, PostgresServer, ask, reachable
 from tests.servers.tenanted import keep_apart
 
 from clew import Conversations, Message
@@ -23,7 +23,7 @@ TURNED = 5_000
 
 def run(program: str, *options: str, text: str = "") -> str:
     """What one of PostgreSQL's own programs prints."""
-    command = [*AS_NOBODY, str(reachable(programs(18)) / program), *options]
+    command = [*UNPRIVILEGED, str(reachable(programs(18)) / program), *options]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, cwd="/")
     assert not done.returncode, done.stderr
     return done.stdout
