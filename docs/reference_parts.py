@@ -32,17 +32,14 @@ from clew.domain.context import errors as context_errors
 from clew.domain.context import thread_providers
 from clew.domain.differences import content_diff, diff
 from clew.domain.formats import conversation_import, event_import
-from clew.domain.memory import errors as memory_errors
 from clew.domain.memory import events as memory_events
 from clew.domain.memory import facts
 from clew.domain.memory import ports as memory_ports
 from clew.domain.models import client as model_client
-from clew.domain.reducers import errors as reducing_errors
-from clew.domain.reducers.message_groups import Group, Groups
+from clew.domain.reducers.reducer import Group, Groups
 from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
 from clew.domain.runs import request_building
-from clew.domain.stores import errors as store_errors
 from clew.domain.views import fork_tree, replay, search_text
 from clew.service import audit_trail, projection_status, shard_events, subscription, thread_queries, usage_queries
 from clew.service.memory.scope_queries import ScopeSummary
@@ -300,5 +297,5 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
     ),
 )
 
-ERRORS = (errors, run_errors, context_errors, memory_errors, reducing_errors, store_errors, sharding)
+ERRORS = (errors, run_errors, context_errors, sharding)
 """Where the errors are."""

@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from clew.conversations import Conversations
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
+    from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
     from clew.domain.memory.events import Provenance
     from clew.domain.memory.facts import Allow, Document, Fact, Passage, Redact, Refuse
     from clew.domain.memory.ports import Embedder
     from clew.domain.messages import Message
-    from clew.domain.reducers.pipeline import Reducers
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
-    from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget
-    from clew.domain.reducers.trimming import TrimToolResults
+    from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.domain.sharding import Positions
-    from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
     from clew.engine import Agent, Engine
     from clew.hosting import ThreadStore
     from clew.infrastructure.hashing_embedder import HashingEmbedder
@@ -114,7 +112,7 @@ _HOMES = {
     "Engine": "clew.engine",
     "Fact": "clew.domain.memory.facts",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
-    "HistoryStore": "clew.domain.stores.store",
+    "HistoryStore": "clew.domain.history_stores",
     "KeepLast": "clew.domain.reducers.strategies",
     "LocalEmbedder": "clew.infrastructure.minilm_embedder",
     "Mem0Memory": "clew.memory.mem0_memory",
@@ -132,22 +130,22 @@ _HOMES = {
     "Redact": "clew.domain.memory.facts",
     "RedisHistory": "clew.infrastructure.redis_history",
     "Reducer": "clew.domain.reducers.reducer",
-    "Reducers": "clew.domain.reducers.pipeline",
+    "Reducers": "clew.domain.reducers.strategies",
     "Reducible": "clew.domain.reducers.reducer",
     "Reduction": "clew.domain.reducers.reducer",
     "Refuse": "clew.domain.memory.facts",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
     "Shards": "clew.sync.shards",
     "SlidingWindow": "clew.domain.reducers.strategies",
-    "StoreContext": "clew.domain.stores.store",
-    "StoredMessage": "clew.domain.stores.store",
+    "StoreContext": "clew.domain.history_stores",
+    "StoredMessage": "clew.domain.history_stores",
     "Summarise": "clew.memory.summary_reducer",
     "Telemetry": "clew.agents.telemetry",
     "TextRetrieval": "clew.memory.text_retrieval",
     "ThreadStore": "clew.hosting",
     "TokenBudget": "clew.domain.reducers.strategies",
     "ToolContext": "clew.agents.tools",
-    "TrimToolResults": "clew.domain.reducers.trimming",
+    "TrimToolResults": "clew.domain.reducers.strategies",
     "UserFacts": "clew.memory.user_facts",
     "UserPreferences": "clew.memory.user_preferences",
     "Whiteboard": "clew.memory.whiteboard",

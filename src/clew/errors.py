@@ -13,6 +13,13 @@ from clew.domain.errors import (
     ClosedError,
     ConflictError,
     CorruptEventError,
+    CredentialError,
+    EmbeddingError,
+    EmbeddingMismatchError,
+    FactRefusedError,
+    HistoryStoreContractError,
+    HistoryStoreError,
+    HistoryStoreSharedError,
     IdempotencyKeyReusedError,
     ImportFormatError,
     InvalidAuthorizeError,
@@ -21,9 +28,12 @@ from clew.domain.errors import (
     InvalidProjectionError,
     InvalidSearchError,
     InvalidTimeError,
+    MemoryServiceError,
     NotAuthorizedError,
     NotRedactableError,
     ProjectionBehindError,
+    ReducerError,
+    ScopeError,
     StoreError,
     StoreSchemaError,
     StoreUnavailableError,
@@ -36,20 +46,12 @@ from clew.domain.errors import (
     ThreadExistsError,
     ThreadStatusError,
     UnknownCheckpointError,
+    UnknownDocumentError,
+    UnknownFactError,
     UnknownProjectionError,
     UnknownThreadError,
     UnknownVersionError,
 )
-from clew.domain.memory.errors import (
-    EmbeddingError,
-    EmbeddingMismatchError,
-    FactRefusedError,
-    MemoryServiceError,
-    ScopeError,
-    UnknownDocumentError,
-    UnknownFactError,
-)
-from clew.domain.reducers.errors import ReducerError
 from clew.domain.runs.errors import (
     AgentChangedError,
     AgentChangedWarning,
@@ -82,12 +84,6 @@ from clew.domain.runs.errors import (
     UnsupportedThreadError,
 )
 from clew.domain.sharding import ShardError
-from clew.domain.stores.errors import (
-    CredentialError,
-    HistoryStoreContractError,
-    HistoryStoreError,
-    HistoryStoreSharedError,
-)
 
 __all__ = [
     "AgentChangedError",

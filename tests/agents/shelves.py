@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
 from clew.domain.json_values import Json
-from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
 
 
 class Cupboard:

@@ -16,6 +16,7 @@ from clew import Agent, Context, ContextProvider, Engine, Message, ScriptedChatC
 from clew.domain.context.events import ContextFailed, ContextProvided
 from clew.domain.context.provider import ProviderContext
 from clew.domain.history import HistoryMessage
+from clew.domain.history_stores import StoredMessage
 from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -25,7 +26,6 @@ from clew.domain.runs.errors import (
     ToolFailedError,
 )
 from clew.domain.runs.events import RunAbandoned, RunFailed
-from clew.domain.stores.store import StoredMessage
 from clew.errors import CheckpointExistsError, InvalidNameError
 from clew.testing import call
 

@@ -7,15 +7,14 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.stores.made_paths import path_of
+from tests.domain.history_stores.made_paths import path_of
 
 from clew.agents.history_feed import StoreFeed
 from clew.domain.context.events import ContextFailed
 from clew.domain.history import HistoryMessage
+from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage, StoreFactory, as_stored
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
-from clew.domain.stores.feeding import as_stored
-from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage, StoreFactory
 from clew.errors import AgentConfigurationError, HistoryStoreError, MissingExtraError
 
 CONTEXT = StoreContext("acme", "thread-1", "local")

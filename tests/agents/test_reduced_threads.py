@@ -14,12 +14,11 @@ from tests.domain.reducers.test_pipeline import Gives
 
 from clew.agents.tools import tool
 from clew.aio.threads import LocalThread
+from clew.domain.errors import ReducerError
 from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import Message
-from clew.domain.reducers.errors import ReducerError
 from clew.domain.reducers.reducer import Reducer, Reducible, Reduction, Trigger
-from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget
-from clew.domain.reducers.trimming import TrimToolResults
+from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call

@@ -15,8 +15,7 @@ from clew.domain.context.events import HistoryReduced
 from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.domain.reducers.reducer import Trigger
-from clew.domain.reducers.strategies import KeepLast, TokenBudget
-from clew.domain.reducers.trimming import TrimToolResults
+from clew.domain.reducers.strategies import KeepLast, TokenBudget, TrimToolResults
 from clew.domain.runs.errors import ModelUnavailableError
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient, call, fault

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.agents.shelves import Cupboard, Shelf
 
-from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
+from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
 from clew.testing import HistoryStoreContractError, check_history_store
 
 

@@ -21,7 +21,7 @@ from clew.domain.context.events import (
     ContextStateRecorded,
     HistoryReduced,
 )
-from clew.domain.events import EVENT_TYPES, AnyEvent, ThreadForked
+from clew.domain.events import EVENT_TYPES, AnyEvent, StateClaimed, ThreadForked
 from clew.domain.memory.events import (
     DocumentAdded,
     DocumentRemoved,
@@ -35,7 +35,6 @@ from clew.domain.memory.events import (
     Statement,
 )
 from clew.domain.runs.events import Failure, RunCompleted
-from clew.domain.stores.events import StateClaimed
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

@@ -14,6 +14,7 @@ from clew.domain.context.events import (
     HistoryReduced,
     Hook,
 )
+from clew.domain.events import StateClaimed
 from clew.domain.memory.events import (
     DocumentAdded,
     DocumentRemoved,
@@ -28,7 +29,6 @@ from clew.domain.memory.events import (
     Statement,
 )
 from clew.domain.runs.events import Failure
-from clew.domain.stores.events import StateClaimed
 
 counts = st.integers(min_value=0, max_value=2**53)
 versions = st.integers(min_value=1, max_value=2**53)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from tests.domain.stores.made_paths import stored
+from tests.domain.history_stores.made_paths import stored
 
+from clew.domain.credentials import check_no_credentials
+from clew.domain.history_stores import HistoryStore, StoreContext
 from clew.domain.messages import FunctionCall, Message, Text
-from clew.domain.stores.secrets import check_no_credentials
-from clew.domain.stores.store import HistoryStore, StoreContext
 from clew.testing import check_history_store
 
 CALL = FunctionCall(call_id="call_1", name="look", arguments='{"at": "the sky"}')

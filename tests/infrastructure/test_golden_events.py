@@ -34,6 +34,7 @@ from clew.domain.events import (
     ServiceDeletion,
     Shredded,
     Source,
+    StateClaimed,
     ThreadDeleted,
     ThreadEnded,
     ThreadForked,
@@ -88,7 +89,6 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
-from clew.domain.stores.events import StateClaimed
 from clew.domain.upcasting import schema_version
 from clew.infrastructure.envelope import SALT, decode, encode, stub
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import EmbeddingError
 from clew.infrastructure.hashing_embedder import HashingEmbedder
 
 FIRST = [0.8164965809, -0.4082482905, -0.4082482905, -0.0000000000]

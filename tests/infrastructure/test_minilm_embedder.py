@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import EmbeddingError
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure import minilm_embedder
 from clew.infrastructure.minilm_embedder import LocalEmbedder

@@ -7,7 +7,7 @@ import pytest
 from tests.servers.aimock_server import Aimock
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, whole
 
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import EmbeddingError
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.infrastructure import openai_embedder
 from clew.infrastructure.openai_embedder import OpenAIEmbedder

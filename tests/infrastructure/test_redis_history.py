@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.domain.stores.made_paths import anything, stored
+from tests.domain.history_stores.made_paths import anything, stored
 from tests.infrastructure.history_store_contract import SAID, HistoryStoreContract
 from tests.servers.redis_server import PASSWORD, RedisServer
 
 from clew import RedisHistory
+from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage, kept_from
 from clew.domain.json_values import Json
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage
-from clew.domain.stores.trimming import kept_from
 from clew.errors import AgentConfigurationError, HistoryStoreError, InvalidNameError, MissingExtraError
 from clew.testing import check_history_store
 

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clew.domain.errors import ClosedError
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import ClosedError, EmbeddingError
 from clew.domain.memory.ports import VectorIndex
 
 SPACE = "model/2"

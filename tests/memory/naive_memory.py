@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clew.domain.context.provider import ContextProvider
+from clew.domain.errors import ScopeError, UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError, UnknownFactError
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import MemoryAt

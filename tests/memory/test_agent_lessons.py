@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.memory.naive_memory import NOW, NaiveContext, NaiveMemory, NaiveThread
 
+from clew.domain.errors import ScopeError
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Screened
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError

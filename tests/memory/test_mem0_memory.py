@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from tests.memory.told import Told, in_place
 from tests.servers.mem0_server import Mem0Server, fits
 
-from clew.domain.errors import InvalidNameError
-from clew.domain.memory.errors import MemoryServiceError, ScopeError
+from clew.domain.errors import InvalidNameError, MemoryServiceError, ScopeError
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
 from clew.memory import mem0_memory

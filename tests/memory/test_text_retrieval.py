@@ -11,8 +11,7 @@ from tests.memory.told import Told, in_place
 
 from clew.agents.tools import ToolContext, as_tools, call_tool
 from clew.domain.context.provider import Context
-from clew.domain.errors import InvalidNameError
-from clew.domain.memory.errors import ScopeError
+from clew.domain.errors import InvalidNameError, ScopeError
 from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.messages import Message

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from tests.memory.naive_memory import NaiveContext, NaiveMemory, NaiveThread
 
-from clew.domain.errors import ClewError
+from clew.domain.errors import ClewError, ScopeError
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance
 from clew.domain.messages import Message
 from clew.domain.runs.errors import AnswerFormatError

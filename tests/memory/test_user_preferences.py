@@ -11,9 +11,8 @@ from tests.memory.naive_memory import NaiveContext, NaiveMemory, NaiveThread
 
 from clew.agents.tools import as_tools
 from clew.domain.context.provider import Context
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, ScopeError
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance
 from clew.domain.runs.errors import AnswerFormatError
 from clew.infrastructure.scripted_client import ScriptedChatClient

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.service.embedders import CountingEmbedder
 
 from clew import Document, DocumentStore, Engine
-from clew.domain.memory.errors import UnknownDocumentError
+from clew.domain.errors import UnknownDocumentError
 
 TENANTS, STORES, NAMESPACES, LINKS = ("acme", "default"), ("Memories", "memories"), ("n", "o", "n/o"), ("k", "l", None)
 EVERY = 100

@@ -14,14 +14,17 @@ from tests.service.settable_clock import SettableClock
 
 from clew import Document, DocumentStore, Engine, HashingEmbedder, Passage
 from clew.domain.errors import (
+    EmbeddingError,
+    EmbeddingMismatchError,
     InvalidContentError,
     InvalidNameError,
     InvalidTimeError,
+    ScopeError,
     StoreUnavailableError,
+    UnknownDocumentError,
     UnknownVersionError,
 )
 from clew.domain.events import to_time
-from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, ScopeError, UnknownDocumentError
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.postgres.sql_files import statements

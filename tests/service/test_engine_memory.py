@@ -12,9 +12,8 @@ import pytest
 from clew import Agent, Context, ContextProvider, Engine, MemoryScope, Message, ScriptedChatClient, tool
 from clew.agents.tools import ToolContext, ToolOutcome, call_tool
 from clew.domain.context.provider import ProviderContext
-from clew.domain.errors import InvalidNameError
+from clew.domain.errors import EmbeddingError, EmbeddingMismatchError, InvalidNameError, ScopeError, UnknownFactError
 from clew.domain.history import HistoryMessage
-from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError, ScopeError, UnknownFactError
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Fact
 from clew.infrastructure.hashing_embedder import HashingEmbedder

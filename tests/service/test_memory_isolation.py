@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from clew import Conversations, Engine, MemoryScope
 from clew.agents.tools import ToolContext, call_tool
-from clew.domain.memory.errors import ScopeError, UnknownFactError
+from clew.domain.errors import ScopeError, UnknownFactError
 from clew.domain.memory.facts import Fact, Why
 from clew.infrastructure.hashing_embedder import HashingEmbedder
 

@@ -14,15 +14,17 @@ from tests.service.settable_clock import SettableClock
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextProvided
 from clew.domain.errors import (
+    FactRefusedError,
     IdempotencyKeyReusedError,
     InvalidContentError,
     InvalidNameError,
     InvalidTimeError,
+    ScopeError,
+    UnknownFactError,
     UnknownThreadError,
     UnknownVersionError,
 )
 from clew.domain.events import Event
-from clew.domain.memory.errors import FactRefusedError, ScopeError, UnknownFactError
 from clew.domain.memory.events import FactReference, FactRemembered, FactRetracted, Provenance, ScopeOpened, Statement
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Use, Why
 from clew.domain.memory.scope import ScopeFold

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import jsons
 
-from clew.domain.events import Event
+from clew.domain.events import Event, StateClaimed
+from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
-from clew.domain.stores.events import StateClaimed, claim_stream
 from clew.engine import Engine
 from clew.errors import HistoryStoreSharedError
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.service.embedders import CountingEmbedder
 
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import EmbeddingError
 from clew.domain.memory.ranking import Ranking
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.service.memory.text_search import Meaning, Searchable, Texts

@@ -14,10 +14,9 @@ from tests.service.settable_clock import SettableClock
 from clew.conversations import Conversations
 from clew.domain.control import Control
 from clew.domain.decider import Bind, Start
-from clew.domain.errors import CorruptEventError, InvalidContentError, ThreadDocumentError
+from clew.domain.errors import CorruptEventError, CredentialError, InvalidContentError, ThreadDocumentError
 from clew.domain.messages import Message
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.stores.errors import CredentialError
 from clew.service.core import Terms, commit
 from clew.service.operations import run
 

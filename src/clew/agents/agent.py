@@ -35,6 +35,7 @@ from clew.agents.tools import as_tools
 from clew.domain.context.provider import ContextProviders
 from clew.domain.context.thread_providers import as_providers
 from clew.domain.errors import InvalidContentError
+from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient
@@ -46,7 +47,6 @@ from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState
-from clew.domain.stores.store import StoreFactory
 
 
 class Agent(AgentThreads[LocalT_co, RemoteT_co]):

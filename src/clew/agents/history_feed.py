@@ -12,13 +12,21 @@ from typing import TypeVar
 from clew.agents.failing import failure
 from clew.domain.context.events import ContextFailed, Hook
 from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.credentials import check_no_credentials
+from clew.domain.errors import HistoryStoreError
 from clew.domain.history import HistoryMessage
+from clew.domain.history_stores import (
+    HistoryStore,
+    StoreContext,
+    StoredMessage,
+    StoreFactory,
+    as_stored,
+    counted,
+    ids_of,
+    to_feed,
+)
 from clew.domain.json_values import Json, check_json
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.stores.errors import HistoryStoreError
-from clew.domain.stores.feeding import as_stored, counted, ids_of, to_feed
-from clew.domain.stores.secrets import check_no_credentials
-from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage, StoreFactory
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 from clew.domain.context.provider import ContextProvider
+from clew.domain.errors import ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject, check_json
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import ScopeRead
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.models.client import ThreadKind

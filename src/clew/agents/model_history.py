@@ -13,11 +13,10 @@ from clew.domain.context.contributions import new_messages
 from clew.domain.context.events import ContextStateRecorded, HistoryReduced
 from clew.domain.context.provider_state import HISTORY_STORE, KeptState
 from clew.domain.history import HistoryMessage
+from clew.domain.history_stores import StoreContext, as_reduction, is_key
 from clew.domain.names import parse_stream_name
-from clew.domain.reducers.configuration import counts_own
+from clew.domain.reducers.reducer import counts_own
 from clew.domain.reducers.reduction import reducible
-from clew.domain.stores.feeding import as_reduction, is_key
-from clew.domain.stores.store import StoreContext
 
 
 class ModelHistory:

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from clew.agents.history_feed import StoreFeed
 from clew.domain.context.provider import ContextProvider
 from clew.domain.context.thread_providers import as_providers
-from clew.domain.reducers.configuration import checked_reducer
+from clew.domain.history_stores import StoreContext, StoreFactory
+from clew.domain.reducers.reducer import checked_reducer
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.domain.stores.store import StoreContext, StoreFactory
 
 OnMissingProvider: TypeAlias = Literal["warn", "raise"]
 """What is done when a context provider that served the thread before is not supplied."""

@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Self
 
 from clew.agents.tools import Tool
+from clew.domain.errors import ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance, ScopeRead
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import Embedder, MemoryAt, Screen
 from clew.service.async_operations import drive
 from clew.service.core import Core
-from clew.service.memory import provenance, scope_commands, scope_queries, scopes
+from clew.service.memory import scope_commands, scope_queries, scopes
 from clew.service.memory.scope_commands import Asked
 from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Learner, Scope
@@ -165,11 +165,11 @@ class MemoryScope:
 
     async def why(self, fact: Fact | str) -> Why:
         """Where a fact came from, live or not. Raises UnknownFactError."""
-        return await drive(provenance.why(self._scope, fact))
+        return await drive(scope_queries.why(self._scope, fact))
 
     async def used_by(self, fact: Fact | str) -> list[Use]:
         """The model calls that were given a fact, oldest first. Raises UnknownFactError."""
-        return await drive(provenance.used_by(self._scope, fact))
+        return await drive(scope_queries.used_by(self._scope, fact))
 
     async def promote(
         self,

@@ -213,7 +213,7 @@ def _time(context: typer.Context, text: str | None) -> datetime | None:
 
 def _scope(conversations: Conversations, name: str) -> MemoryScope:
     """A scope that something was remembered in. Raises ScopeError for any other."""
-    from clew.domain.memory.errors import ScopeError
+    from clew.domain.errors import ScopeError
 
     try:
         memory = conversations.memory(name)
@@ -231,7 +231,7 @@ def _scope(conversations: Conversations, name: str) -> MemoryScope:
 
 def _fact(context: typer.Context, memory: MemoryScope, begun: str) -> Fact:
     """The one fact, live or not, with this id, or else whose id begins so. Raises UnknownFactError or WrongUsage."""
-    from clew.domain.memory.errors import UnknownFactError
+    from clew.domain.errors import UnknownFactError
 
     known = memory.facts(history=True)
     found = [each for each in known if each.id == begun] or [each for each in known if each.id.startswith(begun)]

@@ -18,9 +18,9 @@ from clew.cli.text import one_line, safe, shortened, shown_time
 from clew.domain import events as happened
 from clew.domain import messages as said_as
 from clew.domain.context.events import ContextEvent
+from clew.domain.events import StateClaimed
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.runs.events import RunEvent, RunStarted
-from clew.domain.stores.events import StateClaimed
 
 if TYPE_CHECKING:
     from clew.domain.control import Status

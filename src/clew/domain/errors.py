@@ -1,42 +1,56 @@
-"""Every error that Clew raises, as one tree.
+"""Clew's errors, as one tree; those of runs are in ``domain/runs/errors.py``.
 
 ClewError
-├── InvalidContentError        what was given cannot be stored and come back equal
-├── InvalidNameError           an id or a checkpoint name that Clew does not take
-├── InvalidTimeError           a time without a zone, or one that is no time at all
-├── InvalidAuthorizeError      authorize is no function, or says neither yes nor no
-├── NotAuthorizedError         who acts may not read what was asked for
-├── UnknownThreadError         no thread of that id
-├── AmbiguousThreadError       the beginning of more than one thread's id
-├── UnknownVersionError        the thread has no such version, message or moment
-├── UnknownCheckpointError     the thread has no checkpoint of that name
-├── ThreadExistsError          an id that is taken
-│   └── ThreadAheadError       … by the same thread, which has gone on since the document was written
-├── CheckpointExistsError      a checkpoint name that is taken along the lineage
-├── ThreadStatusError          the thread's status does not allow it
-│   └── ThreadDeletedError     … because the thread is deleted
-├── NotRedactableError         the version holds no message that can be redacted
-├── ConflictError              somebody else wrote first
-├── IdempotencyKeyReusedError  a key that stands for other content
-├── InvalidSearchError         a search that asks for nothing
-├── ImportFormatError          a file or a conversation that cannot be imported
-├── ThreadDocumentError        a document of a thread that is none, or not as it was written
-├── ThreadDivergedError        a thread that is to be imported is there with another past
-├── InvalidProjectionError     a projection whose declaration cannot be carried out
-├── UnknownProjectionError     no projection of that name
-├── ProjectionBehindError      a projection has not come as far as was waited for
-└── StoreError                 the store cannot do what was asked
-    ├── StoreUrlError          a URL that names no store
-    ├── StoreSchemaError       not a Clew database, or one of a newer schema
-    ├── StoreUnavailableError  it cannot be opened, read or written
-    ├── TenantRequiredError    the database keeps tenants apart, and none was named
-    ├── CorruptEventError      stored bytes that are no event
-    └── ClosedError            used after close()
+├── InvalidContentError          the content cannot be stored and come back equal
+├── InvalidNameError             not a valid id, tenant or checkpoint name
+├── InvalidTimeError             a time without a zone, or not a time
+├── InvalidAuthorizeError        authorize is not a function, or answers neither True nor False
+├── NotAuthorizedError           the caller may not read what was requested
+├── UnknownThreadError           no thread with that id
+├── AmbiguousThreadError         more than one thread's id begins with this prefix
+├── UnknownVersionError          the thread has no such version, message or moment
+├── UnknownCheckpointError       the thread has no checkpoint with that name
+├── ThreadExistsError            the id is already used
+│   └── ThreadAheadError         … by the same thread, which has newer events than the document
+├── CheckpointExistsError        the checkpoint name is already used along the lineage
+├── ThreadStatusError            the thread's status does not allow it
+│   └── ThreadDeletedError       … because the thread is deleted
+├── NotRedactableError           the version holds no message that can be redacted
+├── ConflictError                another writer was first
+├── IdempotencyKeyReusedError    the key was used with other content
+├── InvalidSearchError           a search without search terms
+├── ImportFormatError            a file or a conversation that cannot be imported
+├── ThreadDocumentError          not a thread document, or a changed one
+├── ThreadDivergedError          the store has this thread with another past
+├── InvalidProjectionError       a projection with an invalid declaration
+├── UnknownProjectionError       no projection with that name
+├── ProjectionBehindError        the projection has not reached the requested position
+├── ScopeError                   not a valid scope or namespace, or the caller may not write to it
+├── UnknownFactError             the scope has no live fact with that id
+├── UnknownDocumentError         the namespace has no document with that id or link
+├── FactRefusedError             the scope's screen refuses the fact
+├── EmbeddingError               the embedder gave no vectors
+│   └── EmbeddingMismatchError   … or vectors of another model or size than the scope's
+├── MemoryServiceError           an external memory service failed
+├── ReducerError                 a reducer returned something that no request can be made of
+├── HistoryStoreError            a history store failed
+│   ├── HistoryStoreSharedError  two threads would be kept in one place
+│   └── HistoryStoreContractError  a history store breaks the contract
+├── CredentialError              something that looks like a credential would be stored or shown
+└── StoreError                   the store cannot do what was requested
+    ├── StoreUrlError            not the URL of a store
+    ├── StoreSchemaError         not a Clew database, or a newer schema
+    ├── StoreUnavailableError    the store cannot be opened, read or written
+    ├── TenantRequiredError      the database separates tenants, and no tenant was named
+    ├── CorruptEventError        stored bytes that are not an event
+    └── ClosedError              used after close()
 
-Each message says what was asked, what was found and what to do.
+Each message says what was requested, what was found and what to do.
 """
 
 from __future__ import annotations
+
+from shlex import quote
 
 
 class ClewError(Exception):
@@ -289,3 +303,117 @@ class CorruptEventError(StoreError):
 
 class ClosedError(StoreError):
     """Something was used after its ``close()``."""
+
+
+class ScopeError(ClewError):
+    """A scope or a namespace that is none, or that is not the caller's to write: unset never means everyone's."""
+
+
+class UnknownFactError(ClewError):
+    """The scope holds no live fact of that id."""
+
+    def __init__(self, scope: str, fact: str) -> None:
+        super().__init__(
+            f"Scope {scope!r} has no live fact {fact!r}. `clew memory list {quote(scope)} --history` shows all of them."
+        )
+        self.scope = scope
+        self.fact = fact
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.scope, self.fact)
+
+
+class UnknownDocumentError(ClewError):
+    """The namespace holds no document of that id or link."""
+
+
+class FactRefusedError(ClewError):
+    """The scope's screen keeps the fact out; ``reason`` is what it gave as its own."""
+
+    def __init__(self, scope: str, reason: str) -> None:
+        super().__init__(f"Scope {scope!r} does not take the fact: {reason}")
+        self.scope = scope
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.scope, self.reason)
+
+
+class EmbeddingError(ClewError):
+    """No vectors were to be had for a text. Nothing was stored."""
+
+
+class EmbeddingMismatchError(EmbeddingError):
+    """Vectors of another model, or of another size, than those that the scope is searched by. Nothing was stored."""
+
+
+class MemoryServiceError(ClewError):
+    """An external memory service that could not be reached, or refused."""
+
+
+class ReducerError(ClewError):
+    """A reducer gave what no request can be made of. ``reducer`` is its name; nothing was recorded."""
+
+    def __init__(self, reducer: str, problem: str) -> None:
+        super().__init__(f"The reducer {reducer} {problem}")
+        self.reducer = reducer
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.reducer, self.problem)
+
+
+class HistoryStoreError(ClewError):
+    """A history store that could not be reached, refused, or gave what is no list of messages."""
+
+
+class HistoryStoreSharedError(HistoryStoreError):
+    """Two threads of a tenant have a history store of the same state: each would be shown what the other said.
+
+    Attributes: ``provider`` whose state it is, ``thread_id``, and ``other``, the thread that had it first.
+    """
+
+    def __init__(self, provider: str, thread_id: str, other: str) -> None:
+        super().__init__(
+            f"Thread {thread_id!r} has the same state of {provider!r} as thread {other!r}: both would be kept in one "
+            "place. Give each thread its own: make it from ctx.tenant and ctx.thread_id."
+        )
+        self.provider = provider
+        self.thread_id = thread_id
+        self.other = other
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.provider, self.thread_id, self.other)
+
+
+class HistoryStoreContractError(HistoryStoreError, AssertionError):
+    """A history store does what none may do: ``rule`` is what it breaks. In a test, a failure."""
+
+    def __init__(self, rule: str, found: str) -> None:
+        super().__init__(f"The history store breaks the rule that {rule}: {found}.")
+        self.rule = rule
+        self.found = found
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.rule, self.found)
+
+
+class CredentialError(ClewError):
+    """Something that looks like a credential was about to be stored, or given out. ``place`` says where it is."""
+
+    def __init__(self, place: str, found: str) -> None:
+        super().__init__(
+            f"{place}: it looks like {found}. Credentials are not kept in threads: leave it out, and have the process "
+            "that needs it read it from its own settings."
+        )
+        self.place = place
+        self.found = found
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        """Survive pickling, as exceptions that cross processes must."""
+        return type(self), (self.place, self.found)

@@ -48,7 +48,6 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
-from clew.domain.stores.events import StateClaimed
 from clew.domain.values import Value
 
 if TYPE_CHECKING:
@@ -165,6 +164,13 @@ class ThreadDeleted(Value):
 
     reason: str | None = None
     service: tuple[ServiceDeletion, ...] = Field(default=(), exclude_if=not_)
+
+
+class StateClaimed(Value):
+    """The state that the stream is named after is that of a thread, for good: no other thread's may equal it."""
+
+    provider: str
+    thread_id: str
 
 
 @dataclass(frozen=True, slots=True)

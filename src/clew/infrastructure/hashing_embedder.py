@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import EmbeddingError
 from clew.domain.memory.ranking import words
 
 _PART = 3

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import EmbeddingError
 from clew.domain.runs.errors import MissingExtraError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from clew.domain.errors import EmbeddingError
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.memory.errors import EmbeddingError
 from clew.domain.runs.errors import ModelError
 from clew.infrastructure.openai_connection import OpenAIConnection
 

@@ -8,13 +8,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import HistoryStoreError, InvalidContentError
+from clew.domain.history_stores import HistoryStore, StoredMessage, kept_from
 from clew.domain.json_values import Json
 from clew.domain.names import check_id
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
-from clew.domain.stores.errors import HistoryStoreError
-from clew.domain.stores.store import HistoryStore, StoredMessage
-from clew.domain.stores.trimming import kept_from
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
+from clew.domain.errors import UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Screened
 from clew.domain.memory.ports import Screen

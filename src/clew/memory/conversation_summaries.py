@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
+from clew.domain.errors import UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
 from clew.memory.prompts import checked_scope, checked_search, listed, one_line, shown, tidy, with_words

@@ -18,10 +18,9 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import InvalidNameError
+from clew.domain.errors import InvalidNameError, MemoryServiceError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import MemoryServiceError, ScopeError
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
 from clew.memory.prompts import shortened
 from clew.memory.words import words_of

@@ -7,13 +7,12 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from clew.domain.errors import InvalidNameError
+from clew.domain.errors import InvalidNameError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
 from clew.domain.names import check_id
-from clew.domain.reducers.configuration import checked_limit
+from clew.domain.reducers.reducer import checked_limit
 from clew.domain.runs.errors import AgentConfigurationError
 
 MOST_SAID = 4_000

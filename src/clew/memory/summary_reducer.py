@@ -10,10 +10,8 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient
-from clew.domain.reducers.configuration import checked_limit, checked_trigger
-from clew.domain.reducers.message_groups import Groups
-from clew.domain.reducers.pipeline import Composable
-from clew.domain.reducers.reducer import Reducible, Reduction, Trigger
+from clew.domain.reducers.reducer import Groups, Reducible, Reduction, Trigger, checked_limit, checked_trigger
+from clew.domain.reducers.strategies import Composable
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
 from clew.memory.prompts import MOST_MESSAGES, shortened, shown
 from clew.memory.structured_query import Reply, ask, checked_client

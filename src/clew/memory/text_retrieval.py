@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import InvalidNameError
+from clew.domain.errors import InvalidNameError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.facts import Passage
 from clew.domain.memory.ports import DocumentPort
 from clew.domain.runs.errors import AgentConfigurationError, InvalidToolError

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Sequence
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
+from clew.domain.errors import UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.domain.reducers.configuration import checked_limit
+from clew.domain.reducers.reducer import checked_limit
 from clew.memory.prompts import checked_scope, listed, numbered, one_line, shown, tidy, with_words
 from clew.memory.structured_query import Reply, ask, checked_client
 from clew.memory.words import words_of

@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from clew.domain.context.provider import Context, ContextProvider, OnFailure, ProviderContext
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
 from clew.memory.prompts import checked_scope, listed, numbered, one_line, shown, tidy, with_words

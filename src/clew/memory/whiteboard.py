@@ -12,7 +12,7 @@ from clew.domain.context.provider import Context, ContextProvider, OnFailure, Pr
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
-from clew.domain.reducers.configuration import checked_limit
+from clew.domain.reducers.reducer import checked_limit
 from clew.memory.prompts import listed, one_line, shown, tidy, with_words
 from clew.memory.structured_query import Reply, ask, checked_client
 

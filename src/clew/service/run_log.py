@@ -11,11 +11,11 @@ from clew.domain.control import Control
 from clew.domain.decider import Branch, Intent, Start, check_readable
 from clew.domain.events import Event
 from clew.domain.history import History
+from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
 from clew.domain.runs.service_state import ServiceSide
-from clew.domain.stores.events import claim_stream
 from clew.service import thread_queries
 from clew.service.async_operations import drive, settled, waker
 from clew.service.authorization import check

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from clew.domain.chain import ROOT
-from clew.domain.errors import ConflictError
-from clew.domain.events import TYPE_NAMES, Event
+from clew.domain.errors import ConflictError, HistoryStoreSharedError
+from clew.domain.events import TYPE_NAMES, Event, StateClaimed
+from clew.domain.history_stores import claim_stream
 from clew.domain.json_values import Json
 from clew.domain.ports import Write
-from clew.domain.stores.errors import HistoryStoreSharedError
-from clew.domain.stores.events import StateClaimed, claim_stream
 from clew.service.core import Core
 from clew.service.operations import Operation, read, wait
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
+from clew.domain.credentials import check_no_credentials
 from clew.domain.errors import (
     ConflictError,
     CorruptEventError,
@@ -32,7 +33,6 @@ from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Fork, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
-from clew.domain.stores.secrets import check_no_credentials
 from clew.infrastructure.envelope import decode
 from clew.service import thread_commands
 from clew.service.authorization import check_there

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from clew.domain.errors import ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import MemoryAt, Screen
 from clew.service.core import Core
-from clew.service.memory import provenance, scope_commands, scope_queries, scopes
+from clew.service.memory import scope_commands, scope_queries, scopes
 from clew.service.memory.scope_commands import Asked
 from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Scope
@@ -131,11 +131,11 @@ class MemoryScope:
 
     def why(self, fact: Fact | str) -> Why:
         """Where a fact came from, live or not. Raises UnknownFactError."""
-        return run(provenance.why(self._scope, fact))
+        return run(scope_queries.why(self._scope, fact))
 
     def used_by(self, fact: Fact | str) -> list[Use]:
         """The model calls that were given a fact, oldest first. Raises UnknownFactError."""
-        return run(provenance.used_by(self._scope, fact))
+        return run(scope_queries.used_by(self._scope, fact))
 
     def promote(
         self,

@@ -6,13 +6,11 @@ import inspect
 import uuid
 from collections.abc import Sequence
 
-from clew.domain.errors import ClewError
+from clew.domain.credentials import check_no_credentials
+from clew.domain.errors import ClewError, HistoryStoreContractError
+from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage, StoreFactory, ids_of, is_key
 from clew.domain.json_values import Json, check_json
 from clew.domain.messages import FunctionCall, Message, Text
-from clew.domain.stores.errors import HistoryStoreContractError
-from clew.domain.stores.feeding import ids_of, is_key
-from clew.domain.stores.secrets import check_no_credentials
-from clew.domain.stores.store import HistoryStore, StoreContext, StoredMessage, StoreFactory
 
 _SAID = (
     Message.system("Be brief."),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from clew.domain.memory.as_of import AsOf, Inherited
 from clew.domain.memory.events import Provenance
+from clew.domain.memory.scope import AsOf, Inherited
 
 LEAF = AsOf("leaf", 5, 50, {"fork": Inherited(9, 90)})
 

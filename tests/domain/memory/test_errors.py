@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from clew.domain.errors import ClewError
-from clew.domain.memory.errors import EmbeddingError, FactRefusedError, ScopeError, UnknownFactError
+from clew.domain.errors import ClewError, EmbeddingError, FactRefusedError, ScopeError, UnknownFactError
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,12 @@ from tests.domain.memory.scope_histories import (
     superseded,
 )
 
-from clew.domain.errors import InvalidContentError, InvalidTimeError
+from clew.domain.errors import InvalidContentError, InvalidTimeError, UnknownFactError
 from clew.domain.events import Opaque, Shredded
-from clew.domain.memory.as_of import AsOf
-from clew.domain.memory.errors import UnknownFactError
 from clew.domain.memory.events import FactRemembered, FactRetracted, FactSuperseded, MemoryEvent, Provenance, Statement
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.scope import (
+    AsOf,
     MemoryIntent,
     Point,
     Remember,

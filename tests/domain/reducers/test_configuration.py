@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clew.domain.reducers.configuration import checked_reducer
+from clew.domain.reducers.reducer import checked_reducer
 from clew.domain.reducers.strategies import KeepLast
 from clew.domain.runs.errors import AgentConfigurationError
 

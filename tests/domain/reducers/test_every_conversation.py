@@ -21,8 +21,7 @@ from clew.domain.model_view import NO_RESULT
 from clew.domain.models.client import Wire
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.reducers.reduction import reduce_history, reduced, reducible
-from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget
-from clew.domain.reducers.trimming import TrimToolResults
+from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled
 from clew.domain.runs.request_building import question_of

@@ -10,7 +10,7 @@ from tests.domain.test_model_view import answers, asks, histories, missing, plac
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message, Text
 from clew.domain.model_view import model_view
-from clew.domain.reducers.message_groups import groups_of
+from clew.domain.reducers.reducer import groups_of
 
 
 def versions(*messages: Message | None) -> list[tuple[int, ...]]:

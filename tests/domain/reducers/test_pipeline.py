@@ -9,12 +9,10 @@ import pytest
 from tests.domain.reducers.reduced_histories import A1, A2, SYSTEM, U1, U2, U3, kept, of, reduction
 from tests.domain.test_model_view import answers, asks
 
+from clew.domain.errors import ReducerError
 from clew.domain.messages import Message
-from clew.domain.reducers.errors import ReducerError
-from clew.domain.reducers.pipeline import Reducers
 from clew.domain.reducers.reducer import Reducible, Reduction, Trigger
-from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget
-from clew.domain.reducers.trimming import TrimToolResults
+from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 
 LONG = "word " * 100

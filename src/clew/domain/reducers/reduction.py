@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from clew.domain.context.events import HistoryReduced
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import InvalidContentError, ReducerError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import MAX_BYTES
-from clew.domain.messages import Message, check_message
-from clew.domain.reducers.cutting import SHORTEST, cut
-from clew.domain.reducers.errors import ReducerError
-from clew.domain.reducers.message_groups import Groups, groups_of
-from clew.domain.reducers.reducer import Reducible, Reduction
+from clew.domain.messages import Content, FunctionResult, Message, check_message
+from clew.domain.models.request_parts import result_text
+from clew.domain.reducers.reducer import Groups, Reducible, Reduction, groups_of
 
 MOST_OF_SUMMARY = MAX_BYTES - 1024**2
 """Bytes of a summary: an event has to hold it, with what is around it."""
@@ -204,3 +202,28 @@ def _says(event: HistoryReduced | None) -> tuple[object, ...]:
 
 def _a(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
+
+
+SHORTEST = 40
+"""The fewest characters that a result can be cut to: the note on how long it was has room in them."""
+
+
+def cut(said: HistoryMessage, characters: int) -> HistoryMessage:
+    """The message with each of its results cut to so many characters, the note among them."""
+    if said.message is None:
+        return said
+    contents = tuple(_cut(content, characters) for content in said.message.contents)
+    if contents == said.message.contents:
+        return said
+    # What its source says of the whole is not true of the rest.
+    return said._replace(message=said.message.model_copy(update={"contents": contents, "source": {}}))
+
+
+def _cut(content: Content, characters: int) -> Content:
+    if not isinstance(content, FunctionResult):
+        return content
+    text = result_text(content.result)
+    if len(text) <= characters:
+        return content
+    note = f"… [cut: {len(text)} characters]"
+    return content.model_copy(update={"result": text[: max(0, characters - len(note))] + note})

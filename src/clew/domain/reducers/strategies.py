@@ -1,19 +1,130 @@
-"""Reducers that keep the newest: so many groups, so many turns, or as much as a budget of tokens has room for."""
+"""Reducers that ship with Clew, and pipelines of them: keep the newest messages, or shorten long tool results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from inspect import isawaitable
+from typing import Any, ClassVar
 
+from clew.domain.errors import ReducerError
 from clew.domain.messages import FunctionCall, FunctionResult, Media, Message, Raw, Reasoning, Text
 from clew.domain.models.request_parts import media_words, result_text
-from clew.domain.reducers.configuration import checked_limit, checked_trigger
-from clew.domain.reducers.errors import ReducerError
-from clew.domain.reducers.message_groups import Group
-from clew.domain.reducers.pipeline import Composable
-from clew.domain.reducers.reducer import Reducible, Reduction, Trigger
+from clew.domain.reducers.reducer import (
+    Group,
+    Reducer,
+    Reducible,
+    Reduction,
+    Trigger,
+    checked_limit,
+    checked_reducer,
+    checked_trigger,
+    counts_own,
+)
+from clew.domain.reducers.reduction import SHORTEST, checked, cut, summary_at, with_summary
 from clew.domain.runs.errors import AgentConfigurationError
+
+NEW = 0
+"""The version of a summary that is on no log yet."""
+
+
+class Composable:
+    """A reducer that ``|`` puts before or after another."""
+
+    __slots__ = ()
+
+    def __or__(self, other: Reducer) -> Reducers:
+        return Reducers(self, other)
+
+    def __ror__(self, other: Reducer) -> Reducers:
+        return Reducers(other, self)
+
+
+@dataclass(frozen=True, init=False)
+class Reducers(Composable):
+    """Several reducers, each on what the one before it left: ``Reducers(a, b)``, or ``a | b``.
+
+    They are asked at one moment: say ``when`` if theirs differ. Put a budget last: what comes after it may add to what
+    it measured. ``over_budget`` is said when any of them says it.
+    """
+
+    reducers: tuple[Reducer, ...]
+    when: Trigger
+
+    def __init__(self, *reducers: Any, when: Trigger | None = None) -> None:
+        if not reducers:
+            raise AgentConfigurationError("Reducers() has none. Give at least one, such as KeepLast(20).")
+        flat: list[Reducer] = []
+        for each in reducers:
+            flat += each.reducers if isinstance(each, Reducers) else [checked_reducer(each)]
+        moments = {each.when for each in reducers} if when is None else {when}
+        if len(moments) > 1:
+            names = ", ".join(f"{each.name}: {each.when}" for each in flat)
+            raise AgentConfigurationError(f"These reducers are asked at different moments ({names}). Say when=.")
+        moment = moments.pop()
+        checked_trigger(self, moment)
+        object.__setattr__(self, "reducers", tuple(flat))
+        object.__setattr__(self, "when", moment)
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return " | ".join(each.name for each in self.reducers)
+
+    @property
+    def counts_own(self) -> bool:
+        """Whether the run's own messages count for one of them."""
+        return any(map(counts_own, self.reducers))
+
+    def reduce(self, given: Reducible) -> Reduction | Awaitable[Reduction]:
+        """What the last of them leaves; to be awaited when one of them is."""
+        return _through(self.reducers, given)
+
+
+def _through(reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
+    done = reducers[0].reduce(given)
+    return _awaited(done, reducers, given) if isawaitable(done) else _then(done, reducers, given)
+
+
+async def _awaited(done: Awaitable[Reduction], reducers: Sequence[Reducer], given: Reducible) -> Reduction:
+    last = _then(await done, reducers, given)
+    return await last if isawaitable(last) else last
+
+
+def _then(done: Reduction, reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
+    """What the reducers after the first make of what it left."""
+    first = checked(done, given, reducers[0].name)
+    if len(reducers) == 1:
+        return first
+    last = _through(reducers[1:], _left(given, first))
+    return _both_awaited(first, last) if isawaitable(last) else _both(first, last)
+
+
+async def _both_awaited(first: Reduction, last: Awaitable[Reduction]) -> Reduction:
+    return _both(first, await last)
+
+
+def _left(given: Reducible, done: Reduction) -> Reducible:
+    """What a reducer left, as the next one is given it."""
+    kept = set(done.kept)
+    history = [
+        cut(each, done.trimmed[each.version]) if each.version in done.trimmed else each
+        for each in given.history
+        if each.version in kept
+    ]
+    if done.summary is not None:
+        return replace(given, history=with_summary(history, summary_at(NEW, done.summary)), summary=NEW)
+    return replace(given, history=history, summary=given.summary if given.summary in kept else None)
+
+
+def _both(first: Reduction, last: Reduction) -> Reduction:
+    kept = [version for version in last.kept if version != NEW or first.summary is None]
+    summary = first.summary if last.summary is None and NEW in last.kept else last.summary
+    there = set(kept)
+    trimmed = {version: most for version, most in first.trimmed.items() if version in there}
+    for version, most in last.trimmed.items():
+        trimmed[version] = min(most, trimmed.get(version, most))
+    return Reduction(kept, summary, trimmed, first.over_budget or last.over_budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +261,41 @@ def _words(message: Message) -> Iterable[str]:
                 yield result_text(value)
             case _:  # approvals are not sent
                 pass
+
+
+@dataclass(frozen=True, slots=True)
+class TrimToolResults(Composable):
+    """Cuts long results of functions to ``characters``, but for those in the newest ``keep_last`` groups.
+
+    Results that are no text count as their JSON. What is left begins as the result does and ends with a note that says
+    how many characters it had; the note counts, so ``characters`` are 40 at the least. The run's own are never cut.
+    """
+
+    characters: int
+    keep_last: int = 1
+    when: Trigger = "before_retrieval"
+
+    def __post_init__(self) -> None:
+        checked_limit(self, "characters", self.characters, SHORTEST)
+        checked_limit(self, "keep_last", self.keep_last, 0)
+        checked_trigger(self, self.when)
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return f"trim-tool-results({self.characters}, {self.keep_last})"
+
+    def reduce(self, given: Reducible) -> Reduction:
+        """Keep all, some of it shorter."""
+        groups = given.groups()
+        older = groups.groups[: max(0, len(groups.groups) - self.keep_last)]
+        versions = {version for group in older for version in group.versions}
+        trimmed = {
+            each.version: self.characters
+            for each in given.history
+            if each.version in versions and each.message is not None and self._is_long(each.message)
+        }
+        return Reduction([each.version for each in given.history], trimmed=trimmed)
+
+    def _is_long(self, message: Message) -> bool:
+        return any(len(result_text(each.result)) > self.characters for each in message.results)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 from psycopg.types.numeric import Int8
 
-from clew.domain.errors import ClosedError
-from clew.domain.memory.errors import EmbeddingError
+from clew.domain.errors import ClosedError, EmbeddingError
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address

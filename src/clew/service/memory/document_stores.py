@@ -18,11 +18,11 @@ from clew.domain.memory.documents import (
     check_documents,
     check_namespace,
     opening,
+    passages,
     removing,
 )
 from clew.domain.memory.events import MemoryEvent, ScopeOpened
 from clew.domain.memory.facts import Document, Passage
-from clew.domain.memory.passages import passages
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_operations import drive
 from clew.service.authorization import check

@@ -9,11 +9,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from clew.domain.errors import InvalidContentError
+from clew.domain.errors import FactRefusedError, InvalidContentError, ScopeError, UnknownFactError
 from clew.domain.events import to_microseconds
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
-from clew.domain.memory.errors import FactRefusedError, ScopeError, UnknownFactError
 from clew.domain.memory.events import MemoryEvent, Provenance, ScopeOpened, Statement
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import (

@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from clew.domain.errors import InvalidContentError, InvalidTimeError
+from clew.domain.errors import (
+    EmbeddingMismatchError,
+    InvalidContentError,
+    InvalidTimeError,
+    ScopeError,
+    UnknownFactError,
+)
 from clew.domain.events import to_microseconds, to_time
-from clew.domain.memory.as_of import AsOf, Inherited
-from clew.domain.memory.errors import EmbeddingMismatchError, ScopeError, UnknownFactError
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import Screen
-from clew.domain.memory.scope import Point, ScopeFold
+from clew.domain.memory.scope import AsOf, Inherited, Point, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog
 from clew.service.authorization import check

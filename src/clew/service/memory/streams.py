@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from clew.domain.chain import ROOT
-from clew.domain.errors import ClewError, ConflictError, InvalidNameError
+from clew.domain.errors import ClewError, ConflictError, InvalidNameError, ScopeError
 from clew.domain.events import TYPE_NAMES, Event
-from clew.domain.memory.errors import ScopeError
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import Appended, Key, Write

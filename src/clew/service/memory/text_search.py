@@ -10,9 +10,8 @@ from hashlib import sha256
 from itertools import islice
 from typing import NamedTuple
 
-from clew.domain.errors import ClewError, InvalidContentError
+from clew.domain.errors import ClewError, EmbeddingError, EmbeddingMismatchError, InvalidContentError
 from clew.domain.json_values import check_text
-from clew.domain.memory.errors import EmbeddingError, EmbeddingMismatchError
 from clew.domain.memory.ports import Embedder, VectorIndex
 from clew.domain.memory.ranking import Ranking, TextIndex, fuse
 

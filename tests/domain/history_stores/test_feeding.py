@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.domain.stores.made_paths import anything, path_of, stored
+from tests.domain.history_stores.made_paths import anything, path_of, stored
 
+from clew.domain.errors import HistoryStoreError
 from clew.domain.history import HistoryMessage
+from clew.domain.history_stores import StoredMessage, as_reduction, as_stored, counted, ids_of, is_key, to_feed
 from clew.domain.json_values import Json
 from clew.domain.messages import Message
-from clew.domain.stores.errors import HistoryStoreError
-from clew.domain.stores.feeding import as_reduction, as_stored, counted, ids_of, is_key, to_feed
-from clew.domain.stores.store import StoredMessage
 
 paths = st.lists(st.none() | st.builds(Message.user, st.just("Hello.")), max_size=12).map(path_of)
 

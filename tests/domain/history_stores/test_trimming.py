@@ -4,10 +4,10 @@ from itertools import pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.domain.stores.made_paths import anything, rounds
+from tests.domain.history_stores.made_paths import anything, rounds
 
+from clew.domain.history_stores import kept_from
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.stores.trimming import kept_from
 
 mosts = st.integers(1, 12)
 

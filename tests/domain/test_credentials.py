@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import jsons
 
+from clew.domain.credentials import check_no_credentials
+from clew.domain.errors import CredentialError, HistoryStoreSharedError
 from clew.domain.json_values import Json
-from clew.domain.stores.errors import CredentialError, HistoryStoreSharedError
-from clew.domain.stores.secrets import check_no_credentials
 
 SAID = "Nothing-0f-this-is-to-be-said"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from clew.domain.history import HistoryMessage
+from clew.domain.history_stores import StoredMessage
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.stores.store import StoredMessage
 
 IDS = ("a", "b", "c")
 

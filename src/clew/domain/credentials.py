@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from clew.domain.errors import CredentialError
 from clew.domain.json_values import Json
-from clew.domain.stores.errors import CredentialError
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
