@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew import Conversations, Message
-from clew.cli import bars
+from clew.cli import output
 
 
 def lags(url: str) -> dict[str, int]:
@@ -23,8 +23,8 @@ def test_much_is_taken_in_before_it_is_read_on_a_terminal(
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")] * 4)
-    monkeypatch.setattr(bars, "MANY", many)
+    monkeypatch.setattr(output, "MANY", many)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with Conversations.open(url) as conversations:
-        bars.catch_up(conversations, "search")
+        output.catch_up(conversations, "search")
     assert lags(url) == {"directory": 5, "search": left, "audit": 5, "usage": 5, "memory": 5}

@@ -15,7 +15,7 @@ from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
 from tests.cli.commands import COMMANDS
 
 from clew import Conversations
-from clew.cli import completion
+from clew.cli.candidates import MOST
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -97,9 +97,9 @@ def test_looks_in_the_store_and_tenant_that_are_named(stored: Clew) -> None:
 
 def test_offers_so_many_at_the_most(clew: Clew) -> None:
     with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}?synchronous=OFF") as conversations:
-        for number in range(completion.MOST + 5):
+        for number in range(MOST + 5):
             conversations.start_thread(thread_id=f"t{number}")
-    assert len(candidates(clew, "clew", "show", "")) == completion.MOST
+    assert len(candidates(clew, "clew", "show", "")) == MOST
 
 
 @pytest.mark.parametrize("url", ["sqlite:///none.db", "sqlite:///text", "memory:", "nonsense", "sqlite:///a/b.db"])

@@ -11,7 +11,7 @@ from markdown_it.token import Token
 from tests.domain.made_differences import history
 
 from clew.cli.diff_markdown import diff_document
-from clew.cli.text import safe
+from clew.cli.output import safe
 from clew.domain.differences.diff import diff
 from clew.domain.messages import FunctionCall, Message
 

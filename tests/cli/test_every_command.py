@@ -250,7 +250,7 @@ def test_answers_on_a_server_as_on_a_file(two: Clew, postgres: str, name: str, s
 
 PIPES = """
 import json, os, sys
-import clew.conversations, clew.cli.rendering, clew.cli.shapes
+import clew.conversations, clew.cli.rendering, clew.cli.json_shapes
 from clew.cli import main
 
 for command in json.loads(sys.argv[1]):

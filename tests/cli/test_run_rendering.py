@@ -13,7 +13,7 @@ from tests.service import made_runs
 from tests.service.made_runs import record
 
 from clew import Conversations, Message
-from clew.cli import rendering, run_rendering
+from clew.cli import event_rendering, rendering
 from clew.domain.runs.events import (
     AgentIdentity,
     ApprovalGiven,
@@ -264,4 +264,4 @@ def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Co
 
 def test_a_run_that_was_taken_up_again_says_so() -> None:
     run = RunSummary("r", AgentIdentity(id="joker"), 1, 2, 0, attempts=2)
-    assert [line.plain for line in run_rendering.run_lines(run, {})] == ["└ joker open · attempt 2"]
+    assert [line.plain for line in event_rendering.run_lines(run, {})] == ["└ joker open · attempt 2"]

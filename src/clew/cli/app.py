@@ -15,29 +15,27 @@ from typer.main import get_command
 
 from clew.cli import (
     INTERRUPTED,
-    auditing,
-    branching,
-    changing,
-    chatting,
-    checking,
-    comparing,
+    audit,
+    branches,
+    changes,
+    chat,
     completion,
     demo,
-    doctoring,
-    listing,
-    maintaining,
-    projecting,
-    reading,
-    remembering,
-    requesting,
-    searching,
-    sharding,
-    stepping,
+    diff,
+    doctor,
+    history,
+    memory,
+    projections,
+    replay,
+    requests,
+    search,
+    shards,
+    threads,
     transfer,
 )
-from clew.cli.failures import FAILED, USAGE, report
+from clew.cli.errors import FAILED, USAGE, report
 from clew.cli.headings import GroupedCommands
-from clew.cli.stores import DEFAULT_URL, Chosen
+from clew.cli.options import DEFAULT_URL, Chosen
 
 app = typer.Typer(
     name="clew",
@@ -67,12 +65,12 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     (
         "threads",
-        listing.threads,
+        threads.threads,
         ("clew threads", "clew threads --label topic=refund --newest", "clew threads --json | jq -r .thread_id"),
     ),
     (
         "chat",
-        chatting.chat,
+        chat.chat,
         (
             "clew chat",
             "clew chat 3f2a",
@@ -82,7 +80,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     (
         "show",
-        reading.show,
+        history.show,
         (
             "clew show 3f2a",
             "clew show 3f2a --at message:4",
@@ -92,7 +90,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     (
         "log",
-        reading.log,
+        history.log,
         (
             "clew log 3f2a",
             "clew log 3f2a --json | jq -c '[.version, .type, .actor]'",
@@ -102,7 +100,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     (
         "diff",
-        comparing.diff,
+        diff.diff,
         (
             "clew diff 3f2a 9c01",
             'clew diff 3f2a --at "before refund"',
@@ -111,13 +109,13 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     (
         "request",
-        requesting.request,
+        requests.request,
         ("clew request 3f2a", "clew request 3f2a 5 --curl | sh", "clew request 3f2a 5 --python > request.py"),
     ),
-    ("tree", listing.tree, ("clew tree", "clew tree 3f2a --json")),
+    ("tree", threads.tree, ("clew tree", "clew tree 3f2a --json")),
     (
         "search",
-        searching.search,
+        search.search,
         (
             "clew search teapot refund",
             "clew search '\"green glaze\" teapot* -broken'",
@@ -126,51 +124,51 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     (
         "replay",
-        stepping.replay,
+        replay.replay,
         ("clew replay 3f2a", 'clew replay 3f2a --at "before refund"', "clew replay 3f2a --json"),
     ),
     (
         "fork",
-        branching.fork,
+        branches.fork,
         ("clew fork 3f2a --at message:4", 'clew fork 3f2a --at "before refund" --title "What if"'),
     ),
     (
         "checkpoint",
-        branching.checkpoint,
+        branches.checkpoint,
         ('clew checkpoint 3f2a "before refund"', 'clew checkpoint 3f2a "before refund" --at message:4'),
     ),
-    ("rewind", branching.rewind, ('clew rewind 3f2a --to "before refund"', "clew rewind 3f2a --to message:2")),
+    ("rewind", branches.rewind, ('clew rewind 3f2a --to "before refund"', "clew rewind 3f2a --to message:2")),
     (
         "edit",
-        branching.edit,
+        branches.edit,
         ('clew edit 3f2a message:3 "Where is my refund?"', "clew edit 3f2a message:3 - < question.txt"),
     ),
-    ("label", changing.label, ("clew label 3f2a topic=refund stars=5", "clew label 3f2a topic=")),
-    ("end", changing.end, ('clew end 3f2a --reason "The refund was paid"',)),
-    ("delete", changing.delete, ('clew delete 3f2a --reason "A test"',)),
+    ("label", changes.label, ("clew label 3f2a topic=refund stars=5", "clew label 3f2a topic=")),
+    ("end", changes.end, ('clew end 3f2a --reason "The refund was paid"',)),
+    ("delete", changes.delete, ('clew delete 3f2a --reason "A test"',)),
     (
         "redact",
-        changing.redact,
+        changes.redact,
         ('clew redact 3f2a message:2 --reason "A card number"', "clew redact 3f2a 3 --yes"),
     ),
     (
         "audit",
-        auditing.audit,
+        audit.audit,
         ("clew audit", "clew audit --actor user:42 --since 2026-01-31T12:00:00Z", "clew audit --type message-redacted"),
     ),
-    ("stats", auditing.stats, ("clew stats", "clew stats --by day", "clew stats 3f2a --json")),
-    ("verify", sharding.over_shards(checking.verify, unless="thread"), ("clew verify", "clew verify 3f2a --json")),
-    ("doctor", sharding.over_shards(doctoring.doctor), ("clew doctor", "clew doctor --verify --json")),
+    ("stats", audit.stats, ("clew stats", "clew stats --by day", "clew stats 3f2a --json")),
+    ("verify", shards.over_shards(doctor.verify, unless="thread"), ("clew verify", "clew verify 3f2a --json")),
+    ("doctor", shards.over_shards(doctor.doctor), ("clew doctor", "clew doctor --verify --json")),
     (
         "project",
-        sharding.project,
+        shards.project,
         ("clew project run --workers 4", "clew project run --once --load mine:Mine", "clew project status --json"),
     ),
-    ("rebuild", sharding.over_shards(projecting.rebuild), ("clew rebuild search", "clew rebuild --all")),
-    ("migrate", sharding.migrate, ("clew migrate --backup before.db",)),
+    ("rebuild", shards.over_shards(projections.rebuild), ("clew rebuild search", "clew rebuild --all")),
+    ("migrate", shards.migrate, ("clew migrate --backup before.db",)),
     (
         "completion",
-        maintaining.completion,
+        completion.completion,
         ('eval "$(clew completion bash)"', "clew completion fish | source", "clew completion --install"),
     ),
     ("demo", demo.demo, ("clew demo", "clew demo --samples > samples.jsonl")),
@@ -179,15 +177,15 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
 
 for _group, _members in (
     (app, _COMMANDS),
-    (remembering.commands, remembering.COMMANDS),
-    (sharding.commands, sharding.COMMANDS),
+    (memory.commands, memory.COMMANDS),
+    (shards.commands, shards.COMMANDS),
 ):
     for _name, _command, _examples in _members:
         # \b keeps the lines that follow as they are.
         _epilog = "\n".join(("\b", "Examples:", *(f"  {example}" for example in _examples)))
         _group.command(_name, epilog=_epilog)(_command)
-app.add_typer(remembering.commands)
-app.add_typer(sharding.commands)
+app.add_typer(memory.commands)
+app.add_typer(shards.commands)
 
 
 def _version(asked: bool) -> None:

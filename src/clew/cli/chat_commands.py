@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from clew.cli import shapes
-from clew.cli.branching import checkpoint_text, fork_text
-from clew.cli.failures import WrongUsage
-from clew.cli.listing import print_tree
-from clew.cli.reading import print_thread, runs
-from clew.cli.stores import Moment, moment
-from clew.cli.text import one_line, shortened, write_json
+from clew.cli import json_shapes
+from clew.cli.branches import checkpoint_text, fork_text
+from clew.cli.errors import WrongUsage
+from clew.cli.history import print_thread, runs
+from clew.cli.options import Moment, moment
+from clew.cli.output import one_line, shortened, write_json
+from clew.cli.threads import print_tree
 from clew.domain.runs.events import RunStarted
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _fork(chat: Chat, title: str) -> None:
     chat.fork(title or None)
     summary = chat.thread.summary()
     if chat.as_json:
-        write_json(shapes.thread(summary))
+        write_json(json_shapes.thread(summary))
     else:
         typer.echo(f"{fork_text(summary)} You are on it now; back with: clew chat {quote(before)}")
 
@@ -61,7 +61,7 @@ def _checkpoint(chat: Chat, name: str) -> None:
         raise WrongUsage(chat.context, "/checkpoint needs a NAME")
     version = chat.thread.checkpoint(name)
     if chat.as_json:
-        write_json(shapes.checkpoint(chat.thread.id, name, version))
+        write_json(json_shapes.checkpoint(chat.thread.id, name, version))
     else:
         typer.echo(checkpoint_text(chat.thread.id, name, version))
 
@@ -75,7 +75,7 @@ def _rewind(chat: Chat, to: str) -> None:
         there = thread.history(at=_before(chat, thread, thread.history()))
     version = thread.rewind(to=there.version)
     if chat.as_json:
-        write_json(shapes.rewound(there, version))
+        write_json(json_shapes.rewound(there, version))
         return
     count = len(there)
     typer.echo(
@@ -97,7 +97,7 @@ def _tree(chat: Chat, _: str) -> None:
     id_ = chat.thread.id
     if chat.as_json:
         for branch in chat.conversations.tree(id_):
-            write_json(shapes.branch(branch))
+            write_json(json_shapes.branch(branch))
     else:
         print_tree(chat.conversations, id_, chat.console)
 
@@ -105,7 +105,7 @@ def _tree(chat: Chat, _: str) -> None:
 def _history(chat: Chat, _: str) -> None:
     if chat.as_json:
         found = chat.thread.history()
-        write_json(shapes.history(found, runs(chat.conversations, found)))
+        write_json(json_shapes.history(found, runs(chat.conversations, found)))
     else:
         print_thread(chat.conversations, chat.thread.id, Moment(), chat.console)
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Self
 import typer
 from rich.text import Text
 
-from clew.cli import rendering, shapes
-from clew.cli.chat_answers import Answers, followed
-from clew.cli.failures import WrongUsage, report
-from clew.cli.reading import runs
-from clew.cli.text import one_line, safe, write_json
+from clew.cli import json_shapes, rendering
+from clew.cli.chat_terminal import Answers, followed
+from clew.cli.errors import WrongUsage, report
+from clew.cli.history import runs
+from clew.cli.output import one_line, safe, write_json
 from clew.domain.errors import ClewError
 from clew.domain.runs.errors import UnsupportedThreadError
 
@@ -147,7 +147,7 @@ class Chat:
             self.note(_cost(response, time.perf_counter() - began))
         elif self.as_json:
             for message in response.messages:
-                write_json({"thread_id": self._thread.id, **shapes.message(message)})
+                write_json({"thread_id": self._thread.id, **json_shapes.message(message)})
             sys.stdout.flush()
 
     def _state(self) -> Iterator[str]:

@@ -5,30 +5,25 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import typer
+
+from clew.cli.errors import WrongUsage
+from clew.cli.options import AsJson
+from clew.cli.output import one_line, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clew.infrastructure.name_listing import Glance
 
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 ASKED = "_CLEW_COMPLETE"
 """Where a shell's script says in the environment that it wants candidates, and in which form."""
-
-MOST = 50
-"""Candidates at the most: more than that nobody reads."""
-
-
-PATIENCE = 1.0
-"""Seconds: somebody has pressed a key and waits for the answer, and a server may be far away."""
 
 
 class Installed(NamedTuple):
@@ -53,59 +48,30 @@ def answer(command: Callable[..., object]) -> None:
         sys.stdout.flush()
 
 
-def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of threads that begin so."""
-    from clew.infrastructure import name_listing
+def completion(
+    context: typer.Context,
+    shell: Annotated[
+        Shell | None, typer.Argument(metavar="[bash|zsh|fish]", help="The shell; by default the one that SHELL names.")
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Have every shell that starts from now on read it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the script for tab completion in a shell. It completes threads and checkpoints, too."""
+    chosen = shell or current_shell()
+    if chosen is None:
+        raise WrongUsage(context, "SHELL names no shell that there is completion for. Say bash, zsh or fish")
+    done = install_script(chosen) if install else None
+    if as_json:
+        from clew.cli import json_shapes
 
-    return _found(context, lambda glance, tenant: name_listing.thread_ids(glance, tenant, incomplete, MOST))
-
-
-def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The checkpoints of the thread that is named before, if it is."""
-    from clew.infrastructure import name_listing
-
-    # Before an option that has no value yet, arguments are not sorted out: then the thread is the first of them.
-    thread = context.params.get("thread") or next(iter(context.args), None)
-    if not isinstance(thread, str):
-        return []
-    return _found(
-        context, lambda glance, tenant: name_listing.checkpoint_names(glance, tenant, thread, incomplete, MOST)
-    )
-
-
-def scope_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of memory scopes that begin so."""
-    from clew.infrastructure import name_listing
-
-    return _found(context, lambda glance, tenant: name_listing.scope_names(glance, tenant, incomplete, MOST))
-
-
-def model_calls(context: typer.Context, incomplete: str) -> list[str]:
-    """The versions of the model calls of the thread that is named before, the newest first."""
-    from clew.infrastructure import name_listing
-
-    thread = context.params.get("thread")
-    if not isinstance(thread, str):
-        return []
-    return _found(context, lambda glance, tenant: name_listing.model_calls(glance, tenant, thread, incomplete, MOST))
-
-
-def projection_names(incomplete: str) -> list[str]:
-    """The projections that ship, as far as their names begin so."""
-    from clew.projections import SHIPPED
-
-    return [each.name for each in SHIPPED if each.name.startswith(incomplete)]
-
-
-def shard_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The shards of the directory that is named, as far as their names begin so."""
-    from clew.infrastructure import urls
-
-    def names() -> list[str]:
-        shards = urls.directory(context.find_root().params["db"]).shards()
-        return [shard.name for shard in shards if shard.name.startswith(incomplete)]
-
-    return _in_time(names)
+        write_json(json_shapes.completion(chosen, script(chosen), done))
+    elif done is None:
+        typer.echo(script(chosen), nl=False)
+    else:
+        reads = "which fish finds" if done.startup is None else f"which {one_line(str(done.startup))} now reads"
+        typer.echo(f"Wrote {one_line(str(done.script))}, {reads}. It works in the next shell that you start.")
 
 
 def current_shell() -> Shell | None:
@@ -119,7 +85,7 @@ def script(shell: Shell) -> str:
     return resources.files("clew.cli").joinpath(f"completion.{shell}").read_text(encoding="utf-8")
 
 
-def install(shell: Shell) -> Installed:
+def install_script(shell: Shell) -> Installed:
     """Write the script, and have the shell read it when it starts. Again changes nothing."""
     home = Path.home()
     if shell == "fish":
@@ -142,30 +108,3 @@ def _write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def _found(context: typer.Context, look: Callable[[Glance, str], list[str]]) -> list[str]:
-    """What the store that the options before the command name is asked for, if it answers in time."""
-    from clew.infrastructure import urls
-
-    chosen = context.find_root().params
-
-    def names() -> list[str]:
-        with closing(urls.glance(chosen["db"], tenant=chosen["tenant"])) as glance:
-            return look(glance, chosen["tenant"])
-
-    return _in_time(names)
-
-
-def _in_time(names: Callable[[], list[str]]) -> list[str]:
-    """The names, none if that fails or takes too long."""
-    found: list[str] = []
-
-    def ask() -> None:
-        with suppress(Exception):
-            found.extend(names())
-
-    asking = threading.Thread(target=ask, name="clew-completion", daemon=True)
-    asking.start()
-    asking.join(PATIENCE)
-    return list(found)

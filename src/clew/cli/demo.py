@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clew.cli.options import AsJson
-from clew.cli.text import utf_8_output, write_json
+from clew.cli.output import utf_8_output, write_json
 
 
 def demo(

@@ -16,9 +16,9 @@ from rich.rule import Rule
 from rich.text import Text
 
 from clew.agents.tools import tool
-from clew.cli import branching, changing, listing, reading, rendering, searching, shapes, transfer
-from clew.cli.diff_rendering import diff_lines
-from clew.cli.stores import Moment
+from clew.cli import branches, changes, history, json_shapes, rendering, search, threads, transfer
+from clew.cli.diff_terminal import diff_lines
+from clew.cli.options import Moment
 from clew.conversations import Conversations
 from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
@@ -99,21 +99,21 @@ class _Demo:
         self._command("clew import demo.jsonl")
         report = conversations.import_files([self._folder / "demo.jsonl"])
         self._console.print(transfer.report_text(report))
-        self._end(shapes.report(report))
+        self._end(json_shapes.report(report))
         return conversations.thread(next(conversations.threads()).thread_id)
 
     def _list(self, conversations: Conversations) -> None:
         self._begin("List", "Each conversation is a thread. Any unique beginning of its id will do.")
         self._command("clew threads")
-        listing.print_threads(conversations, self._console)
-        self._end([shapes.thread(summary) for summary in conversations.threads()])
+        threads.print_threads(conversations, self._console)
+        self._end([json_shapes.thread(summary) for summary in conversations.threads()])
 
     def _fork(self, first: Thread) -> Thread:
         self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event, copies nothing.")
         self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
         branch = first.fork(at_message=OFFER, title=WHAT_IF, thread_id=FORK_ID)
-        self._console.print(branching.fork_text(branch.summary()))
-        self._end(shapes.thread(branch.summary()))
+        self._console.print(branches.fork_text(branch.summary()))
+        self._end(json_shapes.thread(branch.summary()))
         return branch
 
     def _go_on(self, conversations: Conversations, branch: Thread) -> None:
@@ -126,39 +126,39 @@ class _Demo:
         )
         branch.append([Message.user(question), Message.assistant(answer)])
         self._command(f"clew show {branch.id[:4]}")
-        reading.print_thread(conversations, branch.id, Moment(), self._console)
-        self._end(shapes.history(branch.history(), []))
+        history.print_thread(conversations, branch.id, Moment(), self._console)
+        self._end(json_shapes.history(branch.history(), []))
 
     def _go_back_in_time(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Go back in time", "Any thread, as it was: at a version, a message, a moment or a checkpoint.")
         self._command(f"clew show {first.id[:4]} --at message:2")
-        reading.print_thread(conversations, first.id, Moment(at_message=2), self._console)
-        self._end(shapes.history(first.history(at_message=2), []))
+        history.print_thread(conversations, first.id, Moment(at_message=2), self._console)
+        self._end(json_shapes.history(first.history(at_message=2), []))
 
     def _rewind(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Checkpoint and rewind", "A name for a version, and a way back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
         self._command(f'clew checkpoint {first.id[:4]} "{CHECKPOINT}" --at {cut}')
-        self._console.print(branching.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
+        self._console.print(branches.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
         self._command(f'clew rewind {first.id[:4]} --to "{CHECKPOINT}"')
         there = first.history(at=CHECKPOINT)
-        self._console.print(branching.rewind_text(there, first.rewind(to=CHECKPOINT)))
+        self._console.print(branches.rewind_text(there, first.rewind(to=CHECKPOINT)))
         self._command(f"clew log {first.id[:4]}")
-        reading.print_events(conversations, first.id, self._console)
-        self._end(shapes.thread(first.summary()))
+        history.print_events(conversations, first.id, self._console)
+        self._end(json_shapes.thread(first.summary()))
 
     def _draw(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Draw", "Each fork hangs at the version where it left its parent; ◆ is a checkpoint.")
         self._command(f"clew tree {first.id[:4]}")
-        listing.print_tree(conversations, first.id, self._console)
-        self._end([shapes.branch(branch) for branch in conversations.tree(first.id)])
+        threads.print_tree(conversations, first.id, self._console)
+        self._end([json_shapes.branch(branch) for branch in conversations.tree(first.id)])
 
     def _search(self, conversations: Conversations) -> None:
         self._begin("Search", "By words, in tool calls and results too. A hit names the forks that have it.")
         self._command(f"clew search {WORDS}")
         found = conversations.search(WORDS)
-        searching.print_hits(conversations, found, self._console)
-        self._end([shapes.hit(hit) for hit in found])
+        search.print_hits(conversations, found, self._console)
+        self._end([json_shapes.hit(hit) for hit in found])
 
     def _compare(self, conversations: Conversations, first: Thread, branch: Thread) -> None:
         self._begin("Compare", "The thread before it was rewound, and its fork: turn by turn, word by word.")
@@ -169,18 +169,18 @@ class _Demo:
         found = conversations.diff(first.id, branch.id, at=before)
         for line in diff_lines(found, self._console, everything=False):
             self._console.print(line, soft_wrap=True)
-        self._end(shapes.diff(found, everything=False))
+        self._end(json_shapes.diff(found, everything=False))
 
     def _redact(self, conversations: Conversations, first: Thread) -> None:
         self._begin("Redact", "What a message says is destroyed: in the log, in every fork and in the index.")
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
         first.redact(version)
-        self._console.print(changing.redact_text(next(first.events(after=version - 1))))
+        self._console.print(changes.redact_text(next(first.events(after=version - 1))))
         self._command(f"clew search {WORDS}")
         found = conversations.search(WORDS)
-        searching.print_hits(conversations, found, self._console)
-        self._end([shapes.hit(hit) for hit in found])
+        search.print_hits(conversations, found, self._console)
+        self._end([json_shapes.hit(hit) for hit in found])
 
     def _run_agent(self, conversations: Conversations) -> None:
         self._begin("Run an agent", "Each thing that a run does is an event. Here a call waits for somebody.")
@@ -195,8 +195,8 @@ class _Demo:
         )
         asyncio.run(self._answer())
         self._command(f"clew log {DESK_ID[:4]}")
-        reading.print_events(conversations, DESK_ID, self._console)
-        self._end([shapes.event(event) for event in conversations.thread(DESK_ID).events()])
+        history.print_events(conversations, DESK_ID, self._console)
+        self._end([json_shapes.event(event) for event in conversations.thread(DESK_ID).events()])
 
     async def _answer(self) -> None:
         """What the step shows, with a script in the place of a model."""
@@ -218,7 +218,7 @@ class _Demo:
         self._command("clew verify")
         found = conversations.verify()
         self._console.print(rendering.verdict(found))
-        self._end(shapes.verdict(found))
+        self._end(json_shapes.verdict(found))
 
     def _tamper(self) -> None:
         self._begin("Tamper", "Somebody changes one byte in a copy of the file: 48 euros become 98.")
@@ -233,7 +233,7 @@ class _Demo:
         with Conversations.open(self._url("copy.db"), now=self._now) as conversations:
             found = conversations.verify()
         self._console.print(rendering.verdict(found))
-        self._end(shapes.verdict(found))
+        self._end(json_shapes.verdict(found))
 
     def _url(self, name: str) -> str:
         return f"sqlite:///{self._folder / name}"

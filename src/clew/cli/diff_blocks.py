@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+from clew.cli.output import one_line, safe, without_middle
 from clew.cli.rendering import beginning, content_text
-from clew.cli.text import one_line, safe, without_middle
 from clew.domain.differences.content_diff import parsed
 from clew.domain.differences.word_diff import Part, Side
 from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from clew.cli.diff_blocks import Block, blocks, in_one, messages_same, runs, summary
-from clew.cli.text import one_line, shortened
+from clew.cli.output import one_line, shortened
 from clew.domain.differences.word_diff import Part
 
 if TYPE_CHECKING:

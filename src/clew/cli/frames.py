@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clew.cli.named_events import Lookup, nowhere
+from clew.cli.event_rendering import Lookup, nowhere
+from clew.cli.output import one_line, shown_time
 from clew.cli.rendering import INDENT, STATUS_STYLES, console, contents, heading, what_happened
 from clew.cli.stepper import HELP, Stepper
-from clew.cli.text import one_line, shown_time
 from clew.domain import messages as said_as
 from clew.domain.events import MESSAGE_APPENDED
 

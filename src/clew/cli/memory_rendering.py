@@ -9,9 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from clew.cli.output import counted, joined, one_line, shortened, shown_time
 from clew.cli.rendering import ROOMY
-from clew.cli.text import one_line, shortened, shown_time
-from clew.cli.words import counted, joined
 
 if TYPE_CHECKING:
     from rich.console import Console

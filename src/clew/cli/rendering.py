@@ -11,10 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clew.cli.context_rendering import context_words, memory_words
-from clew.cli.named_events import Lookup, nowhere
-from clew.cli.run_rendering import partial_answer, run_lines, run_words, type_of
-from clew.cli.text import one_line, safe, shortened, shown_time
+from clew.cli.event_rendering import (
+    Lookup,
+    context_words,
+    memory_words,
+    nowhere,
+    partial_answer,
+    run_lines,
+    run_words,
+    type_of,
+)
+from clew.cli.output import one_line, safe, shortened, shown_time
 from clew.domain import events as happened
 from clew.domain import messages as said_as
 from clew.domain.context.events import ContextEvent

@@ -1,0 +1,171 @@
+"""audit and stats, called in this process."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.service import made_runs
+from tests.service.made_runs import record
+
+from clew import Conversations, Message
+from clew.domain.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+BEGAN = 1_768_467_600_000_000
+DAY = 86_400_000_000
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
+
+
+@pytest.fixture
+def used(clew: Clew) -> Clew:
+    days = count(BEGAN, DAY)
+    url = f"sqlite:///{clew.folder / 'clew.db'}"
+    with Conversations.open(url, now=lambda: next(days)) as conversations:
+        root = conversations.start_thread("Refund", thread_id="root", actor="user:1")
+        usage: JsonObject = {"usage": {"input_tokens": 1_200, "output_tokens": 34}}
+        root.append([Message.user("secret"), Message.assistant("secret too", metadata=usage)], actor="user:2")
+        fork = root.fork(thread_id="a-fork-with-a-long-name")
+        fork.append(Message.user("third"))
+        fork.end(reason="paid", actor="a-very-long-actor")
+    return clew
+
+
+# audit
+
+
+def test_the_audit_trail_is_a_line_for_each_event(used: Clew) -> None:
+    assert [line.rstrip() for line in used.text("audit").splitlines()] == [
+        "2026-01-15 09:00:00Z  user:1      started the thread 'Refund'            root v1",
+        "2026-01-16 09:00:00Z  user:2      appended a user message (6             root v2",
+        "                                  characters)",
+        "2026-01-16 09:00:00Z  user:2      appended an assistant message (10      root v3",
+        "                                  characters)",
+        "2026-01-17 09:00:00Z  —           forked 'root' at version 3     a-fork-with… v4",
+        "2026-01-18 09:00:00Z  —           appended a user message (5     a-fork-with… v5",
+        "                                  characters)",
+        "2026-01-19 09:00:00Z  a-very-lon  ended the thread: paid         a-fork-with… v6",
+        "                      g-actor",
+    ]
+
+
+def test_the_audit_trail_in_json_has_its_shape(used: Clew) -> None:
+    found = used.lines("audit", "--json")
+    events = [*used.lines("log", "root", "--json"), *used.lines("log", "a-fork", "--json")[3:]]
+    assert [(each["position"], each["event_id"], each["hash"]) for each in found] == [
+        (each["position"], each["event_id"], each["hash"]) for each in events
+    ]
+    assert {key: value for key, value in found[-1].items() if key not in {"event_id", "hash"}} == {
+        "position": 6,
+        "time": "2026-01-19T09:00:00.000000+00:00",
+        "actor": "a-very-long-actor",
+        "type": "thread-ended",
+        "what": "ended the thread",
+        "why": "paid",
+        "thread_id": "a-fork-with-a-long-name",
+        "version": 6,
+        "run_id": None,
+        "cause": None,
+        "subject": None,
+        "scope": None,
+    }
+
+
+def test_the_audit_trail_is_found_by_thread_actor_type_and_time(used: Clew) -> None:
+    def positions(*options: str) -> list[int]:
+        return [each["position"] for each in used.lines("audit", "--json", *options)]
+
+    assert positions("--thread", "a-f") == [4, 5, 6]
+    assert positions("--actor", "user:2") == [2, 3]
+    assert positions("--type", "message-appended") == [2, 3, 5]
+    assert positions("--since", "2026-01-17T09:00:00Z", "--until", "2026-01-19T09:00:00Z") == [4, 5]
+    assert positions("--limit", "2") == [5, 6]
+    assert "Nothing was done" in used.text("audit", "--actor", "nobody")
+
+
+def test_people_see_the_newest_of_the_audit_trail(used: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.cli.audit.SHOWN", 2)
+    shown = used.text("audit").splitlines()
+    assert shown[0].startswith("2026-01-18")
+    assert shown[-1] == "These are the newest 2. `--limit N` shows more of them, `--all` every one."
+    assert used.text("audit", "--all").splitlines()[0].startswith("2026-01-15")
+    assert used.text("audit", "--limit", "6").splitlines()[0].startswith("2026-01-15")
+
+
+def test_audit_and_stats_refuse_times_that_are_none(used: Clew) -> None:
+    assert "has no offset" in used.refused(2, "audit", "--since", "2026-01-17")
+    assert "--until 'soon' is no time" in used.refused(2, "audit", "--until", "soon")
+    assert "--since '5' is no time" in used.refused(2, "audit", "--since", "5")
+    assert "--since 'soon' is no day" in used.refused(2, "stats", "--since", "soon")
+    assert "--by" in used.refused(2, "stats", "--by", "week")
+    assert "no thread 'x'" in used.refused(1, "stats", "x")
+    assert "no thread 'x'" in used.refused(1, "audit", "--thread", "x")
+
+
+def test_the_audit_trail_cannot_steer_the_terminal(clew: Clew) -> None:
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        root = conversations.start_thread(EVIL, thread_id=EVIL, actor=EVIL, labels={EVIL: EVIL})
+        root.label({EVIL: EVIL})
+        root.fork(thread_id=EVIL + "fork", title=EVIL).end(reason=EVIL, actor=EVIL)
+    for command in (["audit"], ["audit", "--json"], ["stats"], ["stats", "--by", "thread"]):
+        output = clew.text(*command)
+        assert UNSAFE.search(output) is None, ascii(output)
+
+
+# stats
+
+
+def test_stats_say_how_much_there_is(used: Clew) -> None:
+    assert [line.rstrip() for line in used.text("stats").splitlines()] == [
+        "Threads   2 (1 fork)",
+        "Messages  3",
+        "Events    6",
+        f"Bytes     {used.object('stats', '--json')['bytes'] / 1_000:.1f} kB",
+        "Tokens    1,200 in, 34 out",
+        "",
+        "Biggest threads",
+        *[line.rstrip() for line in used.text("stats", "--by", "thread").splitlines()],
+        "",
+        "Messages by day",
+        f"2026-01-15  {' ' * 32}  0 messages",
+        f"2026-01-16  {'█' * 32}  2 messages",
+        f"2026-01-17  {' ' * 32}  0 messages",
+        f"2026-01-18  {'█' * 16}{' ' * 16}  1 message",
+        f"2026-01-19  {' ' * 32}  0 messages",
+    ]
+    assert used.text("stats", "--by", "day").splitlines() == used.text("stats").splitlines()[-5:]
+
+
+def test_stats_in_json_have_their_shapes(used: Clew) -> None:
+    total = used.object("stats", "--json")
+    counted = {"threads": 2, "forks": 1, "events": 6, "messages": 3, "input_tokens": 1_200, "output_tokens": 34}
+    assert total == {**counted, "bytes": total["bytes"], "model_calls": 0, "tool_calls": 0, "failed_calls": 0}
+    by_thread = used.lines("stats", "--by", "thread", "--json")
+    assert [list(each) for each in by_thread] == [["thread_id", *total]] * 2
+    assert [each["thread_id"] for each in by_thread] == ["root", "a-fork-with-a-long-name"]
+    by_day = used.lines("stats", "--by", "day", "--since", "2026-01-16", "--until", "2026-01-17", "--json")
+    assert [list(each) for each in by_day] == [["day", *total]] * 2
+    assert [(each["day"], each["messages"]) for each in by_day] == [("2026-01-16", 2), ("2026-01-17", 0)]
+    assert used.object("stats", "root", "--json")["events"] == 3
+
+
+def test_stats_count_the_calls_of_runs_where_there_were_any(used: Clew) -> None:
+    with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
+        record(conversations, "root", "r", *made_runs.with_a_tool())
+    assert "Calls     3 of models, 1 of tools, 1 failed" in used.text("stats").splitlines()
+    shown = used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines()
+    assert shown[0].split() == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
+    assert [line.split()[0] for line in shown if line.endswith("2,609      4")] == ["root"]
+    assert max(map(len, shown)) <= 60
+    assert used.object("stats", "root", "--json")["tool_calls"] == 1
+
+
+def test_stats_of_one_thread_or_of_none_say_what_there_is(used: Clew) -> None:
+    assert "Biggest" not in used.text("stats", "root")
+    assert used.text("stats", "--since", "2030-01-01").splitlines()[0] == "Threads   0"
+    assert "Bytes     0 B" in used.text("stats", "--since", "2030-01-01")

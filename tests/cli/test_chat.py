@@ -1,0 +1,535 @@
+"""``clew chat``: on a pseudo-terminal in a real process, and in pipes, with a server over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.acceptance.clew_command import COMMAND, ENVIRONMENT
+from tests.cli.model_replies import calling, said, unfinished, unknown_model
+from tests.cli.terminal_session import Session
+from tests.infrastructure.openai_replies import CHAT
+from tests.servers.raw_server import CUT, RawServer, Reply, whole
+
+from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool
+from clew.cli.chat import AGENT, MODEL
+from clew.cli.chat_commands import COMMANDS
+from clew.cli.chat_terminal import PROMPT, prompted
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+
+@pytest.fixture
+def server() -> Iterator[RawServer]:
+    with RawServer() as running:
+        yield running
+
+
+class Piped:
+    """The command with a pipe for its input, in the process of the tests."""
+
+    def __init__(self, clew: Clew, url: str, patch: pytest.MonkeyPatch) -> None:
+        self._clew = clew
+        self._patch = patch
+        patch.delenv("OPENAI_MODEL", raising=False)
+        self.environment = service(url)
+
+    def __call__(self, said: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
+        content = said if isinstance(said, bytes) else said.encode()
+        self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+        return self._clew.run("chat", *arguments, env={**self.environment, **environment})
+
+
+@pytest.fixture
+def chat(clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Piped:
+    return Piped(clew, server.url, monkeypatch)
+
+
+class Typed(Piped):
+    """The same with somebody before a terminal, who types one line after the other."""
+
+    def __call__(self, said: str | bytes, *arguments: str, **environment: str) -> CompletedProcess[str]:
+        typed = iter(str(said).splitlines())
+
+        def typing(_: str) -> str:
+            line = next(typed, None)
+            if line is None:
+                raise EOFError
+            return line
+
+        self._patch.setattr("clew.cli.chat.is_there", lambda: True)
+        self._patch.setattr("builtins.input", typing)
+        return super().__call__("", *arguments, **environment)
+
+
+@pytest.fixture
+def typed(clew: Clew, server: RawServer, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    return Typed(clew, server.url, monkeypatch)
+
+
+def service(url: str) -> dict[str, str]:
+    return {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url}
+
+
+def chatting(folder: Path, server: RawServer, *arguments: str) -> Session:
+    return Session(folder, "chat", "--model", "m", *arguments, **service(server.url))
+
+
+def stored(folder: Path) -> Conversations:
+    return Conversations.open(f"sqlite:///{folder}/clew.db?synchronous=OFF")
+
+
+def texts(folder: Path, id_: str) -> list[tuple[str, str]]:
+    with stored(folder) as conversations:
+        return [(each.role, each.text) for each in conversations.thread(id_).history()]
+
+
+def asked(server: RawServer) -> list[tuple[str, str]]:
+    """The messages of the newest request."""
+    return [(each["role"], each["content"]) for each in server.requests[-1].json()["messages"]]
+
+
+def say(session: Session, text: str, answer: str) -> str:
+    """Say something at the prompt and wait for what comes, and the next prompt; returns what was written."""
+    session.press(f"{text}\r")
+    return session.then_said(answer) + session.then_said(PROMPT)
+
+
+def new_thread(session: Session) -> str:
+    found = re.search(r"New thread (\w+)", session.then_said(PROMPT))
+    assert found is not None
+    return found[1]
+
+
+def test_a_chat_is_kept_as_it_goes_and_taken_up_again_in_another_process(tmp_path: Path, server: RawServer) -> None:
+    server.will(said("A ball of ", "thread."), said("Theseus."))
+    with chatting(tmp_path, server, "--instructions", "Be brief.") as session:
+        id_ = new_thread(session)
+        shown = say(session, "What is a clew?", "9 tokens in, 4 out")
+        assert "A ball of thread.\r\n" in shown
+        session.press("\x04")
+        assert session.end() == 0
+        assert f"clew chat {id_}" in session.output
+    with chatting(tmp_path, server, id_[:6]) as session:
+        assert f"{id_} · 2 messages · m" in session.then_said(PROMPT)
+        say(session, "Who had one?", "Theseus.")
+        session.press("/quit\r")
+        assert session.end() == 0
+    assert asked(server) == [
+        ("system", "Be brief."),
+        ("user", "What is a clew?"),
+        ("assistant", "A ball of thread."),
+        ("user", "Who had one?"),
+    ]
+    assert texts(tmp_path, id_)[-1] == ("assistant", "Theseus.")
+
+
+def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServer) -> None:
+    server.will(unfinished("Once upon"), said("a time."), unfinished())
+    with chatting(tmp_path, server) as session:
+        id_ = new_thread(session)
+        session.press("Tell me a story.\r")
+        session.then_said("Once upon")
+        session.interrupt()
+        session.then_said("Stopped. What came of the answer is kept.")
+        session.then_said(PROMPT)
+        assert server.gone.wait(60)
+        server.stalled.clear()
+        say(session, "Go on.", "a time.")
+        session.press("And?\r")
+        assert server.stalled.wait(60)
+        session.interrupt()
+        session.then_said("Stopped. Nothing had come of the answer.")
+        session.then_said(PROMPT)
+        session.press("Not this")
+        session.then_said("Not this")
+        session.interrupt_until("again leaves")
+        session.then_said(PROMPT)
+        session.press("\x04")
+        assert session.end() == 0
+    assert texts(tmp_path, id_) == [
+        ("user", "Tell me a story."),
+        ("assistant", "Once upon"),
+        ("user", "Go on."),
+        ("assistant", "a time."),
+        ("user", "And?"),
+    ]
+
+
+def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, clew: Clew, server: RawServer) -> None:
+    server.will(
+        said("First."), said("Second."), unknown_model("m"), said("Third."), said("Four\x1b", "[2J\r", "\n\x07th\u202e")
+    )
+    with chatting(tmp_path, server) as session:
+        id_ = new_thread(session)
+        for command in ("/fork", "/checkpoint x", "/rewind", "/tree", "/history"):
+            say(session, command, "Nothing was said yet")
+        say(session, "One", "4 out")
+        say(session, "/checkpoint after one", "'after one'")
+        say(session, "Two", "Second.")
+        undone = re.search(r"/rewind (\d+) undoes it", say(session, "/rewind", "undoes it"))
+        assert undone is not None
+        assert "with 2 messages" in session.output
+        fault = say(session, "Three", "clew: ")
+        assert "m does not exist" in fault
+        say(session, "Well?", "Third.")
+        said_before = [("user", "One"), ("assistant", "First."), ("user", "Three"), ("user", "Well?")]
+        assert asked(server) == said_before
+        forked = re.search(r"the new thread is (\w+)", say(session, "/fork What if", "You are on it now"))
+        assert forked is not None
+        say(session, "/rewind after one", "Back at version")
+        shown = say(session, "Four", "4 out")
+        assert "Four\\x1b[2J\r\n\\x07th\\u202e\r\n" in shown, "an answer cannot steer the terminal"
+        assert asked(server) == [*said_before[:2], ("user", "Four")]
+        assert "◆" in say(session, "/tree", "What if")
+        assert "Third." not in say(session, "/history", "x07th")
+        assert all(f"/{name}" in say(session, "/help", f"/{name}") for name in list(COMMANDS)[:1])
+        say(session, "/nonsense", "is no command")
+        say(session, "/checkpoint", "needs a NAME")
+        say(session, "/tree of what", "takes nothing")
+        say(session, "/rewind nowhere", "has no checkpoint 'nowhere'")
+        session.press("/quit\r")
+        assert session.end() == 0
+        assert "Traceback" not in session.output
+    with stored(tmp_path) as conversations:
+        thread, fork = conversations.thread(id_), conversations.thread(forked[1])
+        assert fork.summary().title == "What if"
+        assert [each.text for each in thread.history()] == ["One", "First.", "Three", "Well?", "Third."]
+        assert [each.text for each in fork.history()][:3] == ["One", "First.", "Four"]
+        assert [each.text for each in thread.history(at=int(undone[1]))] == ["One", "First.", "Two", "Second."]
+    (ran,) = clew.object("show", id_, "--at", "after one", "--json")["runs"]
+    assert ran["outcome"] == "completed", "the run before the one that was taken back is whole"
+
+
+@tool(approval="always")
+def refund(sum: int) -> str:  # noqa: A002  # a word that models use
+    """Pay money back."""
+    return f"{sum} paid"
+
+
+def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_path: Path, server: RawServer) -> None:
+    async def run() -> str:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            client = OpenAIChatClient("m", api_key="k", base_url=server.url)
+            stream = Agent(client, engine=engine, tools=[refund]).run("My teapot broke.", stream=True)
+            return str((await stream.get_final_response()).thread.id)
+
+    server.will(calling("refund", '{"sum": 48}'), said("Without a refund."))
+    done = typed("Well?\n/rewind\nWell?", asyncio.run(run()))
+    assert 'A run waits for an approval of refund({"sum": 48})' in done.stdout
+    assert "waits for an approval" in done.stderr
+    assert "with 0 messages" in done.stdout
+    assert "Without a refund." in done.stdout
+    assert asked(server) == [("user", "Well?")]
+
+
+def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: RawServer) -> None:
+    server.will(unfinished("Once"), said("Yes, you too."))
+    with asyncio.Runner() as runner:
+        engine = Engine.open(f"sqlite:///{tmp_path}/clew.db")
+        thread = runner.run(engine.start_thread())
+        agent = Agent(OpenAIChatClient("m", api_key="k", base_url=server.url), engine=engine)
+        stream = agent.run("Tell me a story.", thread=thread, stream=True)
+        runner.run(anext(stream))
+        with chatting(tmp_path, server, thread.id) as session:
+            assert "What you say is answered after that." in session.then_said(PROMPT)
+            session.press("Me too!\r")
+            session.then_said("Me too!")
+            runner.run(stream.aclose())
+            session.then_said("Yes, you too.")
+            session.then_said(PROMPT)
+            session.press("\x04")
+            assert session.end() == 0
+        runner.run(engine.close())
+    assert texts(tmp_path, thread.id) == [
+        ("user", "Tell me a story."),
+        ("assistant", "Once"),
+        ("user", "Me too!"),
+        ("assistant", "Yes, you too."),
+    ]
+
+
+def test_says_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, server: RawServer) -> None:
+    server.will(Reply((*unfinished("Half").steps[:-1], CUT)), said("Whole."))
+    assert "clew: " in typed("hello").stderr
+    done = typed("Again?", *clew.ids())
+    assert "The last answer was interrupted. What had come of it is kept." in done.stdout
+    assert "Whole." in done.stdout
+
+
+def test_refuses_a_thread_whose_history_a_service_holds(typed: Typed, tmp_path: Path, server: RawServer) -> None:
+    async def start() -> str:
+        async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
+            client = OpenAIResponsesClient("m", api_key="k", base_url=server.url, store=True)
+            return str((await Agent(client, engine=engine).get_remote_thread("resp_1")).id)
+
+    done = typed("hello", asyncio.run(start()))
+    assert done.returncode == 1
+    assert "cannot run on a remote thread" in done.stderr
+
+
+KILLED = """
+import asyncio, os, sys
+from clew import Agent, Engine, OpenAIChatClient
+from clew.cli.chat import AGENT
+
+async def main():
+    async with Engine.open(now=lambda: 1_700_000_000_000_000) as engine:  # its lease ran out long ago
+        async for update in Agent(OpenAIChatClient("m"), engine=engine, id=AGENT).run("Answer me.", stream=True):
+            os._exit(9)
+
+asyncio.run(main())
+"""
+
+
+def test_an_answer_whose_program_was_killed_is_told_of_and_closed_by_the_next(
+    tmp_path: Path, clew: Clew, server: RawServer
+) -> None:
+    server.will(unfinished("Half an"), said("A whole one."))
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], cwd=tmp_path, env={**ENVIRONMENT, **service(server.url)}, check=False
+    )
+    assert killed.returncode == 9
+    (id_,) = clew.ids()
+    with chatting(tmp_path, server, id_) as session:
+        assert "broke off with its program" in session.then_said(PROMPT)
+        say(session, "Again?", "A whole one.")
+        session.press("\x04")
+        assert session.end() == 0
+    broken, whole = clew.object("show", id_, "--json")["runs"]
+    assert (broken["outcome"], broken["reason"], whole["outcome"]) == ("abandoned", "crashed", "completed")
+    assert texts(tmp_path, id_)[-2:] == [("user", "Again?"), ("assistant", "A whole one.")]
+
+
+def test_ctrl_c_leaves_the_second_time_unless_something_was_said_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: list[str | type[BaseException]] = [
+        KeyboardInterrupt,
+        "one",
+        "  ",
+        KeyboardInterrupt,
+        KeyboardInterrupt,
+        "two",
+    ]
+
+    def typing(prompt: str) -> str:
+        assert prompt == PROMPT
+        if isinstance(line := typed.pop(0), str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", typing)
+    assert list(prompted()) == ["one"]
+    typed[:] = ["three", EOFError]
+    assert list(prompted()) == ["three"]
+
+
+# In pipes
+
+
+def test_answers_lines_of_a_pipe_without_prompts(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.will(said("One."), said("Two.\n"), said("Three."))
+    done = chat("first\n\n  \nsecond\r\n")
+    assert (done.returncode, done.stdout) == (0, "One.\nTwo.\n")
+    (id_,) = clew.ids()
+    assert done.stderr == f"Taken up again with: clew chat {id_}\n"
+    assert server.requests[-1].json()["model"] == MODEL
+    assert server.requests[-1].path == "/v1/chat/completions"
+    done = chat("third", id_[:5], OPENAI_MODEL="other")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Three.\n", "")
+    assert server.requests[-1].json()["model"] == "other"
+    assert [text for _, text in asked(server)] == ["first", "One.", "second", "Two.\n", "third"]
+
+
+def test_keeps_the_instructions_of_a_thread_unless_others_are_given(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.will(*(said("Yes.") for _ in range(4)))
+    for given in (["--instructions", "Be kind."], [], ["--instructions", "Be brief."], ["--instructions", ""]):
+        known = clew.ids() if server.requests else []
+        done = chat("Well?", *known, *given)
+        assert done.returncode == 0, done
+        assert "Changed" not in done.stderr
+    told = [each.json()["messages"][0]["content"] for each in server.requests]
+    assert told == ["Be kind.", "Be kind.", "Be brief.", "Well?"]
+
+
+def test_writes_each_message_that_came_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.will(said("O", "ne."), said("Two."))
+    done = chat("first\n/checkpoint x\n/fork F\nsecond\n", "--json", "--actor", "user:42")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, named, forked, second = map(json.loads, done.stdout.splitlines())
+    assert first == {
+        "thread_id": named["thread_id"],
+        "version": 5,
+        "role": "assistant",
+        "author": None,
+        "contents": [{"type": "text", "text": "One."}],
+        "redacted": False,
+    }
+    assert named == {"thread_id": first["thread_id"], "name": "x", "version": 7}
+    assert (forked["parent_id"], forked["title"]) == (first["thread_id"], "F")
+    assert (second["thread_id"], second["contents"][0]["text"]) == (forked["thread_id"], "Two.")
+    assert {each["actor"] for each in clew.lines("log", forked["thread_id"], "--json")} == {"user:42"}
+
+
+def test_writes_trees_histories_and_rewinds_as_json(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.will(said("One."))
+    done = chat("first\n/history\n/tree\n/rewind\n/help\n", "--json")
+    message, history, tree, rewound = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, done.stderr.count("\n")) == (0, len(COMMANDS))
+    assert history == clew.object("show", message["thread_id"], "--json", "--at", "7")
+    assert tree["thread_id"] == history["thread_id"]
+    assert rewound == {"thread_id": message["thread_id"], "version": 8, "to": 1, "messages": 0}
+    (ran,) = history["runs"]
+    assert ran["agent"]["id"] == AGENT
+
+
+def test_an_answer_that_comes_whole_and_calls_that_nobody_made_a_tool_for(chat: Piped, server: RawServer) -> None:
+    server.will(calling("refund", '{"sum": 48}'), whole(CHAT.whole))
+    done = chat("hello")
+    assert (done.returncode, done.stdout) == (0, "Hello\n")
+    assert [role for role, _ in asked(server)] == ["user", "assistant", "tool"]
+
+
+def test_commands_in_a_pipe_say_what_they_did(chat: Piped, server: RawServer) -> None:
+    server.will(said("One."))
+    done = chat("first\n/checkpoint x\n/fork\n/rewind\n/tree\n/history\n/help\n/quit\nnever\n")
+    assert done.returncode == 0
+    for told in ("the checkpoint 'x'", "the new thread is", "undoes it", "└─", "0 messages", "/quit"):
+        assert told in done.stdout
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_a_fault_ends_a_chat_that_nobody_sits_before(
+    chat: Piped,
+    clew: Clew,
+    server: RawServer,
+    as_json: bool,  # noqa: FBT001  # pytest passes it
+) -> None:
+    server.will(unknown_model("m"))
+    done = chat("first\nsecond\n", *(["--json"] if as_json else []))
+    assert (done.returncode, done.stdout, len(server.requests)) == (1, "", 1)
+    *_, last = done.stderr.splitlines()
+    said_ = json.loads(last)["error"] if as_json else {"type": "ModelRequestError", "message": last}
+    assert said_["type"] == "ModelRequestError"
+    assert "does not exist" in said_["message"]
+    assert texts(clew.folder, *clew.ids()) == [("user", "first")]
+
+
+def test_says_that_nobody_runs_the_server(chat: Piped, refusing: str) -> None:
+    done = chat("hello", OPENAI_BASE_URL=refusing)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "127.0.0.1" in done.stderr.splitlines()[-1]
+    assert "mistake" not in done.stderr
+
+
+def test_an_answer_that_breaks_off_is_a_fault_and_what_came_is_kept(chat: Piped, clew: Clew, server: RawServer) -> None:
+    server.will(Reply((*unfinished("Half").steps[:-1], CUT)))
+    done = chat("hello")
+    assert (done.returncode, done.stdout) == (1, "Half\n")
+    assert texts(clew.folder, *clew.ids()) == [("user", "hello"), ("assistant", "Half")]
+
+
+def test_refuses_commands_that_are_none_and_bytes_that_are_no_text(chat: Piped) -> None:
+    assert "is no command" in chat("/nonsense").stderr
+    assert chat("/nonsense").returncode == 2
+    done = chat(b"\xff\n")
+    assert done.returncode == 1
+    assert "byte 0 of line 1 is no UTF-8" in done.stderr
+
+
+def test_begins_nothing_where_nothing_is_said(chat: Piped, clew: Clew) -> None:
+    done = chat("", "--new")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert clew.ids() == []
+
+
+def test_goes_on_with_no_thread_that_has_ended_but_with_a_fork_of_it(
+    chat: Piped, tmp_path: Path, server: RawServer
+) -> None:
+    with stored(tmp_path) as conversations:
+        conversations.start_thread(thread_id="over", messages=[Message.user("Hello")]).end()
+    server.will(said("On we go."))
+    assert "Fork it" in chat("Well?", "over").stderr
+    assert "On we go." in chat("/fork\nWell?", "over").stdout
+
+
+def test_says_how_to_set_a_key_and_makes_nothing(chat: Piped, clew: Clew) -> None:
+    done = chat("hello", OPENAI_API_KEY="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "export OPENAI_API_KEY=" in done.stderr
+    done = chat("hello", "--json", OPENAI_API_KEY="")
+    assert json.loads(done.stderr)["error"]["type"] == "AgentConfigurationError"
+    assert list(clew.folder.iterdir()) == []
+
+
+def test_refuses_both_a_thread_and_a_new_one(chat: Piped, clew: Clew) -> None:
+    done = chat("hello", "3f2a", "--new")
+    assert (done.returncode, list(clew.folder.iterdir())) == (2, [])
+    assert "--new begins a thread" in done.stderr
+
+
+def running(folder: Path, server: RawServer, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, "chat", *arguments],
+        cwd=folder,
+        env={**ENVIRONMENT, **service(server.url)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_ctrl_c_in_a_pipe_keeps_what_came_and_ends(clew: Clew, server: RawServer) -> None:
+    server.will(unfinished("Once"))
+    with running(clew.folder, server) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        assert process.stdout.read(4) == b"Once"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors.decode().splitlines()[-1] == "clew: interrupted."
+    assert texts(clew.folder, *clew.ids()) == [("user", "hello"), ("assistant", "Once")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_program_that_is_to_end_keeps_what_came_and_leaves_the_thread_free(
+    number: signal.Signals, clew: Clew, server: RawServer
+) -> None:
+    server.will(unfinished("Once"))
+    with running(clew.folder, server) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()
+        assert process.stdout.read(4) == b"Once"
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert (process.returncode, b"Traceback" in errors) == (128 + number, False)
+    (id_,) = clew.ids()
+    assert texts(clew.folder, id_) == [("user", "hello"), ("assistant", "Once")]
+    (run,) = clew.object("show", id_, "--json")["runs"]
+    assert (run["outcome"], run["reason"]) == ("abandoned", "cancelled")
+
+
+def test_ends_quietly_when_nobody_reads_the_answer(clew: Clew, server: RawServer) -> None:
+    server.will(said("Nobody hears this."))
+    with running(clew.folder, server, "--json") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, errors = process.communicate(b"hello\n")
+    assert (process.returncode, errors) == (1, b"")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from clew.cli.errors import report
+from clew.domain.errors import InvalidNameError, StoreUnavailableError, StoreUrlError, ThreadDeletedError
+from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (StoreUrlError("x"), 2, "StoreUrlError"),
+        (InvalidNameError("x"), 2, "InvalidNameError"),
+        (StoreUnavailableError("x"), 1, "StoreUnavailableError"),
+        (SQLiteUnavailableError("x"), 1, "StoreUnavailableError"),
+        (ThreadDeletedError("t", "deleted", "history", "Nothing."), 1, "ThreadDeletedError"),
+        (OSError(28, "No space left on device"), 1, "OSError"),
+        (PermissionError(13, "Permission denied", "a.json"), 1, "PermissionError"),
+        (ZeroDivisionError("x"), 1, "ZeroDivisionError"),
+        (KeyboardInterrupt(), 130, "KeyboardInterrupt"),
+    ],
+)
+def test_an_error_is_one_line_with_a_code_and_in_json_with_a_stable_name(
+    error: BaseException, code: int, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(error, as_json=False) == code
+    assert report(error, as_json=True) == code
+    plain, as_json = capsys.readouterr().err.splitlines()
+    assert plain.startswith("clew: ")
+    found = json.loads(as_json)
+    assert found["error"]["type"] == kind
+    assert found["error"]["message"] == plain.removeprefix("clew: ")
+
+
+def test_a_mistake_in_clew_says_where_it_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyError) as found:
+        dict[str, int]()["gone"]
+    report(found.value, as_json=False)
+    assert f"KeyError in {__file__.rpartition('/')[2]}, line " in capsys.readouterr().err
+
+
+def test_a_message_of_any_length_is_cut_and_of_any_shape_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    report(StoreUrlError("a\r\nb\x1b[2J" + "x" * 10_000 + "end"), as_json=False)
+    error = capsys.readouterr().err
+    assert error.startswith("clew: a b\\x1b[2Jxxx")
+    assert error.endswith("xend\n")
+    assert len(error) < 2_020
+    assert "x…x" in error

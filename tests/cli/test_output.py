@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.cli.output import json_text, json_time, one_line, safe, shortened, shown_time, without_middle
+
+
+@given(st.text())
+def test_safe_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
+    shown = safe(text)
+    assert all(character in "\n\t" or character.isprintable() or ord(character) > 0x9F for character in shown)
+    assert not set(shown) & {"\x1b", "\x9b", "\u202e", "\u2066"}
+    shown.encode()
+
+
+@given(st.text(alphabet=st.characters(categories=("L", "N", "P", "Zs"))))
+def test_safe_text_is_the_text_itself_where_there_is_nothing_to_fear(text: str) -> None:
+    assert safe(text) == text
+
+
+@given(st.text())
+def test_one_line_is_one_line(text: str) -> None:
+    assert len(one_line(text).splitlines()) <= 1
+
+
+def test_control_characters_are_shown_as_escapes() -> None:
+    assert safe("a\x1b[2Jb\r\nc\rd\u202e") == "a\\x1b[2Jb\nc\\rd\\u202e"
+
+
+def test_shortened_text_says_that_it_is() -> None:
+    assert (shortened("abcd", 4), shortened("abcde", 4)) == ("abcd", "abc…")
+    assert (without_middle("abcdef", 6), without_middle("abcdefg", 6)) == ("abcdef", "abc…fg")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)  # fmt: skip
+
+
+@given(json_values)
+def test_json_is_one_line_and_comes_back_equal(value: Any) -> None:
+    text = json_text(value)
+    assert len(text.splitlines()) == 1
+    assert json.loads(text) == value
+    assert not set(text) & {"\x1b", "\x9b", "\x7f", "\u202e", "\u2066"}
+
+
+def test_what_is_no_valid_unicode_or_turns_the_text_is_escaped_in_json() -> None:
+    assert json_text("a\udcff\u202e\u2066\u061c") == '"a\\udcff\\u202e\\u2066\\u061c"'
+
+
+def test_unicode_and_big_integers_are_written_as_they_are() -> None:
+    assert json_text({"é": 10**30}) == '{"é":1' + "0" * 30 + "}"
+
+
+def test_times_are_in_utc_to_the_microsecond_for_programs_and_to_the_second_for_people() -> None:
+    time = datetime(2026, 1, 31, 13, 0, 0, 5, tzinfo=timezone(timedelta(hours=1)))
+    assert json_time(time) == "2026-01-31T12:00:00.000005+00:00"
+    assert shown_time(time) == "2026-01-31 12:00:00Z"
+    assert datetime.fromisoformat(shown_time(time)) == datetime(2026, 1, 31, 12, tzinfo=UTC)

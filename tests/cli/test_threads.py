@@ -1,0 +1,189 @@
+"""threads and tree, called in this process."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.text import Text
+
+from clew import Conversations, Message
+from clew.cli import thread_rendering
+from clew.domain.views.fork_tree import Mark, branches
+from clew.service.thread_queries import ThreadSummary
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import CalledClew as Clew
+
+UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\u202ereversed\u2028x"
+
+
+def opened(clew: Clew) -> Conversations:
+    return Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}")
+
+
+@pytest.fixture
+def branched(clew: Clew) -> Clew:
+    with opened(clew) as conversations:
+        root = conversations.start_thread("Refund", thread_id="root", labels={"topic": "refund"})
+        root.append([Message.user("My teapot broke"), Message.assistant("I am sorry")])
+        root.checkpoint("before refund", at=2)
+        root.fork(thread_id="titled", at=3, title="What if").label(stars=5)
+        root.edit(2, "My cup broke", thread_id="edited").end()
+        conversations.start_thread(thread_id="other", messages=[Message.user("Is the glaze safe?")])
+    return clew
+
+
+def lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+# threads
+
+
+def test_threads_are_listed_by_status_label_and_last_change(branched: Clew) -> None:
+    def ids(*options: str) -> list[str]:
+        return [each["thread_id"] for each in branched.lines("threads", "--json", *options)]
+
+    assert ids() == ["root", "titled", "edited", "other"]
+    assert ids("--status", "ended") == ["edited"]
+    assert ids("--label", "topic=refund") == ["root", "titled", "edited"]
+    assert ids("--label", "topic=refund", "--label", "stars=5") == ["titled"]
+    assert ids("--label", "stars=6") == []
+    assert ids("--newest") == ["other", "edited", "titled", "root"]
+    assert ids("--newest", "--limit", "2") == ["other", "edited"]
+    assert ids("--limit", "2") == ids("-n", "2") == ["edited", "other"]
+    assert "no such threads" in branched.text("threads", "--status", "deleted")
+    assert lines(branched.text("threads", "--newest"))[2].startswith("other")
+
+
+def test_people_see_the_newest_threads_and_how_to_see_the_others(
+    branched: Clew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clew.cli.threads.SHOWN", 2)
+    shown = branched.text("threads")
+    assert [line.split()[0] for line in lines(shown)[2:4]] == ["edited", "other"]
+    assert lines(shown)[4] == "These are the newest 2. `--limit N` shows more of them, `--all` every one."
+    assert len(lines(branched.text("threads", "--all"))) == len(lines(branched.text("threads", "--limit", "4"))) == 6
+    assert "These are" not in branched.text("threads", "--limit", "4")
+    assert "These are the newest 3." in branched.text("threads", "-n", "3", "--newest")
+
+
+def test_threads_refuse_what_no_thread_can_have(branched: Clew) -> None:
+    assert "--status 'gone' is none. Say active" in branched.refused(2, "threads", "--status", "gone")
+    assert "'topic' is no label" in branched.refused(2, "threads", "--label", "topic")
+    assert "names no value" in branched.refused(2, "threads", "--label", "topic=")
+    assert "--limit" in branched.refused(2, "threads", "--limit", "0")
+
+
+# tree
+
+
+def test_a_tree_shows_forks_at_their_cuts_with_checkpoints_and_heads(branched: Clew) -> None:
+    assert lines(branched.text("tree")) == [
+        "root  Refund                                      active       2 messages     v4",
+        "│  ◆ 2 before refund",
+        "├─1─ edited  My cup broke                         ended         1 message     v4",
+        "└─3─ titled  What if                              active       2 messages     v5",
+        "",
+        "other  Is the glaze safe?                         active        1 message     v2",
+    ]
+    assert lines(branched.text("tree", "tit"))[3] == (
+        "└─3─ titled ◀ What if                             active       2 messages     v5"
+    )
+
+
+def test_a_tree_in_json_is_a_line_each_depth_first(branched: Clew) -> None:
+    found = branched.lines("tree", "--json")
+    assert [(each["thread_id"], each["depth"], each["forks"]) for each in found] == [
+        ("root", 0, 2), ("edited", 1, 0), ("titled", 1, 0), ("other", 0, 0),
+    ]  # fmt: skip
+    assert branched.lines("tree", "edited", "--json") == found[:3]
+    listed = branched.lines("threads", "--json")
+    assert found[0] == {**listed[0], "depth": 0, "forks": 2, "checkpoints": [{"name": "before refund", "version": 2}]}
+
+
+def test_people_see_the_newest_trees(branched: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clew.cli.threads.SHOWN", 1)
+    shown = lines(branched.text("tree"))
+    assert shown[0].startswith("other")
+    assert shown[1] == "These are the newest 1 trees. `--all` draws every one."
+    assert len(lines(branched.text("tree", "--all"))) == 6
+    assert lines(branched.text("tree", "root"))[-1] == "└─ … and 1 more fork"
+    assert [line.split()[1] for line in lines(branched.text("tree", "titled"))[2:]] == ["edited", "titled"]
+    with opened(branched) as conversations:
+        for each in ("root", "other"):
+            conversations.thread(each).delete()
+    assert "deleted" in branched.text("tree", "other")
+
+
+def test_an_empty_store_has_no_tree(clew: Clew) -> None:
+    opened(clew).close()
+    assert "There are no threads." in clew.text("tree")
+    assert clew.lines("tree", "--json") == []
+    assert "no thread 'x'" in clew.refused(1, "tree", "x")
+
+
+def test_names_in_lists_and_trees_cannot_steer_the_terminal(clew: Clew) -> None:
+    with opened(clew) as conversations:
+        root = conversations.start_thread(EVIL, thread_id=EVIL, messages=[Message.user(EVIL)])
+        root.fork(thread_id=EVIL + "fork", at=1).append(Message.user(EVIL))
+        conversations.start_thread(thread_id="untitled", messages=[Message.user(EVIL)])
+    for output in (clew.text("threads"), clew.text("tree"), clew.text("tree", EVIL), clew.text("tree", "--json")):
+        assert UNSAFE.search(output) is None, ascii(output)
+    assert "\\x1b[2J" in clew.text("tree")
+
+
+# Drawing
+
+
+def summary(id_: str, parent: str | None = None, cut: int | None = None) -> ThreadSummary:
+    time = datetime(2026, 1, 31, tzinfo=UTC)
+    return ThreadSummary(id_, None, "active", 7, 5, parent, cut, "", time, time, {}, {}, {}, imported=False)
+
+
+def drawn(*threads: ThreadSummary, marked: str | None = None, most: int | None = None, width: int = 60) -> list[str]:
+    found = list(branches(threads, {"a": [Mark("x", 2), Mark("y", 4)]}))
+    return [
+        line.plain.rstrip() for line in thread_rendering.drawn(found, width, lambda _: Text(), marked=marked, most=most)
+    ]
+
+
+def left(found: list[str]) -> list[str]:
+    return [line[:28].rstrip() for line in found]
+
+
+def test_lines_lead_from_a_thread_to_all_its_forks() -> None:
+    found = drawn(summary("a"), summary("b", "a", 2), summary("c", "b", 3), summary("d", "b", 3), summary("e", "a", 12))
+    assert left(found) == ["a", "│  ◆ 2 x  ◆ 4 y", "├─2─ b", "│  ├─3─ c", "│  └─3─ d", "└─12─ e"]
+    assert all(line.endswith("active       5 messages     v7") for line in (found[0], *found[2:]))
+    assert {len(line) for line in (found[0], *found[2:])} == {60}
+
+
+def test_what_is_left_out_of_many_forks_is_counted_and_the_marked_one_never_is() -> None:
+    threads = [summary("a"), *(summary(f"f{number:04}", "a", 2) for number in range(1_000))]
+    threads.append(summary("deep", "f0500", 9))
+    assert left(drawn(*threads, most=2))[2:] == ["├─2─ f0000", "├─2─ f0001", "└─ … and 998 more forks"]
+    assert left(drawn(*threads, most=2, marked="deep"))[2:] == [
+        "├─2─ f0000", "├─2─ f0001", "├─2─ f0500", "│  └─9─ deep ◀", "└─ … and 997 more forks",
+    ]  # fmt: skip
+    assert len(drawn(*threads)) == 1_003
+
+
+def test_a_deep_chain_stays_within_the_width() -> None:
+    chain = [summary("a"), *(summary(f"f{number}", f"f{number - 1}" if number else "a", 2) for number in range(1_500))]
+    found = drawn(*chain)
+    assert len(found) == 1_502
+    assert max(map(len, found)) == 60
+    assert found[-1].startswith("⋯           └─2─ f1499")
+
+
+def test_long_names_and_many_checkpoints_are_cut() -> None:
+    thread = summary("x" * 200)
+    marks = {thread.thread_id: [Mark(f"checkpoint {number}", number) for number in range(50)]}
+    found = list(thread_rendering.drawn(list(branches([thread], marks)), 60, lambda _: Text("title")))
+    assert [len(line.plain) for line in found] == [60, 60]
+    assert [line.plain.count("…") for line in found] == [1, 1]
