@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clew.cli.event_rendering import lookup
 from clew.cli.options import AsJson, AtOption, ThreadArgument, moment, opened
 from clew.cli.output import write_json
 
@@ -40,6 +39,7 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
                 step_through(found, first, screen)
         else:
             from clew.cli import frames, rendering
+            from clew.cli.event_rendering import lookup
 
             console, look = rendering.console(), lookup(lambda _: found)
             for step in steps(found, first):
@@ -61,6 +61,7 @@ def steps(thread: Thread, last: Step) -> Iterator[Step]:
 
 def step_through(thread: Thread, step: Step, screen: Screen) -> None:
     """Show a step, and those that the keys lead to, until they lead out."""
+    from clew.cli.event_rendering import lookup
     from clew.cli.frames import frame
     from clew.cli.stepper import Stepper, grown, press
 
