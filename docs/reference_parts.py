@@ -27,7 +27,7 @@ from clew.aio.reading import ReadThread
 from clew.aio.runs import AgentThread
 from clew.aio.serializing import RestoresThreads, SerializedThread
 from clew.aio.threads import RemoteThread
-from clew.domain import errors, events, history, messages, model_view, ports, projection, sharding
+from clew.domain import errors, events, history, messages, model_view, ports, projection
 from clew.domain.context import errors as context_errors
 from clew.domain.context import thread_providers
 from clew.domain.differences import content_diff, diff
@@ -41,7 +41,8 @@ from clew.domain.runs import errors as run_errors
 from clew.domain.runs import events as run_events
 from clew.domain.runs import request_building
 from clew.domain.views import fork_tree, replay, search_text
-from clew.service import audit_trail, projection_status, shard_events, subscription, thread_queries, usage_queries
+from clew.infrastructure import shards as shard_values
+from clew.service import audit_trail, projection_status, shards, subscription, thread_queries, usage_queries
 from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.message_search import Hit
 from clew.sync import memory as sync_memory
@@ -289,13 +290,13 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
         "Several servers",
         (
             clew.Shards,
-            sharding.Shard,
-            shard_events.ShardEvents,
-            shard_events.ShardEvent,
+            shard_values.Shard,
+            shards.ShardEvents,
+            shards.ShardEvent,
             clew.Positions,
         ),
     ),
 )
 
-ERRORS = (errors, run_errors, context_errors, sharding)
+ERRORS = (errors, run_errors, context_errors)
 """Where the errors are."""

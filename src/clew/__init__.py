@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from clew.domain.messages import Message
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
-    from clew.domain.sharding import Positions
     from clew.engine import Agent, Engine
     from clew.hosting import ThreadStore
     from clew.infrastructure.hashing_embedder import HashingEmbedder
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
     from clew.infrastructure.redis_history import RedisHistory
     from clew.infrastructure.scripted_client import ScriptedChatClient
+    from clew.infrastructure.shards import Positions
     from clew.memory.agent_lessons import AgentLessons
     from clew.memory.conversation_summaries import ConversationSummaries
     from clew.memory.mem0_memory import Mem0Memory
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from clew.memory.user_facts import UserFacts
     from clew.memory.user_preferences import UserPreferences
     from clew.memory.whiteboard import Whiteboard
-    from clew.sync.shards import Shards
+    from clew.service.shards import Shards
 
 __all__ = [
     "Agent",
@@ -124,7 +124,7 @@ _HOMES = {
     "OpenAIEmbedder": "clew.infrastructure.openai_embedder",
     "OpenAIResponsesClient": "clew.infrastructure.openai_responses_client",
     "Passage": "clew.domain.memory.facts",
-    "Positions": "clew.domain.sharding",
+    "Positions": "clew.infrastructure.shards",
     "Provenance": "clew.domain.memory.events",
     "ProviderContext": "clew.domain.context.provider",
     "Redact": "clew.domain.memory.facts",
@@ -135,7 +135,7 @@ _HOMES = {
     "Reduction": "clew.domain.reducers.reducer",
     "Refuse": "clew.domain.memory.facts",
     "ScriptedChatClient": "clew.infrastructure.scripted_client",
-    "Shards": "clew.sync.shards",
+    "Shards": "clew.service.shards",
     "SlidingWindow": "clew.domain.reducers.strategies",
     "StoreContext": "clew.domain.history_stores",
     "StoredMessage": "clew.domain.history_stores",

@@ -34,6 +34,7 @@ from clew.domain.errors import (
     ProjectionBehindError,
     ReducerError,
     ScopeError,
+    ShardError,
     StoreError,
     StoreSchemaError,
     StoreUnavailableError,
@@ -83,7 +84,6 @@ from clew.domain.runs.errors import (
     ToolFailedError,
     UnsupportedThreadError,
 )
-from clew.domain.sharding import ShardError
 
 __all__ = [
     "AgentChangedError",

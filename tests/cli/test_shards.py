@@ -90,7 +90,7 @@ def test_an_ordinary_command_goes_to_the_shard_of_its_tenant(clew: Clew, url: st
         assert here == lines(clew, "--db", store, "--tenant", tenant, "threads")
         thread = here[0]["thread_id"]
         assert lines(clew, "--db", url, "--tenant", tenant, "verify", thread)[0]["threads"] == 1
-    assert "is on no shard yet" in clew.refused(1, "--db", url, "threads")
+    assert "has no shard yet" in clew.refused(1, "--db", url, "threads")
 
 
 def test_what_looks_after_a_store_does_so_for_each_shard(clew: Clew, url: str) -> None:

@@ -1,46 +1,74 @@
-"""Who listens to a store, and when nobody does any more."""
+"""Listeners of a store, and the poller behind them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+import pytest
+
+from clew.domain.errors import StoreUnavailableError
+from clew.infrastructure import commit_listeners
 from clew.infrastructure.commit_listeners import CommitListeners
 
 
-def test_a_listener_may_go_at_the_very_moment_at_which_another_comes() -> None:
-    """The garbage collector ends the listening of subscriptions that nobody holds, wherever it happens to run."""
+def test_a_listener_can_leave_while_another_one_is_added() -> None:
+    """The garbage collector removes the listeners of dropped subscriptions, in whichever thread it runs."""
     ends: list[Callable[[], None]] = []
 
-    def changed() -> bool:  # it is asked while a listener is taken in
+    def changed() -> bool:  # called while a listener is added
         while ends:
             ends.pop()()
         return False
 
-    wakeups = CommitListeners(changed)
-    ends.append(wakeups.listen(lambda: None))
-    wakeups.close()
-    wakeups.restart()
-    coming = threading.Thread(target=wakeups.listen, args=(lambda: None,), daemon=True)
+    listeners = CommitListeners(changed)
+    ends.append(listeners.listen(lambda: None))
+    listeners.close()
+    listeners.restart()
+    coming = threading.Thread(target=listeners.listen, args=(lambda: None,), daemon=True)
     coming.start()
     coming.join(timeout=30)
     assert not coming.is_alive()
 
 
-def test_the_poller_ends_when_nobody_listens_and_begins_again_with_the_next() -> None:
+def test_the_poller_ends_without_listeners_and_starts_again_with_the_next_one() -> None:
     asked = threading.Semaphore(0)
 
     def changed() -> bool:
         asked.release()
         return False
 
-    wakeups = CommitListeners(changed)
+    listeners = CommitListeners(changed)
     for _ in range(2):
         before = set(threading.enumerate())
-        end = wakeups.listen(lambda: None)
+        end = listeners.listen(lambda: None)
         (poller,) = set(threading.enumerate()) - before
         assert asked.acquire(timeout=30)
         end()
         poller.join(timeout=30)
         assert not poller.is_alive()
-    wakeups.close()
+    listeners.close()
+
+
+def test_listeners_are_notified_again_and_again_while_polls_fail_and_once_they_succeed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single notification is lost if a read still succeeds, and finds nothing, after the first failed poll."""
+    monkeypatch.setattr(commit_listeners, "FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr(commit_listeners, "POLL_SECONDS", 0.001)
+    is_down = threading.Event()
+
+    def changed() -> bool:
+        if is_down.is_set():
+            raise StoreUnavailableError
+        return False
+
+    woken = threading.Semaphore(0)
+    listeners = CommitListeners(changed)
+    listeners.listen(woken.release)
+    is_down.set()
+    for _ in range(3):
+        assert woken.acquire(timeout=30)
+    is_down.clear()
+    assert woken.acquire(timeout=30)
+    listeners.close()

@@ -17,12 +17,12 @@ from tests.service.moving_stores import SAID
 from clew import Conversations, Engine, Message
 from clew.domain.events import Event
 from clew.domain.ports import EventLog
-from clew.domain.sharding import Positions, Shard
 from clew.errors import CorruptEventError
 from clew.infrastructure.recorder import Append
+from clew.infrastructure.shards import Positions, Shard
 from clew.infrastructure.urls import open_log
-from clew.service import feeds, shard_events, thread_queries
-from clew.service.shard_events import ShardEvents
+from clew.service import feeds, shards, thread_queries
+from clew.service.shards import ShardEvents
 from clew.service.subscription import Subscription
 
 DAMAGED = bytes(17) + b"{"
@@ -147,7 +147,7 @@ def test_who_may_not_read_a_thread_hears_nothing_of_its_damage(url: str) -> None
 def test_who_reads_all_shards_is_given_what_comes_before_and_told_of_the_damage(
     file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_events, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(shards, "RETRY_SECONDS", 0.01)
     with Conversations.open(file_url) as conversations:
         conversations.start_thread(thread_id="first", messages=[Message.user("Hello")])
         add(conversations._core.log, "first", 3, DAMAGED, SAID)

@@ -265,7 +265,7 @@ def work(
 
 
 def _url_of(directory: Chosen, name: str) -> str:
-    from clew.sync.shards import Shards
+    from clew.service.shards import Shards
 
     shards = Shards.open(directory.url)
     return next(shards.url(shard) for shard in shards.shards() if shard.name == name)

@@ -17,8 +17,8 @@ from clew.cli.options import AsJson, Chosen
 from clew.cli.output import counted, named, one_line, write_json
 
 if TYPE_CHECKING:
-    from clew.domain.sharding import Shard
-    from clew.sync.shards import Shards
+    from clew.infrastructure.shards import Shard
+    from clew.service.shards import Shards
 
 NONE = "There are no servers in the directory. `clew shards add NAME HOST:PORT/DATABASE` adds one."
 
@@ -146,8 +146,8 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
 
     A shard that comes to the directory meanwhile is filled as well.
     """
-    from clew.service.new_shards import tell_of_shards
     from clew.service.projection_runner import worker_name
+    from clew.service.shards import watch_shards
     from clew.service.worker_processes import Workers, ended_by_signals
 
     load, own = options["load"] or (), worker_name()
@@ -156,16 +156,15 @@ def _fill(context: typer.Context, found: Shards, options: dict[str, Any]) -> Non
     known: set[str] = set()
     ended = threading.Event()
 
-    def told(shards: Sequence[Shard]) -> bool:
+    def start(shards: Sequence[Shard]) -> None:
         for shard in shards:
             if shard.name not in known:
                 known.add(shard.name)
                 for number in range(options["workers"] or 1):
                     worker = f"{own}:{number + 1}"
                     workers.add((context.obj, load, names, worker, options["as_json"], shard.name))
-        return True
 
-    tell_of_shards(found.shards, told, ended)
+    watch_shards(found.shards, start, ended)
     try:
         with ended_by_signals(workers.stop):
             workers.run()
@@ -206,7 +205,7 @@ def _directory(context: typer.Context) -> Shards | None:
 
 
 def _shards(context: typer.Context) -> Shards:
-    from clew.sync.shards import Shards
+    from clew.service.shards import Shards
 
     chosen: Chosen = context.obj
     return Shards.open(chosen.url)

@@ -42,6 +42,7 @@ ClewError
     ├── StoreSchemaError         not a Clew database, or a newer schema
     ├── StoreUnavailableError    the store cannot be opened, read or written
     ├── TenantRequiredError      the database separates tenants, and no tenant was named
+    ├── ShardError               a request to a directory of shards cannot be fulfilled
     ├── CorruptEventError        stored bytes that are not an event
     └── ClosedError              used after close()
 
@@ -283,6 +284,10 @@ class StoreSchemaError(StoreError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be opened, read or written: missing, read-only, full, locked or broken."""
+
+
+class ShardError(StoreError):
+    """A shard does not exist, exists already, or accepts no new tenants."""
 
 
 class TenantRequiredError(StoreError):

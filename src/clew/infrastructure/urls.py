@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.name_listing import Glance
     from clew.infrastructure.postgres.address import Address
-    from clew.infrastructure.postgres.shards import Directory
+    from clew.infrastructure.shards.directory import Directory
 
 FORMS = (
     "Use sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database, "
@@ -75,7 +75,7 @@ def directory(url: str) -> Directory:
         raise StoreUrlError(message)
     plain = url.replace(SHARDS, POSTGRES[0], 1)
     there = address(plain)
-    from clew.infrastructure.postgres.shards import Directory
+    from clew.infrastructure.shards.directory import Directory
 
     return Directory(plain, there)
 
@@ -113,7 +113,7 @@ def glance(url: str, *, tenant: str) -> Glance:
     url = placed(url, tenant=tenant, create=False)
     if is_postgres(url):
         there = address(url)
-        from clew.infrastructure.postgres.name_list import PostgresGlance
+        from clew.infrastructure.postgres.name_listing import PostgresGlance
 
         return PostgresGlance(there, tenant_part(tenant))
     from clew.infrastructure.sqlite.name_listing import SQLiteGlance

@@ -13,7 +13,7 @@ from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.identifiers import text
 from clew.infrastructure.postgres.sql_files import statements
 
-_SQL = statements("name_list.sql")
+_SQL = statements("name_listing.sql")
 
 
 class PostgresGlance:

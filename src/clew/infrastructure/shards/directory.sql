@@ -1,7 +1,6 @@
--- The directory of several PostgreSQL servers: which there are, and on which of them each tenant is.
--- Each heading names a statement.
+-- The directory of shards: the servers, and the server of each tenant. Each heading names a statement.
 
--- are there
+-- exists
 SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_tenant' AND pg_table_is_visible(oid)
 
 -- tables
@@ -11,9 +10,9 @@ CREATE TABLE clew_shard (
     takes boolean NOT NULL DEFAULT true,
     store uuid UNIQUE
 );
-COMMENT ON COLUMN clew_shard.address IS 'host:port/database or service=name, without a user and without a password';
-COMMENT ON COLUMN clew_shard.takes IS 'whether it is given new tenants';
-COMMENT ON COLUMN clew_shard.store IS 'what clew_meta.store is there: one store has many addresses, and is one shard';
+COMMENT ON COLUMN clew_shard.address IS 'host:port/database or service=name, without user and password';
+COMMENT ON COLUMN clew_shard.takes IS 'whether the shard gets new tenants';
+COMMENT ON COLUMN clew_shard.store IS 'clew_meta.store of the shard: a store can have several addresses, but is one shard';
 CREATE TABLE clew_tenant (
     name text COLLATE "C" PRIMARY KEY,
     shard text COLLATE "C" NOT NULL REFERENCES clew_shard (name)
@@ -28,7 +27,7 @@ FROM clew_shard ORDER BY name
 SELECT address FROM clew_tenant JOIN clew_shard ON clew_shard.name = clew_tenant.shard WHERE clew_tenant.name = %(tenant)s
 
 -- lock shards
--- One process places a tenant at a time, so that each counts what the others have placed.
+-- Only one process assigns a tenant at a time, so that each one counts the assignments of the others.
 SELECT FROM clew_shard ORDER BY name FOR UPDATE
 
 -- place
@@ -50,7 +49,7 @@ SELECT store FROM clew_shard WHERE name = %(name)s
 -- move
 UPDATE clew_shard SET address = %(address)s WHERE name = %(name)s
 
--- this store
+-- store id
 SELECT store FROM clew_meta
 
 -- close

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from tests.infrastructure.postgres.shard_writer import SAID, Tell, services, write_all
-from tests.infrastructure.postgres.sharding import address, homes, sharded
 from tests.infrastructure.recording import PATIENCE, wait_until
+from tests.infrastructure.shards.shard_urls import address, homes, sharded
+from tests.infrastructure.shards.shard_writer import SAID, Tell, services, write_all
 from tests.servers.postgres_server import PostgresServer
 
 from clew import Conversations
 from clew.domain.errors import StoreUnavailableError
-from clew.domain.sharding import Positions
 from clew.infrastructure import urls
-from clew.sync.shards import Shards
+from clew.infrastructure.shards import Positions
+from clew.service.shards import Shards
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PROCESSES = 2
@@ -153,7 +153,7 @@ class Writer:
         command = [
             sys.executable,
             "-m",
-            "tests.infrastructure.postgres.shard_writer",
+            "tests.infrastructure.shards.shard_writer",
             url,
             ",".join(tenants),
             str(count),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.domain.errors import InvalidContentError, InvalidNameError
-from clew.domain.sharding import Positions, check_shard_name
+from clew.infrastructure.shards import Positions, check_shard_name
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,5}", fullmatch=True)
 POSITIONS = st.builds(Positions, st.dictionaries(NAMES, st.integers(0, 2**63 - 1), max_size=4))

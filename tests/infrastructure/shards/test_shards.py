@@ -11,19 +11,18 @@ from pathlib import Path
 import psycopg
 import pytest
 from examples import several_servers
-from tests.infrastructure.postgres.sharding import address, homes, sharded
 from tests.infrastructure.recording import PATIENCE, run_threads, wait_until
+from tests.infrastructure.shards.shard_urls import address, homes, sharded
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew import Conversations, Message
-from clew.domain.errors import InvalidNameError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.errors import InvalidNameError, ShardError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.domain.ports import EventLog
-from clew.domain.sharding import Positions, Shard, ShardError
 from clew.infrastructure import urls
+from clew.infrastructure.shards import Positions, Shard
 from clew.infrastructure.urls import migrate
-from clew.service import new_shards, shard_events
-from clew.service.shard_events import ShardEvents
-from clew.sync.shards import Shards
+from clew.service import shards as service
+from clew.service.shards import ShardEvents, Shards
 
 
 @pytest.fixture
@@ -95,7 +94,7 @@ def test_adding_a_server_moves_no_tenant_and_one_that_takes_no_more_keeps_its_ow
     assert homes(directory, [*before]) == before
     assert homes(directory, ["g"])["g"] == before["b"]
     shards.take_no_more("west")
-    with pytest.raises(ShardError, match="no shard takes new tenants"):
+    with pytest.raises(ShardError, match="no shard accepts new tenants"):
         homes(directory, ["h"])
     assert [(shard.name, shard.takes, shard.tenants) for shard in shards.shards()] == [
         ("east", False, 2),
@@ -105,7 +104,7 @@ def test_adding_a_server_moves_no_tenant_and_one_that_takes_no_more_keeps_its_ow
 
 
 def test_a_tenant_that_is_only_read_is_given_no_shard(directory: str) -> None:
-    with pytest.raises(ShardError, match="'new' is on no shard yet"):
+    with pytest.raises(ShardError, match="'new' has no shard yet"):
         Conversations.open(directory, tenant="new", create=False)
     assert [shard.tenants for shard in Shards.open(directory).shards()] == [0, 0]
 
@@ -164,7 +163,7 @@ def test_a_shard_may_be_named_by_a_service_or_by_several_hosts() -> None:
 def test_a_store_is_one_shard_however_its_address_is_written(directory: str, three: list[str]) -> None:
     shards = Shards.open(directory)
     again = address(three[1]).replace("127.0.0.1", "localhost")
-    with pytest.raises(ShardError, match=f"that store is the shard 'east', at {address(three[1])}, already"):
+    with pytest.raises(ShardError, match=f"this store is already the shard 'east', at {address(three[1])}"):
         shards.add("other", again)
     assert [shard.name for shard in shards.shards()] == ["east", "west"]
 
@@ -181,13 +180,13 @@ def test_a_shard_whose_server_moves_keeps_its_tenants(directory: str, three: lis
     assert homes(directory, ["ann", "bob"]) == {**before, "ann": three[1].replace("127.0.0.1", "localhost")}
     for wrong in (three[2], postgres):
         migrate(wrong)
-        with pytest.raises(ShardError, match="another store than that of the shard 'east'"):
+        with pytest.raises(ShardError, match="is not the store of shard 'east'"):
             shards.move("east", address(wrong))
     with pytest.raises(StoreUnavailableError):
         shards.move("east", "127.0.0.1:1/db")
     with psycopg.connect(three[0], autocommit=True) as other:  # the store of east comes where west's was
         other.execute("UPDATE clew_shard SET address = %s WHERE name = 'west'", (address(three[1]),))
-        with pytest.raises(ShardError, match=f"a shard 'east' or one at {address(three[1])} already"):
+        with pytest.raises(ShardError, match=f"a shard 'east', or a shard at {address(three[1])}, already exists"):
             shards.move("east", address(three[1]))
         other.execute("UPDATE clew_shard SET address = %s WHERE name = 'west'", (address(three[2]),))
     assert [shard.address for shard in shards.shards()] == [moved, address(three[2])]
@@ -205,7 +204,7 @@ def test_makes_nothing_where_a_shard_is_said_to_have_moved(directory: str, postg
 def test_reads_what_all_have_from_where_it_was_and_servers_that_come(
     directory: str, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_shards, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.05)
     shards = Shards.open(directory)
 
     def write(tenant: str) -> None:
@@ -250,8 +249,8 @@ def test_the_example_counts_each_event_once_however_often_it_is_begun(directory:
 
 
 def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_shards, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(shard_events, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(thread_id="a")
     listed = [Shard("east", "old", takes=True, tenants=1)]
@@ -268,7 +267,7 @@ def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: p
 
 
 def test_a_reader_goes_on_after_a_mistake_of_the_log_s(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_events, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(thread_id="a")
     mistaken = threading.Event()
@@ -292,7 +291,7 @@ def test_a_reader_goes_on_after_a_mistake_of_the_log_s(postgres: str, monkeypatc
 def test_a_reader_that_nobody_wants_any_more_ends(
     directory: str, monkeypatch: pytest.MonkeyPatch, postgres: str
 ) -> None:
-    monkeypatch.setattr(new_shards, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.01)
     events = Shards.open(directory).events()
     Shards.open(directory).add("new", address(postgres))
     wait_until(lambda: "clew-shard-new" in _reading())  # it has looked into the directory again
