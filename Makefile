@@ -107,6 +107,10 @@ tested-wheels: $(TOOLS)
 docs: $(RUNTIME) ## Write docs/reference.md anew, from the docstrings
 	@$(VENV_PYTHON) -m docs.make_reference
 
+.PHONY: sync
+sync: $(TOOLS) ## Generate the sync face from the asyncio face
+	@$(VENV_PYTHON) tools/sync_twin.py
+
 .PHONY: bench
 bench: $(TOOLS) ## Print the figures of the benchmarks beside their budgets
 	@$(VENV_PYTHON) -m benchmarks

@@ -21,11 +21,6 @@ from clew import (
 from clew.agents import middleware, response, run_options, stream, tools
 from clew.agents.agent_threads import AgentThreads
 from clew.agents.approvals import Approval
-from clew.aio import memory as aio_memory
-from clew.aio.documents import HasDocuments
-from clew.aio.reading import ReadThread
-from clew.aio.runs import AgentThread
-from clew.aio.serializing import RestoresThreads, SerializedThread
 from clew.aio.threads import RemoteThread
 from clew.domain import errors, events, history, messages, model_view, ports, projection
 from clew.domain.context import errors as context_errors
@@ -45,8 +40,6 @@ from clew.infrastructure import shards as shard_values
 from clew.service import audit_trail, projection_status, shards, subscription, thread_queries, usage_queries
 from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.message_search import Hit
-from clew.sync import memory as sync_memory
-from clew.sync import read_models as sync_read_models
 from clew.sync.threads import Thread
 
 SHIPPED = (
@@ -79,33 +72,22 @@ CONSTRUCTED = (
 BEHIND = {
     "Engine.beginning",
     "Engine.start_remote_thread",
-    "AgentThread.begun_by_run",
-    "AgentThread.bound_to",
-    "AgentThread.branch",
-    "AgentThread.of",
-    "AgentThread.runs",
-    "AgentThread.scope",
-    "AgentThread.tell",
+    "Thread.begun_by_run",
+    "Thread.bound_to",
+    "Thread.branch",
+    "Thread.runs",
+    "Thread.scope",
+    "Thread.tell",
     "MemoryScope.of_thread",
     "MemoryScope.reads",
     "ThreadProviders.copy",
-    "Thread.of",
     "Telemetry.model_call",
     "Telemetry.run",
     "Telemetry.tool_call",
 }
 """What agents, threads and engines call of each other."""
 
-MIXINS = (
-    AgentThreads,
-    HasDocuments,
-    ReadThread,
-    RestoresThreads,
-    SerializedThread,
-    aio_memory.HasMemory,
-    sync_memory.HasMemory,
-    sync_read_models.HasReadModels,
-)
+MIXINS = (AgentThreads,)
 """What is told of as a part of the classes that have it."""
 
 PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
@@ -120,7 +102,6 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
             response.AgentUpdate,
             stream.AgentStream,
             Approval,
-            AgentThread,
             RemoteThread,
             clew.ThreadStore,
             request_building.Request,

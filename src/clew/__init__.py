@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from clew.agents.middleware import Middleware
     from clew.agents.telemetry import Telemetry
     from clew.agents.tools import ToolContext, tool
-    from clew.aio.documents import DocumentStore
-    from clew.aio.memory import MemoryScope
+    from clew.aio.memory import DocumentStore, MemoryScope
     from clew.conversations import Conversations
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
@@ -107,7 +106,7 @@ _HOMES = {
     "ConversationSummaries": "clew.memory.conversation_summaries",
     "Conversations": "clew.conversations",
     "Document": "clew.domain.memory.facts",
-    "DocumentStore": "clew.aio.documents",
+    "DocumentStore": "clew.aio.memory",
     "Embedder": "clew.domain.memory.ports",
     "Engine": "clew.engine",
     "Fact": "clew.domain.memory.facts",

@@ -1,10 +1,13 @@
-"""The same service for asyncio, and the agents' way in."""
+"""The service for asyncio: threads, forks, histories, memory and read models of one tenant; and the agents' way in.
+
+clew/conversations.py, the same service without asyncio, is generated from this file: see tools/sync_twin.py.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +16,7 @@ from typing import BinaryIO, Self, TypeVar
 from clew.agents import default_engine
 from clew.agents.agent import Agent as AgentOf
 from clew.agents.run_admission import recorded
-from clew.aio.documents import HasDocuments
-from clew.aio.memory import HasMemory
-from clew.aio.read_models import HasReadModels
-from clew.aio.serializing import RestoresThreads
+from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders
@@ -27,10 +27,12 @@ from clew.domain.differences.diff import Diff
 from clew.domain.formats.conversation_import import Failure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
+from clew.domain.memory.ports import Embedder, Screen
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
-from clew.domain.projection import Projection
+from clew.domain.projection import Projection, Query, RowValues
+from clew.domain.runs.ports import OnExisting
 from clew.domain.views.fork_tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
@@ -40,8 +42,10 @@ from clew.service import (
     conversation_import,
     event_transfer,
     message_search,
+    projection_status,
     thread_commands,
     thread_directory,
+    thread_documents,
     thread_queries,
     thread_versions,
     usage_queries,
@@ -50,22 +54,27 @@ from clew.service.async_operations import Subscription, drive
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed
+from clew.service.memory import scope_queries, scopes
+from clew.service.memory.document_stores import open_view
+from clew.service.memory.scope_queries import ScopeSummary
+from clew.service.memory.scopes import Scope
+from clew.service.memory.text_search import Meaning
 from clew.service.message_search import Hit
+from clew.service.operations import read
 from clew.service.pages import Pages
+from clew.service.projection_status import ProjectionStatus
 from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.usage_queries import By, Usage
 
-__all__ = ["Agent", "Engine"]
-
 T = TypeVar("T")
 
-default_engine.supply(lambda: Engine.open("memory:"))
+default_engine.supply(lambda: Engine.open("memory:"))  # asyncio only
 
 
-class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread | RemoteThread]):
-    """All threads of one tenant in one store. Use it from the tasks of one event loop; close it when done."""
+class Engine:
+    """All threads of one tenant in one store. Call it from the tasks of one event loop; close it when done."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription] | None = None) -> None:
         self._core = core
@@ -83,17 +92,17 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         authorize: Authorize | None = None,
         now: Callable[[], int] = clock.now,
     ) -> Self:
-        """Open a store by its URL.
+        """Open a store by its path or URL.
 
-        ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute), ``memory:``, or
-        ``postgresql://user@host/database``; ``postgresql+shards://…`` names a directory that says
-        on which of several servers the tenant is. Without ``create`` a database that is not there is a
-        StoreUnavailableError, tables that are not there a StoreSchemaError, and neither is made. ``projections`` are
-        the read models, by default those that are shipped; they are filled here, unless ``embedded`` is false: then by
-        ``clew project run``. ``authorize(actor, action, thread)`` says what the actor of ``acting_as`` may read;
-        what it refuses is left out, or raises NotAuthorizedError where it was named. ``now`` gives microseconds since
-        1970 (UTC). Raises StoreUrlError, StoreSchemaError, StoreUnavailableError,
-        InvalidProjectionError, InvalidAuthorizeError or, for the tenant, InvalidNameError.
+        A path is that of an SQLite file. URLs are ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute),
+        ``memory:``, ``postgresql://user@host/database``, or ``postgresql+shards://…`` for a directory that knows which
+        of several servers has the tenant. Without ``create`` a missing database raises StoreUnavailableError, and
+        missing tables StoreSchemaError. ``projections`` are the read models, by default those that Clew ships. This
+        process fills them, unless ``embedded`` is false: then ``clew project run`` must. ``authorize(actor, action,
+        thread)`` decides what the actor of ``acting_as`` may read: lists leave out what it refuses, and a thread asked
+        for by name raises NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC). Raises StoreUrlError,
+        StoreSchemaError, StoreUnavailableError, InvalidProjectionError, InvalidAuthorizeError or, for the tenant,
+        InvalidNameError.
         """
         core = open_core(
             url,
@@ -107,7 +116,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         return cls(core)
 
     def acting_as(self, actor: str | None) -> Engine:
-        """The same service with this actor on every call: who writes, and who reads where ``authorize`` is asked."""
+        """The same service with this actor on every call: as the writer, and as the reader for ``authorize``."""
         return Engine(self._core.acting_as(actor), self._live)
 
     async def start_thread(
@@ -118,23 +127,20 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         labels: JsonObject | None = None,
         metadata: JsonObject | None = None,
         messages: Sequence[Message] = (),
-        context_providers: ContextProviders | None = None,
+        context_providers: ContextProviders | None = None,  # asyncio only
         actor: str | None = None,
     ) -> LocalThread:
-        """Begin a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError.
-
-        ``context_providers`` serve every run on it, whichever agent's: see ``thread.context_providers``.
-        """
+        """Start a thread, with its first messages if there are any, in one commit. Raises ThreadExistsError."""
         intent = Start(title, labels or {}, metadata or {}, None, tuple(messages))
-        attached = as_providers(context_providers)
+        attached = as_providers(context_providers)  # asyncio only
         started = await drive(thread_commands.start(self._core, thread_id, intent, actor))
-        thread = LocalThread(self._core, self._live, started, asked=True)
-        thread.context_providers.add(*attached)
-        await thread.tell("on_thread_created", list(messages), actor=actor)
+        thread = LocalThread(self._core, self._live, started)
+        thread.context_providers.add(*attached)  # asyncio only
+        await thread.tell("on_thread_created", list(messages), actor=actor)  # asyncio only
         return thread
 
     async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
-        """The thread of that id, begun if it is not there."""
+        """The thread of that id; a new one if it does not exist."""
         control = await drive(thread_commands.open_or_start(self._core, thread_id, actor))
         return self._thread(thread_id, control.kind)
 
@@ -143,18 +149,40 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         control = await drive(thread_queries.existing(self._core, thread_id))
         return self._thread(thread_id, control.kind)
 
+    # asyncio only: begin
     def beginning(self, kind: ThreadKind) -> LocalThread | RemoteThread:
-        """A thread that begins with the first run on it: for agents."""
+        """A thread that does not exist yet and starts with its first run: for agents."""
         thread_id = self._core.thread_id()
         return self._thread(thread_id, kind).begun_by_run(Beginning(Start(kind=kind), Control()))
 
     async def start_remote_thread(self, service_thread_id: str | None) -> RemoteThread:
-        """A thread that a service holds, with what that calls it if it is there already: for agents."""
+        """Start a thread that a service holds, with the service's id if it has one already: for agents."""
         started = await drive(thread_commands.start_remote(self._core, service_thread_id))
-        return RemoteThread(self._core, self._live, started, asked=True)
+        return RemoteThread(self._core, self._live, started)
+
+    # asyncio only: end
+
+    async def restore_thread(
+        self,
+        document: JsonObject,
+        *,
+        on_existing: OnExisting = "raise",
+        as_new: bool = False,
+        actor: str | None = None,
+    ) -> LocalThread | RemoteThread:
+        """Restore the thread of a document that ``thread.serialize()`` wrote, with its id, events and hashes.
+
+        The whole document is checked before anything is stored, and stored in one commit. Events that the store already
+        has stay as they are. If the thread has newer events, ThreadAheadError is raised, or with
+        ``on_existing="fork"`` a fork at the document's version is returned. With ``as_new`` a new thread starts with
+        the messages and states on the document's path. Raises ThreadDocumentError for a document that was changed, and
+        ThreadDivergedError for a thread that exists with another past.
+        """
+        restoring = thread_documents.restore(self._core, document, on_existing=on_existing, as_new=as_new, actor=actor)
+        return self._thread(*(await drive(restoring)))
 
     async def find(self, prefix: str) -> str:
-        """The id of the one thread that is named so, or else whose id begins so.
+        """The id of the one thread that ``prefix`` names, or whose id starts with it.
 
         Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
         """
@@ -171,11 +199,11 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         limit: int | None = None,
         after: ThreadSummary | str | None = None,
     ) -> AsyncIterator[ThreadSummary]:
-        """The threads that are asked for, forks and deleted ones too, read a page at a time.
+        """Threads, including forks and deleted ones, read a page at a time.
 
-        With this ``status``, with all of these ``labels``, forked from ``parent``. ``order`` is that in which they were
-        begun, or that of their last change (``updated``). For a page give ``limit``, and as ``after`` the last thread
-        of the page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
+        Only those with this ``status``, with all of these ``labels``, or forked from ``parent``. ``order`` is by start
+        (``begun``) or by last change (``updated``). For a page, give ``limit``, and as ``after`` the last thread of the
+        page before, or its id. Raises InvalidContentError, or UnknownThreadError for ``after``.
         """
         return _each(
             thread_directory.threads(
@@ -191,7 +219,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         )
 
     def tree(self, thread_id: str | None = None, *, newest_first: bool = False) -> AsyncIterator[Branch[ThreadSummary]]:
-        """The tree of forks that a thread belongs to; without a thread all trees, in the order in which they began.
+        """The tree of forks that a thread belongs to; without a thread all trees, oldest first.
 
         Each branch comes before its forks, depth first. Raises UnknownThreadError.
         """
@@ -200,22 +228,22 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     async def search(
         self, text: str, *, thread: str | None = None, before: int | None = None, limit: int = 20
     ) -> list[Hit]:
-        """The newest messages that have all the words of ``text``, which may be a "phrase", a beginning* and -without.
+        """The newest messages with all the words of ``text``, which may have a "phrase", a prefix* and -without.
 
-        Case makes no difference, nor does an accent on a Latin letter. With ``thread`` only what it has, from its
-        ancestors too; ``before`` is the ``position`` of the last hit of the page before. Redacted messages are not
-        found, and those of deleted threads only through forks that have them. Raises InvalidSearchError,
+        Case does not matter, nor do accents on Latin letters. ``thread`` limits the search to one thread with its
+        ancestors. For the next page, give the ``position`` of the last hit as ``before``. Redacted messages are not
+        found, and messages of deleted threads only through forks that have them. Raises InvalidSearchError,
         UnknownThreadError or ThreadDeletedError.
         """
         return await drive(message_search.search(self._core, text, thread=thread, before=before, limit=limit))
 
-    def audit(  # noqa: PLR0913  # each narrows down what is told
+    def audit(  # noqa: PLR0913  # every filter has its own parameter
         self,
         *,
         thread: str | None = None,
         scope: str | None = None,
         actor: str | None = None,
-        type: str | None = None,  # noqa: A002  # what it is called in the event
+        type: str | None = None,  # noqa: A002  # the event's own word
         since: datetime | None = None,
         until: datetime | None = None,
         newest_first: bool = False,
@@ -224,9 +252,9 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     ) -> AsyncIterator[AuditEntry]:
         """Who did what, when and why: an entry for each event, in the order of the store, read a page at a time.
 
-        Of a ``thread`` its own events, without those that it inherited; of a memory ``scope`` by its name; by
-        ``actor``, and by ``type`` of event; ``since`` and before ``until`` are aware times. ``after`` is the
-        ``position`` of the last entry of the page before. Raises InvalidTimeError.
+        ``thread`` selects a thread's own events, without inherited ones; ``scope`` a memory scope; ``actor`` and
+        ``type`` those of the event. ``since`` and ``until`` (not included) are aware times. For the next page, give the
+        ``position`` of the last entry as ``after``. Raises InvalidTimeError.
         """
         return _each(
             audit_trail.audit(
@@ -246,11 +274,95 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     async def usage(
         self, *, thread: str | None = None, since: date | None = None, until: date | None = None, by: By = "total"
     ) -> list[Usage]:
-        """How much was recorded, on the days (UTC) from ``since`` to ``until``: all in all, by thread or by day.
+        """How much was recorded on the days (UTC) from ``since`` to ``until``: in total, by thread or by day.
 
-        By thread the biggest come first; in total there is one. Raises UnknownThreadError or InvalidContentError.
+        By thread the biggest come first. Raises UnknownThreadError or InvalidContentError.
         """
         return await drive(usage_queries.usage(self._core, thread=thread, since=since, until=until, by=by))
+
+    async def memory(
+        self,
+        name: str,
+        *,
+        embedder: Embedder | None = None,  # asyncio only
+        screen: Screen | None = None,
+    ) -> MemoryScope:
+        """The memory scope of that name, such as ``user/42``. It begins with its first fact.
+
+        ``screen`` decides which facts may be promoted into it. With an ``embedder`` it is searched by meaning too.
+        Raises ScopeError for None, an empty name or a scope that holds documents; InvalidNameError; and
+        EmbeddingMismatchError for another embedder than the recorded one.
+        """
+        scope = Scope(self._core, name, screen=screen)
+        meaning = None if embedder is None else Meaning(embedder, self._core.vectors)  # asyncio only
+        if meaning is not None:  # asyncio only
+            scope = replace(scope, model=meaning.model, dimensions=meaning.dimensions)
+        await drive(scopes.opened(scope))
+        return MemoryScope(
+            scope,
+            meaning,  # asyncio only
+        )
+
+    def scopes(self) -> AsyncIterator[ScopeSummary]:
+        """The memory scopes of the tenant, including those that hold documents, in the order of their first events."""
+        return _each(scope_queries.scopes(self._core))
+
+    # asyncio only: begin
+    async def documents(self, name: str, *, namespace: str | None, embedder: Embedder | None = None) -> DocumentStore:
+        """The document store of that name, seen in one of its namespaces. It is created when it is first opened.
+
+        It is searched by words, and with an ``embedder`` by meaning too; it must always be the one that the store was
+        created with. Raises ScopeError for an invalid namespace or the name of a scope of facts, InvalidNameError,
+        EmbeddingMismatchError for another embedder, and MissingExtraError without numpy.
+        """
+        return DocumentStore(self._core, await open_view(self._core, name, namespace, embedder))
+
+    # asyncio only: end
+
+    async def rows(self, projection: str, query: Query) -> list[RowValues]:
+        """Rows of a projection's table, up to date with everything written before the call.
+
+        A table with a column ``tenant`` shows this tenant's rows only; any other shows the rows of all tenants. Raises
+        UnknownProjectionError or InvalidProjectionError.
+        """
+        return await drive(projection_status.rows(self._core, projection, query))
+
+    async def position(self) -> int:
+        """The newest position of the store: at or after everything that this process has written.
+
+        Give it to ``wait`` on a standby to read there what was written here.
+        """
+        return await drive(self._core.models.position())
+
+    async def wait(
+        self,
+        position: int | None = None,
+        *,
+        projection: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  # as in Conversations
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Wait until one projection, or all of them, reach a position, by default the newest at the call.
+
+        On a standby this also waits for the log. ``timeout`` is in seconds. Without one the call waits for ever where
+        no process fills the projections; after ten seconds without progress it logs a warning. ``progress`` gets how
+        far the slowest projection is and how far it has to go, in positions from the first event. Raises
+        ProjectionBehindError or UnknownProjectionError.
+        """
+        await drive(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
+
+    async def rebuild(self, projection: str, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Build a projection again from the log. Reads use the old tables until it is done.
+
+        ``progress`` gets how far it is and how far it has to go, in positions from the first event. On PostgreSQL
+        positions have gaps, so use the two numbers as a share only. Raises UnknownProjectionError, or
+        ProjectionBehindError while a process with other code fills the projection.
+        """
+        await drive(self._core.models.rebuild(projection, progress))
+
+    async def projections(self) -> list[ProjectionStatus]:
+        """The position and the state of each projection, and the events that it had to skip."""
+        return await drive(projection_status.statuses(self._core))
 
     async def import_files(
         self,
@@ -259,10 +371,10 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
-        """Import OpenAI chat messages from JSON files, JSON lines or directories of them; again adds nothing.
+        """Import OpenAI chat messages from JSON files, JSON lines or directories. A repeated import adds nothing.
 
-        What cannot be imported is in the report's ``failed``, and the rest is imported. Raises ImportFormatError for a
-        path that is not there or, when it is the only one, holds no conversations.
+        What cannot be imported is in the report's ``failed``; the rest is imported. Raises ImportFormatError for a path
+        that does not exist or, if it is the only one, holds no conversations.
         """
         found = (paths,) if isinstance(paths, str | Path) else paths
         return await self.import_items(read_conversations(found), actor=actor, progress=progress)
@@ -274,7 +386,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
-        """Import conversations that were read already, each when its turn comes; raises what their iterator raises."""
+        """Import conversations that are parsed already, one by one; raises what their iterator raises."""
         operation = conversation_import.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return await drive(operation)
 
@@ -283,7 +395,7 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     ) -> AsyncIterator[JsonObject]:
         """Conversations in the OpenAI chat format, each as it was imported.
 
-        Without ids the imported threads in import order, then the others by creation; without deleted ones and, unless
+        Without ids: the imported threads in import order, then the others by start, without deleted ones and, unless
         ``forks`` is true, without forks.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
@@ -301,10 +413,10 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     ) -> AsyncIterator[bytes]:
         """Lines of Clew's own JSONL: all events of the threads and of their ancestors, byte for byte, in order.
 
-        Without ids all threads of the tenant, deleted ones too, and its memory scopes. Equal stores give equal bytes.
-        With ``definitions`` the instructions and tool schemas of the agents that ran are in it, as far as the store has
-        them; they are an agent's, so by default they are not. Write the lines to a file that is open for bytes;
-        import_events() takes it. Raises UnknownThreadError.
+        Without ids: all threads of the tenant, including deleted ones, and its memory scopes. Equal stores give equal
+        bytes. ``definitions`` adds the agents' instructions and tool schemas that the store has; they can be
+        confidential, so they are left out by default. Write the lines to a file that is open for bytes;
+        import_events() reads it. Raises UnknownThreadError.
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         lines = await drive(event_transfer.export_events(self._core, named, definitions=definitions))
@@ -317,15 +429,15 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
     ) -> EventsReport:
         """Import a file in Clew's own JSONL, by its path or open for reading bytes; ids, hashes and order stay.
 
-        Every hash is checked before anything is written; what is there already is skipped, so an import that was
-        interrupted goes on when it is called again. A thread that is there with another past is left as it is, and is
-        in the report's ``failed``, as is the first line that is damaged: nothing after that is read. Raises
-        ImportFormatError for what is no such file, or of a newer format.
+        Every hash is checked before anything is written. Events that exist are skipped, so an interrupted import can be
+        repeated. A thread that exists with another past stays as it is and is in the report's ``failed``, as is the
+        first damaged line: nothing after it is read. Raises ImportFormatError for a file of another kind, or of a newer
+        format.
         """
         return await drive(event_transfer.import_events(self._core, source, progress))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
-        """Every event of every thread from a position on, and then those that come, as they come."""
+        """Every event of every thread after a position, and then new ones as they come."""
         return Subscription(self._core, store_feed(self._core, after), self._live)
 
     async def diff(
@@ -341,25 +453,23 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         """Two threads message by message, from where they part; without ``other_id`` two versions of one thread.
 
         ``at`` and ``at_message`` are of the first, ``other_at`` and ``other_at_message`` of the second; by default the
-        newest versions. Threads that share no past are aligned by what they say. Raises UnknownThreadError,
+        newest versions. Threads without a common past are aligned by their content. Raises UnknownThreadError,
         ThreadDeletedError, UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
         """
         operation = thread_versions.diff(self._core, thread_id, other_id, at, other_at, at_message, other_at_message)
         return await drive(operation)
 
     async def verify(self, thread_id: str | None = None) -> Verdict:
-        """Recompute the hash chain: of a thread with its ancestors, or of everything in the store."""
+        """Recompute the hash chain of a thread with its ancestors, or of the whole store."""
         return await drive(thread_queries.verify(self._core, thread_id))
 
     async def close(self) -> None:
-        """Write what was submitted, end the subscriptions and let go of the store.
-
-        What is left to be recorded of runs that were cancelled, or whose streams were left, is recorded first.
-        """
-        await recorded(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))
+        """Write what was submitted, end the subscriptions and close the store."""
+        # Runs that were cancelled, or whose streams were dropped, are recorded first.  # asyncio only
+        await recorded(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))  # asyncio only
         for subscription in list(self._live):
             subscription.close()
-        await asyncio.to_thread(self._core.close)
+        await drive(read(self._core.close))
 
     async def __aenter__(self) -> Self:
         return self
@@ -370,18 +480,22 @@ class Engine(HasDocuments, HasMemory, HasReadModels, RestoresThreads[LocalThread
         await self.close()
 
     def _thread(self, thread_id: str, kind: ThreadKind) -> LocalThread | RemoteThread:
-        return thread_class(kind)(self._core, self._live, thread_id, asked=True)
+        return thread_class(kind)(self._core, self._live, thread_id)
 
 
+# asyncio only: begin
 class Agent(AgentOf[LocalThread, RemoteThread]):
-    """A model with instructions and tools. It holds no conversation: threads do, and many can be run at once.
+    """A model with instructions and tools. It holds no conversation: threads do, and it can run on many at once.
 
-    ``id`` says who it is to the log and in other processes; by default it is the ``name``, and else ``agent``.
-    ``engine`` is where the threads live that it starts; without one, in memory. ``model`` and ``options`` (such as
-    ``temperature``) are those of its client unless given here or to a run. ``max_rounds`` is the number of model calls,
-    and ``max_seconds`` the time, that a run may take; ``retries`` is how often a request is sent again after a fault
-    that may pass. Raises AgentConfigurationError or InvalidNameError.
+    ``id`` identifies it in the log and to other processes; by default it is the ``name``, or else ``agent``.
+    ``engine`` has the threads that the agent starts; without one they are in memory. ``model`` and ``options`` (such as
+    ``temperature``) replace the client's own; a run can replace them again. ``max_rounds`` is the number of model
+    calls, and ``max_seconds`` the time, that a run may take; ``retries`` is how often a request is repeated after a
+    temporary fault. Raises AgentConfigurationError or InvalidNameError.
     """
+
+
+# asyncio only: end
 
 
 async def _each(pages: Pages[T]) -> AsyncIterator[T]:

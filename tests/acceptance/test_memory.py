@@ -117,7 +117,7 @@ def test_a_run_without_a_provider_of_the_thread_reports_it_and_keeps_what_it_kno
             assert [each.data.missing for each in started] == [(), (), ("user-preferences",)]
             (kept,) = await (await engine.memory("user/42")).facts()
             assert (kept.key, kept.text) == ("answers", "in short")
-            version = thread.version
+            version = await thread.version
             supplied = [UserPreferences(scope="user/42")]
             with pytest.raises(ThreadStatusError, match=f"Thread '{thread_id}' is ended: a run is refused"):
                 await agent.run("One more?", thread=thread, context_providers=supplied)

@@ -34,15 +34,20 @@ def said(request: Any) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in told]
 
 
+async def service_id(thread: Any) -> str | None:
+    """What the service calls the thread, None for one that no service holds."""
+    return await thread.service_thread_id if thread.kind == "remote" else None
+
+
 async def joke(engine: Engine, client: Any, kind: str) -> tuple[Any, list[str | None]]:
     """Two turns; gives the thread, and what the service called it before and after each."""
     agent = Agent(client=client, engine=engine, name="Joker", instructions=INSTRUCTIONS)
     thread = await (agent.get_local_thread() if kind == "local" else agent.get_remote_thread())
-    names = [getattr(thread, "service_thread_id", None)]
+    names = [await service_id(thread)]
     first = await agent.run("Tell me a joke about a pirate.", thread=thread)
-    names.append(getattr(thread, "service_thread_id", None))
+    names.append(await service_id(thread))
     second = await agent.run("Now give it a parrot.", thread=thread)
-    names.append(getattr(thread, "service_thread_id", None))
+    names.append(await service_id(thread))
     assert [m.role for m in first.messages] == ["assistant"]
     assert [m.role for m in second.messages] == ["assistant"]
     assert len((await thread.history()).messages) == 4

@@ -207,10 +207,10 @@ async def test_nothing_to_answer_is_refused_on_a_remote_thread_before_any_provid
     async with Engine.open(any_url) as engine:
         agent = Agent(client=client_of(server), engine=engine, context_providers=watching)
         thread = (await agent.run("Tell me about a pirate.")).thread
-        before, told = thread.version, len(watching.noted)
+        before, told = await thread.version, len(watching.noted)
         with pytest.raises(InvalidContentError, match="nothing to answer"):
             await agent.run(thread=thread)
-        assert (thread.version, len(watching.noted)) == (before, told)
+        assert (await thread.version, len(watching.noted)) == (before, told)
 
 
 async def test_what_is_given_on_a_remote_thread_is_recorded_with_the_call_it_is_for(

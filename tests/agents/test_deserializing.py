@@ -150,7 +150,7 @@ async def next_request(agent: Agent, thread: Any) -> tuple[str, Any]:
     """The next request to the model, as bytes, and the thread's answer."""
     client: Any = agent.client
     before = len(client.requests)
-    if thread.status == "suspended":
+    if await thread.status == "suspended":
         await thread.resume()
     approvals = await thread.approvals()
     for approval in approvals:
@@ -322,8 +322,8 @@ def test_a_document_goes_into_the_store_that_it_came_from(url: str) -> None:
             agent = desk(engine)
             thread = await begun(agent)
             document = await thread.serialize()
-            version = thread.version
-            assert (await agent.deserialize_thread(document)).version == version
+            version = await thread.version
+            assert await (await agent.deserialize_thread(document)).version == version
             await thread.run("Another thing")
             with pytest.raises(ThreadAheadError):
                 await agent.deserialize_thread(document)

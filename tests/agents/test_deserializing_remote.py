@@ -27,9 +27,9 @@ def test_a_service_goes_on_with_the_thread_that_it_holds(
             branch = await thread.fork(at_message=2)
             for each in (thread, branch):
                 document = json.loads(json.dumps(await each.serialize()))
-                assert document["service"] == {"service_thread_id": each.service_thread_id, "kind": "response"}
+                assert document["service"] == {"service_thread_id": await each.service_thread_id, "kind": "response"}
                 restored: Any = await agents[1].deserialize_thread(document)
-                assert restored.service_thread_id == each.service_thread_id
+                assert await restored.service_thread_id == await each.service_thread_id
                 counts = (len(await each.history()), 0, 0, 0)
                 assert (await restored.reconcile()).counts == counts
                 sent = []
@@ -54,7 +54,7 @@ def test_a_thread_that_is_begun_again_goes_on_at_the_service(
             thread = await two_turns(agent)
             new: Any = await agent.deserialize_thread(await thread.serialize(), as_new=True)
             assert new.id != thread.id
-            assert new.service_thread_id == thread.service_thread_id
+            assert await new.service_thread_id == await thread.service_thread_id
             await new.run("Now a poet.")
             assert (await new.reconcile()).counts == (6, 0, 0, 0)
 

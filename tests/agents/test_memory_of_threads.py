@@ -61,15 +61,15 @@ async def _check(taken: list[Step]) -> None:
                 await agent.run(f"w{number}", thread=thread)
                 body: Any = client.requests[-1]
                 assert body["messages"][0]["content"] == f"Known: {' '.join(now)}"
-                past[thread.version] = [*now, f"w{number}"]
+                past[await thread.version] = [*now, f"w{number}"]
             elif what == "fork":
                 branch = await thread.fork(at=target)
                 threads.append(branch)
                 known.append({version: words for version, words in past.items() if version <= target})
-                known[-1][branch.version] = past[target]
+                known[-1][await branch.version] = past[target]
             else:
                 await thread.rewind(target)
-                past[thread.version] = past[target]
+                past[await thread.version] = past[target]
         for thread, past in zip(threads, known, strict=True):
             for version, words in past.items():
                 if version:

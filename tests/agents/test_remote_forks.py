@@ -57,7 +57,7 @@ def test_responses_fork_and_rewind_at_the_service(server: StatefulServer, tmp_pa
             # Right at the answer, though only the next event says whose it is; and in a fork of such a fork.
             branch = await thread.fork(at_message=2)
             assert isinstance(branch, RemoteThread)
-            assert branch.service_thread_id == first
+            assert await branch.service_thread_id == first
             await goes_on(await branch.fork(), [], first)
             await goes_on(branch, [], first)
             # After the question: that was not answered there.
@@ -68,13 +68,13 @@ def test_responses_fork_and_rewind_at_the_service(server: StatefulServer, tmp_pa
             response = await agent.run("Now a poet.", thread=thread, at=said.messages[1].version)
             assert (await bodies(response.thread))[-1]["previous_response_id"] == first
 
-            undo = thread.version
+            undo = await thread.version
             await thread.rewind(to=said.messages[1].version)
-            assert thread.service_thread_id == first
+            assert await thread.service_thread_id == first
             await goes_on(thread, [], first)
             await thread.rewind(to=undo)
             newest = (await bound(thread))[1]
-            assert thread.service_thread_id == newest
+            assert await thread.service_thread_id == newest
             await goes_on(thread, [], newest)
             await check_store(engine, thread, await events_of(thread))
 
@@ -121,9 +121,9 @@ def test_a_conversation_that_grows_is_not_forked_or_rewound_but_its_record_is(
 
             # Before it was begun there is nothing that the service would have to go back in.
             before = await thread.fork(at_message=1)
-            assert before.service_thread_id is None
+            assert await before.service_thread_id is None
             await agent.run("Now a poet.", thread=before)
-            assert before.service_thread_id not in {None, conversation}
+            assert await before.service_thread_id not in {None, conversation}
             assert [item["content"] for item in (await bodies(before))[-1]["input"]] == [TOLD[0][1], "Now a poet."]
             await agent.run("Now a poet.", thread=thread)
             assert (await thread.reconcile()).counts == (6, 0, 0, 0), "nobody else wrote into it"

@@ -60,10 +60,10 @@ def test_a_chain_of_responses_is_sent_only_what_is_new(
         async with engine_in(tmp_path) as engine:
             agent = joker(engine, client_of(server))
             fresh = await agent.get_remote_thread()
-            assert (fresh.kind, fresh.service_thread_id) == ("remote", None)
+            assert (fresh.kind, await fresh.service_thread_id) == ("remote", None)
             thread = await two_turns(agent, streamed=streamed)
             first, second = await bound(thread)
-            assert thread.service_thread_id == second
+            assert await thread.service_thread_id == second
             assert await told(thread) == TOLD
             one, two = await bodies(thread)
             assert "previous_response_id" not in one
@@ -98,7 +98,7 @@ def test_what_the_service_holds_is_listed_and_compared_with_the_record(
             assert await thread.service_history() == []
             assert (await thread.reconcile()).rows == ()
             await agent.run("Tell me about a pirate.", thread=thread)
-            before = thread.version
+            before = await thread.version
             await agent.run("Which is warmer?", thread=thread)
             held = [(each.role, each.text) for each in await thread.service_history()]
             assert held == [
@@ -134,7 +134,7 @@ def test_a_thread_goes_on_from_what_a_service_held_before(server: StatefulServer
             agent = joker(engine, client_of(server))
             (_, newest) = await bound(await two_turns(agent))
             thread = await agent.get_remote_thread(newest)
-            assert thread.service_thread_id == newest
+            assert await thread.service_thread_id == newest
             await agent.run("Now a poet.", thread=thread)
             (body,) = await bodies(thread)
             assert body["previous_response_id"] == newest
@@ -160,7 +160,7 @@ def test_deleting_at_the_service_is_recorded_with_its_outcome(
             names = await bound(thread)
             await client.delete_service_thread(ServiceReference(kind=kind, id=names[0]))
             await thread.delete(service=True, reason="asked for", actor="user:42")
-            assert thread.status == "deleted"
+            assert await thread.status == "deleted"
             actor, gone = await deleted(thread)
             assert (actor, list(gone.items())) == ("user:42", [(name, None) for name in reversed(names)])
             for name in names:
@@ -170,7 +170,7 @@ def test_deleting_at_the_service_is_recorded_with_its_outcome(
             nobody = OpenAIResponsesClient("m-1", store=True, api_key="none", base_url=refusing)
             with pytest.raises(ServiceDeletionError) as caught:
                 await failing.delete(service=True, client=nobody)
-            assert failing.status == "deleted"
+            assert await failing.status == "deleted"
             assert set(caught.value.failed) == set(await bound(failing))
             assert (await deleted(failing))[1] == caught.value.failed
             assert all(why for why in caught.value.failed.values())
@@ -342,7 +342,7 @@ def test_what_was_not_answered_is_sent_again_after_a_cut(tmp_path: Path) -> None
             with pytest.raises(ModelStreamError):
                 await agent.run("Second.", thread=thread, stream=True).get_final_response()
             assert await bound(thread) == ["resp_1", "resp_2"], "it is known though the answer was cut"
-            assert thread.service_thread_id == "resp_2"
+            assert await thread.service_thread_id == "resp_2"
             await agent.run("Third.", thread=thread)
             assert await bound(thread) == ["resp_1", "resp_2", "resp_3"]
             assert [(each.path, each.body) for each in service.requests] == [

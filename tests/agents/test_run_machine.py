@@ -268,7 +268,7 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
         if len(self.threads) == THREADS:
             return
         thread = self.thread(which)
-        version = 1 + at % thread.version
+        version = 1 + at % self.do(thread.version)
         before = self.do(thread.history(at=version)).messages
         fork = self.do(thread.fork(at=version))
         self.threads.append(fork.id)
@@ -282,7 +282,7 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
     def rewind(self, which: int, to: int) -> None:
         thread = self.thread(which)
         control = self.do(thread.runs.control(fresh=True))
-        version = 1 + to % thread.version
+        version = 1 + to % self.do(thread.version)
         try:
             self.do(thread.rewind(version, abandon_run=bool(to % 2)))
         except RunInProgressError:

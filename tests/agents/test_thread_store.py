@@ -50,10 +50,10 @@ def test_a_thread_rests_between_two_requests(any_url: str) -> None:
             store = ThreadStore(engine, agent_of(engine, context_providers=[told]))
             for number in (1, 2, 3):
                 thread = await store.get("customer-7")
-                assert (thread.id, thread.status) == ("customer-7", "active")
+                assert (thread.id, await thread.status) == ("customer-7", "active")
                 await thread.run("Hello")
                 await store.save(thread)
-                assert thread.status == "suspended"
+                assert await thread.status == "suspended"
                 assert len(await thread.history()) == 2 * number
             expected = ["created", "suspended", *["resumed", "suspended"] * 2]
             assert told.heard == [f"{each} customer-7" for each in expected]
@@ -101,7 +101,7 @@ def test_what_is_over_stays_over(any_url: str) -> None:
             thread = await store.get("a")
             await thread.end()
             await store.save(thread)
-            assert (await store.get("a")).status == "ended"
+            assert await (await store.get("a")).status == "ended"
             await thread.delete()
             with pytest.raises(ThreadDeletedError):
                 await store.get("a")
@@ -124,7 +124,7 @@ def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest(any_url: str
             thread = await store.get("a")
             await thread.run("Pay")
             await store.save(thread)
-            assert thread.status == "suspended"
+            assert await thread.status == "suspended"
             again = await store.get("a")
             (approval,) = await again.approvals()
             await approval.approve(actor="user:7")
@@ -143,11 +143,11 @@ def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(url: str)
             await gate.reached.wait()
             other = await store.get("a")
             await store.save(other)
-            assert other.status == "active"
+            assert await other.status == "active"
             gate.opened.set()
             await running
             await store.save(thread)
-            assert thread.status == "suspended"
+            assert await thread.status == "suspended"
 
     asyncio.run(host())
 

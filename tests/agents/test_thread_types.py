@@ -39,7 +39,7 @@ async def last_words(response: AgentResponse[Thread]) -> str:
 async def test_each_kind_of_thread_is_known_as_what_it_is(engine: Engine) -> None:
     agent = answering("Yes.", engine=engine)
     remote = assert_type(await agent.get_remote_thread("resp_1"), RemoteThread)
-    assert assert_type(remote.service_thread_id, str | None) == "resp_1"
+    assert assert_type(await remote.service_thread_id, str | None) == "resp_1"
     local = assert_type(await agent.get_local_thread(), LocalThread)
     found = assert_type(await agent.thread(local.id), LocalThread | RemoteThread)
     again = assert_type(await agent.thread(remote.id), LocalThread | RemoteThread)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, ScriptedChatClient
-from clew.aio import documents as awaited_documents
 from clew.aio import memory as aio_memory
 from clew.aio import threads as aio_threads
 from clew.domain.context.provider import ProviderContext
@@ -134,13 +133,14 @@ THREAD = {
     "forks": [refused(lambda held: held.thread.forks())],
     "subscribe": [refused(lambda held: held.thread.subscribe())],
     "verify": [refused(lambda held: held.thread.verify(), shows=False)],
-    # Of agents, so on the awaited face only.
+    "version": [refused(lambda held: held.thread.version, shows=False)],
+    "status": [refused(lambda held: held.thread.status, shows=False)],
+    # Of agents, so only with asyncio.
     "run": [writes(lambda held: held.thread.bound_to(held.agent).run("More"))],
     "continue_run": [writes(lambda held: held.thread.bound_to(held.agent).continue_run())],
     "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
     "context": [writes(lambda held: held.provided.context("More"))],
     "tell": [writes(lambda held: held.provided.tell("on_suspend"))],
-    "left_run": [refused(lambda held: held.provided.left_run(), shows=False)],
     "branch": [writes(lambda held: held.thread.branch())],
     "service_history": [refused(lambda held: held.remote.service_history(client=held.holder), shows=False)],
     "reconcile": [refused(lambda held: held.remote.reconcile(client=held.holder), shows=False)],
@@ -148,16 +148,10 @@ THREAD = {
 }
 HARMLESS_OF_THREAD = {
     *("id", "kind", "agent", "context_providers", "runs"),
-    *("bound_to", "of", "begun_by_run"),  # objects that read nothing
+    *("bound_to", "begun_by_run"),  # objects that read nothing
     *("scope", "reads_at"),  # for the context providers of a run, which are code
-    "tell_given_up",  # takes what left_run gives
-}
-SYNCHRONOUS = {
-    "version": [refused(lambda held: held.thread.version, shows=False)],
-    "status": [refused(lambda held: held.thread.status, shows=False)],
 }
 AWAITED = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}
-SEEN = {"version", "status", "service_thread_id"}
 """What a thread of an engine shows of what its process had seen of it when it might be read: it looks nowhere."""
 
 RUNS = {
@@ -316,13 +310,13 @@ def asked_of(held: Held) -> list[tuple[str, Ask]]:
     """All calls of the face that something is held of."""
     awaited = isinstance(held.service, Engine)
     there = {id(SERVICE): public(type(held.service)), id(THREAD): public(type(held.thread)) | public(type(held.remote))}
-    tables = [SERVICE, THREAD, SCOPE, SUBSCRIPTION, *((AWAITED, RUNS, DOCUMENTS) if awaited else (SYNCHRONOUS,))]
+    tables = [SERVICE, THREAD, SCOPE, SUBSCRIPTION, *((AWAITED, RUNS, DOCUMENTS) if awaited else ())]
     return [
         (name, ask)
         for table in tables
         for name, asks in table.items()
         for ask in asks
-        if name in there.get(id(table), table) and not (awaited and name in SEEN)
+        if name in there.get(id(table), table)
     ]
 
 
@@ -330,11 +324,11 @@ def asked_of(held: Held) -> list[tuple[str, Ask]]:
     ("classes", "asked", "harmless"),
     [
         ((Conversations, Engine), SERVICE, HARMLESS_OF_SERVICE),
-        ((threads.LocalThread, threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
-        ((aio_threads.LocalThread, aio_threads.RemoteThread), {**THREAD, **SYNCHRONOUS}, HARMLESS_OF_THREAD),
+        ((threads.LocalThread, threads.RemoteThread), THREAD, HARMLESS_OF_THREAD),
+        ((aio_threads.LocalThread, aio_threads.RemoteThread), THREAD, HARMLESS_OF_THREAD),
         ((run_log.ThreadRuns,), RUNS, HARMLESS_OF_RUNS),
         ((memory.MemoryScope, aio_memory.MemoryScope), SCOPE, HARMLESS_OF_SCOPE),
-        ((awaited_documents.DocumentStore,), DOCUMENTS, {"name", "namespace"}),
+        ((aio_memory.DocumentStore,), DOCUMENTS, {"name", "namespace"}),
         ((subscription.Subscription, async_operations.Subscription), SUBSCRIPTION, {"close"}),
     ],
 )

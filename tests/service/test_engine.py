@@ -96,7 +96,7 @@ def test_writes_and_reads_as_the_synchronous_service_does(with_engine: Run) -> N
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread("Refund", thread_id="mine", messages=[HELLO], actor="user:1")
         said = await thread.append(Message.assistant("Hi."))
-        assert (said.version, thread.version, thread.status) == (3, 3, "active")
+        assert (said.version, await thread.version, await thread.status) == (3, 3, "active")
         assert [each.version for each in await thread.append([HELLO, HELLO], expected_version=3)] == [4, 5]
         assert await thread.checkpoint("here", at=3) == 3
         await thread.label(topic="x")
@@ -115,12 +115,12 @@ def test_writes_and_reads_as_the_synchronous_service_does(with_engine: Run) -> N
         await thread.suspend()
         await thread.resume()
         await thread.end()
-        assert thread.status == (await thread.summary()).status == "ended"
+        assert await thread.status == (await thread.summary()).status == "ended"
         await thread.delete()
         assert [each.status async for each in engine.threads()] == ["deleted", "active", "active"]
         assert (await engine.verify()).first_bad is None
         assert (await fork.verify()).first_bad is None
-        assert (await engine.acting_as("user:2").start_thread()).version == 1
+        assert await (await engine.acting_as("user:2").start_thread()).version == 1
 
     with_engine(work)
 
@@ -160,7 +160,7 @@ def test_knows_version_and_status_of_a_thread_that_it_opens(shared_url: str) -> 
             await thread.suspend()
         async with Engine.open(shared_url) as engine:
             for opened in (await engine.open_thread("mine"), await engine.thread("mine")):
-                assert (opened.version, opened.status) == (3, "suspended")
+                assert (await opened.version, await opened.status) == (3, "suspended")
 
     asyncio.run(work())
 
@@ -382,6 +382,6 @@ def test_a_handle_knows_what_it_saw_however_much_is_read_meanwhile(with_engine: 
         await thread.end()
         for number in range(CACHED_THREADS + 1):
             engine._core.known.controls.put(f"other {number}", Control())
-        assert (thread.version, thread.status) == (3, "ended")
+        assert (await thread.version, await thread.status) == (3, "ended")
 
     with_engine(work)

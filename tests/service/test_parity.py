@@ -1,99 +1,107 @@
-"""The synchronous service and the one for asyncio say the same."""
+"""The two faces say the same: one is generated from the other, and the subscriptions are written twice."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from clew import conversations, engine
 from clew.aio import memory as aio_memory
-from clew.aio import runs as aio_runs
 from clew.aio import threads as aio_threads
-from clew.domain.runs.ports import EnginePort
+from clew.domain.runs.ports import EnginePort, ThreadPort
 from clew.service import async_operations, subscription
 from clew.sync import memory, threads
 
-PAIRS = [
-    (conversations.Conversations, engine.Engine),
-    (threads.LocalThread, aio_threads.LocalThread),
-    (threads.RemoteThread, aio_threads.RemoteThread),
-    (memory.MemoryScope, aio_memory.MemoryScope),
-    (subscription.Subscription, async_operations.Subscription),
-]
-AWAITED = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__anext__": "__next__", "__aiter__": "__iter__"}
+ROOT = Path(__file__).parent.parent.parent
+
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sync_twin", ROOT / "tools/sync_twin.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sync_twin = tool()
+
+
+@pytest.mark.parametrize("source", sync_twin.TWINS)
+def test_the_sync_face_is_what_its_source_makes_of_it(source: str) -> None:
+    target, _ = sync_twin.TWINS[source]
+    stored = (sync_twin.PACKAGE / target).read_text(encoding="utf-8")
+    assert stored == sync_twin.twin(source), f"{target} is older than {source}: run `make sync`"
+
+
+def test_nothing_of_asyncio_is_left_in_the_sync_face() -> None:
+    for target, _ in sync_twin.TWINS.values():
+        text = (sync_twin.PACKAGE / target).read_text(encoding="utf-8")
+        for word in ("async", "await", "asyncio", "Engine", "clew.aio", "clew.agents", "__aenter__"):
+            assert word not in text.split("\n", 1)[1], f"{word} is in {target}"
+
+
+def test_every_sentence_that_is_different_there_is_in_a_source() -> None:
+    sources = "".join((sync_twin.PACKAGE / source).read_text(encoding="utf-8") for source in sync_twin.TWINS)
+    assert [prose for prose in sync_twin.PROSE if prose not in sources] == []
+
+
+def test_leaves_out_what_is_marked_and_nothing_else() -> None:
+    text = (
+        "def one(\n"
+        "    a: int,\n"
+        "    b: int = 0,  # asyncio only\n"
+        ") -> int:\n"
+        "    if b:  # asyncio only\n"
+        "        a += b\n"
+        "    return a\n"
+        "# asyncio only: begin\n"
+        "def two() -> None: ...\n"
+        "# asyncio only: end\n"
+        "THREE = 3\n"
+    )
+    assert sync_twin.without_marked(text) == "def one(\n    a: int,\n) -> int:\n    return a\nTHREE = 3\n"
 
 
 def public(cls: type) -> set[str]:
-    """The public names that a class itself defines or annotates."""
-    return {name for name in (*vars(cls), *inspect.get_annotations(cls)) if not name.startswith("_")}
+    return {name for name in dir(cls) if not name.startswith("_")}
 
 
-# Agents run on an event loop, and so do the clients that ask a service what it holds: what they come in by is on the
-# awaited face only, and nothing else is.
-FOR_AGENTS = public(aio_runs.AgentThread) - {"id", "kind"}
-AWAITED_ONLY: dict[type, set[str]] = {
-    engine.Engine: (public(EnginePort) - {"start_thread", "thread", "restore_thread"}) | {"documents"},
-    aio_memory.MemoryScope: {"of_thread", "reads", "tools"},
-    aio_threads.LocalThread: FOR_AGENTS,
-    aio_threads.RemoteThread: FOR_AGENTS | {"service_history", "reconcile"},
+FOR_AGENTS = public(ThreadPort) - public(object) - {"id", "kind"} | {
+    "agent",
+    "approvals",
+    "begun_by_run",
+    "context",
+    "continue_run",
+    "run",
 }
-AWAITED_PARAMETERS: dict[tuple[type, str], set[str]] = {
-    (engine.Engine, "start_thread"): {"context_providers"},
-    (engine.Engine, "memory"): {"embedder"},
-    (aio_threads.RemoteThread, "delete"): {"service", "client"},
-}
+PAIRS = [
+    (
+        conversations.Conversations,
+        engine.Engine,
+        public(EnginePort) - public(conversations.Conversations) | {"documents"},
+    ),
+    (threads.LocalThread, aio_threads.LocalThread, FOR_AGENTS),
+    (threads.RemoteThread, aio_threads.RemoteThread, FOR_AGENTS | {"service_history", "reconcile"}),
+    (memory.MemoryScope, aio_memory.MemoryScope, {"of_thread", "reads", "tools"}),
+    (subscription.Subscription, async_operations.Subscription, set()),
+]
 
 
-def said(cls: type) -> dict[str, object]:
-    """The public names of a class, with the parameters, kinds and defaults of those that are called."""
-    found: dict[str, object] = {}
-    for name in set(dir(cls)) - AWAITED_ONLY.get(cls, set()):
-        shown = AWAITED.get(name, name)
-        value = inspect.getattr_static(cls, name)
-        if name.startswith("_") and name not in AWAITED and name not in AWAITED.values():
-            continue
-        if isinstance(value, property):
-            found[shown] = "property"
-        elif isinstance(value, str):
-            found[shown] = value
-        elif name in AWAITED or name in AWAITED.values():
-            found[shown] = "called by Python"
-        else:
-            awaited_only = AWAITED_PARAMETERS.get((cls, name), set())
-            parameters = inspect.signature(getattr(cls, name)).parameters.values()
-            found[shown] = [
-                (p.name, p.kind, p.default, str(p.annotation)) for p in parameters if p.name not in awaited_only
-            ]
-    return found
+@pytest.mark.parametrize(("sync", "aio", "only"), PAIRS, ids=lambda value: getattr(value, "__name__", ""))
+def test_only_what_agents_need_is_missing_from_the_sync_face(sync: type, aio: type, only: set[str]) -> None:
+    assert public(aio) - public(sync) == only
+    assert public(sync) <= public(aio)
+    for name in public(sync):
+        assert inspect.getdoc(getattr(sync, name))
+        assert inspect.getdoc(getattr(aio, name))
 
 
-@pytest.mark.parametrize(("synchronous", "awaited"), PAIRS, ids=lambda cls: str(cls.__name__))
-def test_both_faces_have_the_same_names_parameters_and_defaults(synchronous: type, awaited: type) -> None:
-    assert said(synchronous) == said(awaited)
-    assert len(said(synchronous)) >= 4
-
-
-@pytest.mark.parametrize(("synchronous", "awaited"), PAIRS, ids=lambda cls: str(cls.__name__))
-def test_what_agents_come_in_by_is_on_the_awaited_face_only(synchronous: type, awaited: type) -> None:
-    only = AWAITED_ONLY.get(awaited, set())
-    assert only <= set(dir(awaited))
-    assert not only & set(dir(synchronous))
-
-
-@pytest.mark.parametrize(("synchronous", "awaited"), PAIRS, ids=lambda cls: str(cls.__name__))
-def test_both_faces_document_the_same_names(synchronous: type, awaited: type) -> None:
-    for name in said(synchronous):
-        if not name.startswith("_"):
-            assert inspect.getdoc(getattr(synchronous, name))
-            assert inspect.getdoc(getattr(awaited, name))
-
-
-def test_both_modules_offer_the_same_classes() -> None:
-    def classes(module: object) -> set[str]:
-        name = getattr(module, "__name__", "")
-        return {key for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name}
-
-    assert classes(conversations) - {"Conversations"} == classes(engine) - {"Agent", "Engine"}
-    assert classes(threads) == classes(aio_threads)
-    assert classes(memory) == classes(aio_memory)
+def test_both_subscriptions_take_the_same_parameters() -> None:
+    for name in public(subscription.Subscription):
+        sync, aio = (inspect.signature(getattr(each.Subscription, name)) for each in (subscription, async_operations))
+        assert list(sync.parameters.values()) == list(aio.parameters.values())

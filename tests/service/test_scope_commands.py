@@ -453,7 +453,7 @@ def test_a_fact_is_not_promoted_out_of_its_tenant_nor_into_its_own_scope(
     fact = scope.remember("x")
     other = Conversations(conversations._core.acting_as(None))
     nothing: Any = "app"
-    with pytest.raises(ScopeError, match="no memory scope"):
+    with pytest.raises(ScopeError, match="is not a memory scope"):
         scope.promote(fact, to=nothing)
     with pytest.raises(ScopeError, match="already"):
         scope.promote(fact, to=other.memory("user/42"))

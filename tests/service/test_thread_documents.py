@@ -364,7 +364,7 @@ def test_the_awaited_face_says_the_same(source: Conversations, url: str) -> None
     async def there_and_back() -> dict[str, Any]:
         async with Engine.open(url) as engine:
             restored = await engine.restore_thread(document)
-            assert restored.version == 10
+            assert await restored.version == 10
             return await restored.serialize()
 
     assert json.loads(json.dumps(asyncio.run(there_and_back()))) == document

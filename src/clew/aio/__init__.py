@@ -1,1 +1,1 @@
-"""The face for asyncio: threads, memory scopes and stores of documents; the synchronous one has the same names."""
+"""The threads, memory scopes and document stores of an Engine. clew.sync, the same without asyncio, is generated."""

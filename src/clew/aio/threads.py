@@ -1,63 +1,95 @@
-"""One thread, awaited: the same names as in threads.py."""
+"""A thread of an Engine: one class with everything that can be done with a conversation and read of it.
+
+clew/sync/threads.py is generated from this file: see tools/sync_twin.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Literal, Self, TypeVar, overload
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
+from clew.agents.agent import Agent
+from clew.agents.approvals import Approval, approvals
+from clew.agents.inputs import Input, inputs
+from clew.agents.orphaned_run import LeftRun, left_run, tell_given_up
+from clew.agents.response import AgentResponse
+from clew.agents.run_options import ContinueOptions, RunOptions
 from clew.agents.service_threads import delete_at_service, service_threads
-from clew.aio.reading import ReadThread
-from clew.aio.runs import AgentThread
+from clew.agents.stream import AgentStream
+from clew.agents.thread_hooks import Outside
+from clew.aio.memory import MemoryScope
 from clew.domain.context.events import Hook
-from clew.domain.control import Control, Status
+from clew.domain.context.provider import Context, ContextProvider
+from clew.domain.context.thread_providers import ThreadProviders
+from clew.domain.control import Status
 from clew.domain.decider import Checkpoint, Delete, End, Intent, Resume, Suspend
 from clew.domain.differences.diff import Diff
-from clew.domain.events import MemoryReading, ServiceDeletion
-from clew.domain.history import HistoryMessage
-from clew.domain.json_values import Json
+from clew.domain.events import Event, MemoryReading, ServiceDeletion
+from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
+from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ModelClient, ServiceThreads, ThreadKind
-from clew.domain.runs.errors import ServiceDeletionError
+from clew.domain.ports import Verdict
+from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionError
+from clew.domain.runs.events import AgentIdentity
+from clew.domain.runs.request_building import Request
 from clew.domain.runs.service_comparison import reconciled
-from clew.service import remote_threads, thread_commands
+from clew.domain.views.replay import Step
+from clew.service import (
+    conversation_export,
+    remote_threads,
+    run_requests,
+    thread_commands,
+    thread_documents,
+    thread_queries,
+    thread_versions,
+)
 from clew.service.async_operations import Subscription, drive
 from clew.service.core import Core
-from clew.service.operations import Operation
-from clew.service.thread_queries import At
+from clew.service.feeds import thread_feed
+from clew.service.memory.scopes import version_read
+from clew.service.run_log import Beginning, ThreadRuns, branch_of
+from clew.service.thread_queries import At, ThreadSummary
 
-T = TypeVar("T")
 OtherT = TypeVar("OtherT", bound="Thread")
 
 
-class Thread(AgentThread, ReadThread):
-    """One conversation. The store has all of it; this is a way in.
+class Thread:
+    """One conversation. The object holds nothing of it: every call reads or writes the store.
 
-    ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
-    deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+    A call that the thread's status does not allow raises ThreadStatusError, or ThreadDeletedError once it is deleted.
+    An ``at`` that does not exist raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
     """
 
-    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str, *, asked: bool = False) -> None:
+    kind: ClassVar[ThreadKind]
+    """Who holds the history: ``local`` is Clew, ``remote`` is a service."""
+
+    agent: Agent[Any, Any] | None = None  # asyncio only
+    """The agent that ``run`` uses, or None."""  # asyncio only
+
+    def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
         self._core = core
         self._live = live
         self.id = thread_id
-        self._seen = Control()
-        self._asked = asked or core.authorize is None
-        self._look()
+        self._runs: ThreadRuns | None = None  # asyncio only
+        self._providers: ThreadProviders | None = None  # asyncio only
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
     @property
-    def version(self) -> int:
-        """The newest version that this process has seen; ``summary()`` looks."""
-        return self._look().version
+    async def version(self) -> int:
+        """The newest version."""
+        return (await drive(thread_queries.existing(self._core, self.id))).version
 
     @property
-    def status(self) -> Status:
-        """active, suspended, ended or deleted, as far as this process has seen; ``summary()`` looks."""
-        return self._look().status
+    async def status(self) -> Status:
+        """active, suspended, ended or deleted."""
+        return (await drive(thread_queries.existing(self._core, self.id))).status
 
     @overload
     async def append(
@@ -91,12 +123,11 @@ class Thread(AgentThread, ReadThread):
         what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
         with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
         """
-        many = thread_commands.as_messages(messages)
-        found = await self._do(
+        found = await drive(
             thread_commands.append(
                 self._core,
                 self.id,
-                many,
+                thread_commands.as_messages(messages),
                 actor=actor,
                 expected_version=expected_version,
                 idempotency_key=idempotency_key,
@@ -107,16 +138,16 @@ class Thread(AgentThread, ReadThread):
     async def label(
         self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json
     ) -> None:
-        """Set labels, or with None remove them. A mapping takes those that are called ``actor``, too.
+        """Set labels; a value of None removes the label. Use a mapping for a label that is called ``actor``.
 
-        The name of a label has 200 characters at the most.
+        The name of a label has at most 200 characters.
         """
-        await self._do(thread_commands.label(self._core, self.id, thread_commands.labels(labels, more), actor))
+        await drive(thread_commands.label(self._core, self.id, thread_commands.labels(labels, more), actor))
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
-        """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
-        await self.tell("on_checkpoint", name, before=Checkpoint(name), actor=actor)
-        return await self._do(thread_commands.checkpoint(self._core, self.id, name, at, actor))
+        """Name a version, by default the newest, and return it. Raises CheckpointExistsError."""
+        await self.tell("on_checkpoint", name, before=Checkpoint(name), actor=actor)  # asyncio only
+        return await drive(thread_commands.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
     async def fork(
@@ -165,15 +196,15 @@ class Thread(AgentThread, ReadThread):
         memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> Thread:
-        """A new thread whose past is this one up to a version, by default the newest. It costs one event.
+        """Start a new thread whose past is this one up to a version, by default the newest. It costs one event.
 
-        Without ``title`` it has this one's. It is of this one's kind unless ``kind`` says ``local`` or ``remote``: a
-        record of what a service holds can be gone on with anywhere. With ``memory="as-of"`` it reads memory scopes as
-        they were at the cut, with what is learned in it; with ``live`` as they are; without, as this one does. Raises
-        ThreadExistsError for a ``thread_id`` that is taken, and ServiceCannotForkError where the service that holds the
-        thread cannot fork it.
+        The fork has this thread's title unless ``title`` is given, and its kind unless ``kind`` is ``local`` or
+        ``remote``: the record of a remote thread can be continued as either. With ``memory="as-of"`` the fork reads
+        memory scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default as
+        this thread does. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the
+        service that holds the thread cannot fork it.
         """
-        made = await self._do(
+        forked = await drive(
             thread_commands.fork(
                 self._core,
                 self.id,
@@ -184,19 +215,19 @@ class Thread(AgentThread, ReadThread):
                 actor=actor,
             )
         )
-        return self._other(type(self) if kind is None else thread_class(kind), made)
+        return self._other(type(self) if kind is None else thread_class(kind), forked)
 
     async def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
-        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
+        """Continue from an earlier version, or from one that was abandoned by a rewind. Nothing is deleted.
 
-        Returns the version of the event that says so: to rewind to the one before it is the undo. While a run is under
-        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit. Raises
-        ServiceCannotForkError where the service that holds the thread cannot go back.
+        Returns the version of the rewind's own event: rewind to the version before it to undo. Raises
+        RunInProgressError while a run is open, unless ``abandon_run`` is true: then the same commit ends the run.
+        Raises ServiceCannotForkError when the service that holds the thread cannot go back.
         """
-        left = await self.left_run() if abandon_run else None
-        version = await self._do(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
-        if left is not None:
-            await self.tell_given_up(left)
+        orphaned = await self._orphaned_run() if abandon_run else None  # asyncio only
+        version = await drive(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
+        if orphaned is not None:  # asyncio only
+            await tell_given_up(orphaned, self, self._all_providers(), self._identity(), reason="asked")
         return version
 
     async def edit(
@@ -208,73 +239,251 @@ class Thread(AgentThread, ReadThread):
         thread_id: str | None = None,
         actor: str | None = None,
     ) -> Self:
-        """A fork from before a message, with something else said there; a string is said in the same role.
+        """Fork before a message and put another one in its place; a string keeps the role of the old message.
 
-        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError, and
+        ``message`` is a message of the thread's history, or its version. Raises ThreadExistsError, and
         ServiceCannotForkError as fork() does.
         """
         editing = thread_commands.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor)
-        return self._other(type(self), await self._do(editing))
+        return self._other(type(self), await drive(editing))
 
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Let the thread rest: nothing is appended until it is resumed."""
-        await self._turn("on_suspend", Suspend(reason), actor)
+        """Suspend the thread: nothing can be appended until it is resumed."""
+        intent = Suspend(reason)
+        await self.tell("on_suspend", before=intent, actor=actor)  # asyncio only
+        await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def resume(self, *, actor: str | None = None) -> None:
-        """Let the thread go on."""
-        await self._do(thread_commands.change(self._core, self.id, Resume(), actor))
-        await self.tell("on_resume", actor=actor)
+        """Resume a suspended thread."""
+        await drive(thread_commands.change(self._core, self.id, Resume(), actor))
+        await self.tell("on_resume", actor=actor)  # asyncio only
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Close the conversation. It can still be read, labelled, forked and redacted."""
-        await self._turn("on_thread_ended", End(reason), actor)
+        """End the conversation. It can still be read, labelled, forked and redacted."""
+        intent = End(reason)
+        await self.tell("on_thread_ended", before=intent, actor=actor)  # asyncio only
+        await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
-        await self._turn("on_thread_deleted", Delete(reason), actor)
+        """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit."""
+        intent = Delete(reason)
+        await self.tell("on_thread_deleted", before=intent, actor=actor)  # asyncio only
+        await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def redact(
         self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None
     ) -> int:
-        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies.
+        """Destroy the content of a message, here and in every fork. The hash chain still verifies.
 
-        ``message`` is one of the thread's history, or the version of one. Returns the version of the event that says
-        so, in the thread that the message is recorded in. Raises NotRedactableError.
+        ``message`` is a message of the thread's history, or its version. Returns the version of the redaction's event,
+        in the thread that recorded the message. Raises NotRedactableError.
         """
-        return await self._do(thread_commands.redact(self._core, self.id, message, reason, actor))
+        return await drive(thread_commands.redact(self._core, self.id, message, reason, actor))
 
-    def of(self, thread_id: str) -> Self:
-        """A thread of the same kind, store and agent by its id."""
-        return self._other(type(self), thread_id, asked=self._asked and thread_id == self.id)
+    async def summary(self) -> ThreadSummary:
+        """The thread as it appears in a list."""
+        return await drive(thread_queries.summary(self._core, self.id))
 
-    def _other(self, kind: type[OtherT], thread_id: str, *, asked: bool = True) -> OtherT:
-        other = kind(self._core, self._live, thread_id, asked=asked)
-        other.agent = self.agent
-        other._providers = self.context_providers.copy()  # noqa: SLF001  # a fork goes on with them
+    async def history(self, *, at: At = None, at_message: int | None = None) -> History:
+        """The messages on the path at a version, by default the newest."""
+        return await drive(thread_queries.history(self._core, self.id, at, at_message))
+
+    async def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
+        """The messages as a model would get them: the history, with a result after every call."""
+        return model_view(await self.history(at=at, at_message=at_message))
+
+    async def request(self, version: int) -> Request:
+        """The request that a model call sent, rebuilt from the log byte for byte and checked against its digest.
+
+        ``version`` is that of a model call; any other raises UnknownVersionError. Raises DefinitionMissingError when
+        the store lacks the instructions or tool schemas.
+        """
+        return await drive(run_requests.request(self._core, self.id, version))
+
+    async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
+        """The thread as Markdown. Content is escaped, so that it cannot change the structure of the page."""
+        return await drive(conversation_export.markdown(self._core, self.id, at, at_message))
+
+    async def serialize(self) -> JsonObject:
+        """The thread with its whole past as one JSON object; ``json.dump`` accepts it.
+
+        ``restore_thread`` makes the thread of it again, in any store. It contains no instructions and no tool schemas
+        of agents, and no secrets: a component's state that looks like a credential raises CredentialError. Raises
+        CorruptEventError for a thread that does not verify.
+        """
+        return await drive(thread_documents.serialize(self._core, self.id))
+
+    async def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
+        """The thread at a version: status, labels, checkpoints and messages."""
+        return await drive(thread_queries.state(self._core, self.id, at, at_message))
+
+    async def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> AsyncIterator[Event]:
+        """The events of the lineage up to a version, including those of ancestors, read a page at a time."""
+        upto = await drive(thread_queries.upto(self._core, self.id, at, at_message))
+        while page := await drive(thread_queries.events(self._core, self.id, after, upto)):
+            for each in page:
+                yield each
+            after = page[-1].version
+
+    async def replay(self, *, at: At = None, at_message: int | None = None) -> AsyncIterator[tuple[Event, ThreadState]]:
+        """Each event, with the state of the thread after it."""
+        await drive(thread_queries.readable(self._core, self.id, "replay"))
+        states = StateBuilder()
+        async for each in self.events(at=at, at_message=at_message):
+            yield each, states.add(each)
+
+    async def step(self, *, at: At = None, at_message: int | None = None, last: int = thread_versions.LAST) -> Step:
+        """One step of the replay, by default the newest, with at most ``last`` messages of the path.
+
+        Its cost does not depend on the length of the thread: use it to move back and forth in a long one.
+        """
+        return await drive(thread_versions.step(self._core, self.id, at, at_message, last))
+
+    async def forks(self) -> list[ThreadSummary]:
+        """The direct forks of the thread."""
+        return await drive(thread_queries.forks(self._core, self.id))
+
+    def subscribe(self, *, after: int = 0) -> Subscription:
+        """The events of the lineage after a version, and then new ones as they come."""
+        return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
+
+    async def verify(self) -> Verdict:
+        """Recompute the hash chain of the thread and of its ancestors."""
+        return await drive(thread_queries.verify(self._core, self.id))
+
+    def _other(self, kind: type[OtherT], thread_id: str) -> OtherT:
+        """Another thread of the same store, with the same agent and context providers."""
+        other = kind(self._core, self._live, thread_id)
+        other.agent = self.agent  # asyncio only
+        other._providers = self.context_providers.copy()  # asyncio only  # noqa: SLF001  # a fork keeps them
         return other
 
-    async def _turn(self, hook: Hook, intent: Intent, actor: str | None) -> None:
-        """Tell the context providers what is about to happen, and have it happen."""
-        await self.tell(hook, before=intent, actor=actor)
-        await self._do(thread_commands.change(self._core, self.id, intent, actor))
+    # asyncio only: begin
+    @overload
+    def run(
+        self, input: Input = None, *, stream: Literal[False] = False, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, AgentResponse[Self]]: ...
+    @overload
+    def run(
+        self, input: Input = None, *, stream: Literal[True], **options: Unpack[RunOptions]
+    ) -> AgentStream[Self]: ...
+    def run(
+        self,
+        input: Input = None,  # noqa: A002  # as in Agent.run
+        *,
+        stream: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
+        """Run the agent that the thread is bound to: see Agent.run. Raises AgentConfigurationError."""
+        given: RunOptions = {"thread": self, **options}
+        agent = self._bound_agent("run")
+        return agent.run(input, stream=True, **given) if stream else agent.run(input, **given)
 
-    async def _do(self, operation: Operation[T]) -> T:
-        try:
-            found = await drive(operation)
-        finally:
-            self._look()
-        self._asked = True
-        return found
+    @overload
+    def continue_run(
+        self, *, stream: Literal[False] = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse[Self]]: ...
+    @overload
+    def continue_run(self, *, stream: Literal[True], **options: Unpack[ContinueOptions]) -> AgentStream[Self]: ...
+    def continue_run(
+        self, *, stream: bool = False, **options: Unpack[ContinueOptions]
+    ) -> Coroutine[Any, Any, AgentResponse[Self]] | AgentStream[Self]:
+        """Continue the thread's open run: see Agent.continue_run. Raises AgentConfigurationError."""
+        agent = self._bound_agent("continue_run")
+        return agent.continue_run(self, stream=True, **options) if stream else agent.continue_run(self, **options)
 
-    def _look(self) -> Control:
-        """The newest control that this process has read or written: what was seen once is not seen less of later.
+    async def approvals(self) -> list[Approval]:
+        """The function calls that wait for an approval, whichever process asked for it."""
+        return await approvals(self.runs)
 
-        Nothing is seen before it was asked whether the thread may be read.
+    @property
+    def context_providers(self) -> ThreadProviders:
+        """The context providers of every run on the thread, whichever agent runs; ``add()`` attaches more.
+
+        They are code and not on the log: this object has them, and the forks made from it.
         """
-        known = self._core.known.controls.get(self._core.stream(self.id)) if self._asked else None
-        if known is not None and known.version > self._seen.version:
-            self._seen = known
-        return self._seen
+        if self._providers is None:
+            self._providers = ThreadProviders()
+        return self._providers
+
+    async def context(self, input: Input = None, *, actor: str | None = None) -> Context:  # noqa: A002  # as in Agent.run
+        """What the context providers give to an application that calls a model itself with this new input.
+
+        The thread's providers are asked, and those of the agent that it is bound to. What they give and keep is
+        recorded. Raises ContextProviderError.
+        """
+        return await self._hooks(actor).context(inputs("context", input))
+
+    # What agents need of a thread: see clew.domain.runs.ports.ThreadPort.
+
+    @property
+    def runs(self) -> ThreadRuns:
+        """What a run reads and writes of the thread: for agents."""
+        if self._runs is None:
+            self._runs = ThreadRuns(self._core, self.id)
+        return self._runs
+
+    def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
+        """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
+        return MemoryScope.of_thread(
+            self._core,
+            name,
+            thread_id=self.id,
+            run_id=run_id,
+            actor=actor,
+            provider=provider,
+            reads_only=reads_only,
+        )
+
+    async def reads_at(self, name: str) -> int | None:
+        """The version of a scope or document store that the thread reads, None for the newest: for agents."""
+        return await drive(version_read(self._core, self.id, name))
+
+    async def tell(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
+        """Notify the context providers of what happens to the thread: for agents."""
+        await self._hooks(actor).tell(hook, *given, before=before)
+
+    async def branch(self, at: At = None) -> Self:
+        """A fork at a version that starts with its first run: for agents."""
+        begin = await drive(branch_of(self._core, self.id, at))
+        return self._other(type(self), self._core.thread_id()).begun_by_run(begin)
+
+    def begun_by_run(self, begin: Beginning) -> Self:
+        """The same object for a thread that does not exist yet and starts with its first run: for agents."""
+        self._runs = ThreadRuns(self._core, self.id, begin)
+        return self
+
+    def bound_to(self, agent: Agent[Any, Any] | None) -> Self:
+        """The same thread, run by an agent: for agents."""
+        bound = self._other(type(self), self.id)
+        bound.agent = agent
+        bound._providers = self.context_providers  # noqa: SLF001  # it is the same thread
+        return bound
+
+    def _bound_agent(self, asked: str) -> Agent[Any, Any]:
+        if self.agent is None:
+            raise AgentConfigurationError(
+                f"{asked}: thread {self.id!r} is not bound to an agent. Use agent.run(…, thread=thread), or get the "
+                "thread from the agent: agent.thread(id)."
+            )
+        return self.agent
+
+    async def _orphaned_run(self) -> LeftRun | None:
+        """The open run that no process executes; None without one, or without a provider to notify of its end."""
+        return await left_run(self) if self._all_providers() else None
+
+    def _all_providers(self) -> list[ContextProvider]:
+        own = () if self.agent is None else self.agent.context_providers
+        return [*own, *self.context_providers]
+
+    def _identity(self) -> AgentIdentity | None:
+        return None if self.agent is None else self.agent.identity
+
+    def _hooks(self, actor: str | None) -> Outside:
+        own = () if self.agent is None else self.agent.context_providers
+        return Outside(self, own, self._identity(), actor)
+
+    # asyncio only: end
 
 
 class LocalThread(Thread):
@@ -286,34 +495,35 @@ class LocalThread(Thread):
 class RemoteThread(Thread):
     """A conversation whose history a service holds. Clew has a full record of what passed through.
 
-    What asks the service does so with the client of the agent that the thread is bound to, or with ``client``. Without
-    either it raises AgentConfigurationError, for a client whose service holds no threads UnsupportedThreadError, and
-    ModelError for what the service refuses.
+    Calls to the service use ``client``, by default that of the agent that the thread is bound to. Without either they
+    raise AgentConfigurationError; with a client whose service holds no threads, UnsupportedThreadError; and ModelError
+    for what the service refuses.
     """
 
     kind = "remote"
 
     @property
-    def service_thread_id(self) -> str | None:
-        """What the service calls the thread, None until it has named it, as far as this process has seen.
+    async def service_thread_id(self) -> str | None:
+        """The service's id of the thread at the newest version, None before the service gave it one.
 
-        What it was called at another version, or is for other processes, is in ``(await thread.state(at=…))``.
+        ``(await thread.state(at=…)).service_thread_id`` is that of another version.
         """
-        return self._look().service_thread_id
+        return (await drive(thread_queries.existing(self._core, self.id))).service_thread_id
 
+    # asyncio only: begin
     async def service_history(self, *, at: At = None, client: ModelClient | None = None) -> list[Message]:
-        """The messages that the service holds of the thread at a version, oldest first: none before it has named it.
+        """The messages that the service holds of the thread at a version, oldest first; none before it has an id.
 
-        They are those that the next request goes on from; what was said in an answer that broke off is not among them.
+        The next request continues from them. A partial answer is not among them.
         """
         service = self._service("service_history", client)
-        side = await self._do(remote_threads.side_at(self._core, self.id, at))
+        side = await drive(remote_threads.side_at(self._core, self.id, at))
         return [] if side.call.reference is None else await service.service_history(side.call.reference)
 
     async def reconcile(self, *, at: At = None, client: ModelClient | None = None) -> Diff:
-        """The difference of the record, on side ``a``, from what the service holds, on side ``b``.
+        """The differences between the record, on side ``a``, and what the service holds, on side ``b``.
 
-        Both are compared as the service would list them: without authors and metadata, results as text.
+        Both are compared as the service would list them: without authors and metadata, with results as text.
         """
         record = await self.history(at=at)
         held = await self.service_history(at=record.version, client=client)
@@ -327,18 +537,20 @@ class RemoteThread(Thread):
         service: bool = False,
         client: ModelClient | None = None,
     ) -> None:
-        """Take the thread away from its readers. Forks of it go on; its events remain for audit.
+        """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit.
 
-        With ``service`` everything that the service has called it is deleted there first, and what became of each is in
-        the event. Forks that go on from there can then only go on with ``fork(kind="local")``. What the service could
-        not delete raises ServiceDeletionError when that is recorded.
+        With ``service`` the thread is first deleted at the service, under every id that the service gave it; the event
+        records the outcome of each. Forks that continue from there then need ``fork(kind="local")``. When the service
+        could not delete some of them, ServiceDeletionError is raised after that is recorded.
         """
-        done: tuple[ServiceDeletion, ...] = ()
+        deletions: tuple[ServiceDeletion, ...] = ()
         if service:
             asked = self._service("delete", client)
-            done = await delete_at_service(asked, await self._do(remote_threads.bound_here(self._core, self.id)))
-        await self._turn("on_thread_deleted", Delete(reason, done), actor)
-        if failed := {each.id: each.failed for each in done if each.failed is not None}:
+            deletions = await delete_at_service(asked, await drive(remote_threads.bound_here(self._core, self.id)))
+        intent = Delete(reason, deletions)
+        await self.tell("on_thread_deleted", before=intent, actor=actor)
+        await drive(thread_commands.change(self._core, self.id, intent, actor))
+        if failed := {each.id: each.failed for each in deletions if each.failed is not None}:
             raise ServiceDeletionError(self.id, failed)
 
     def _service(self, asked: str, client: ModelClient | None) -> ServiceThreads:
@@ -346,7 +558,9 @@ class RemoteThread(Thread):
             client = self.agent.client
         return service_threads(asked, self.id, client)
 
+    # asyncio only: end
+
 
 def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:
-    """What the threads of a kind are."""
+    """The class of the threads of a kind."""
     return RemoteThread if kind == "remote" else LocalThread

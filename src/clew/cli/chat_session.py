@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -17,7 +18,7 @@ from clew.cli.chat_terminal import Answers, followed
 from clew.cli.errors import WrongUsage, report
 from clew.cli.history import runs
 from clew.cli.output import one_line, safe, write_json
-from clew.domain.errors import ClewError
+from clew.domain.errors import ClewError, UnknownThreadError
 from clew.domain.runs.errors import UnsupportedThreadError
 
 if TYPE_CHECKING:
@@ -67,15 +68,17 @@ class Chat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say how the thread is taken up again."""
-        if self._began_here and self._thread.version:
-            self.note(f"Taken up again with: clew chat {quote(self._thread.id)}")
+        if self._began_here:
+            with suppress(WrongUsage):  # nothing was said
+                self.note(f"Taken up again with: clew chat {quote(self.thread.id)}")
 
     @property
     def thread(self) -> threads.Thread:
         """The thread that is talked on. Raises WrongUsage while nothing was said on a new one."""
-        if not self._thread.version:
-            raise WrongUsage(self.context, "Nothing was said yet, so there is no thread")
-        return self.conversations.thread(self._thread.id)
+        try:
+            return self.conversations.thread(self._thread.id)
+        except UnknownThreadError:
+            raise WrongUsage(self.context, "Nothing was said yet, so there is no thread") from None
 
     def begin(self) -> None:
         """Talk on a new thread, which begins with what is said first."""

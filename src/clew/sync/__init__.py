@@ -1,1 +1,2 @@
-"""The face for threads of control: conversations and memory scopes, each call done when it returns."""
+# Generated from src/clew/aio/__init__.py by `make sync`. Do not edit it: edit the source.
+"""The threads and memory scopes of Conversations: a call is done when it returns."""

@@ -1,10 +1,11 @@
-"""One thread, for threads of control: what is said, and what is done with it."""
+# Generated from src/clew/aio/threads.py by `make sync`. Do not edit it: edit the source.
+"""A thread of Conversations: one class with everything that can be done with a conversation and read of it."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, Self, overload
+from typing import ClassVar, Literal, Self, TypeVar, overload
 
 from clew.domain.control import Status
 from clew.domain.decider import Delete, End, Resume, Suspend
@@ -31,16 +32,18 @@ from clew.service.operations import run
 from clew.service.subscription import Subscription
 from clew.service.thread_queries import At, ThreadSummary
 
+OtherT = TypeVar("OtherT", bound="Thread")
+
 
 class Thread:
-    """One conversation. It keeps nothing: what it says is what the store has.
+    """One conversation. The object holds nothing of it: every call reads or writes the store.
 
-    ``id`` is the thread's. What its status does not allow raises ThreadStatusError, and ThreadDeletedError when it is
-    deleted. A version that is not there raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
+    A call that the thread's status does not allow raises ThreadStatusError, or ThreadDeletedError once it is deleted.
+    An ``at`` that does not exist raises UnknownVersionError, UnknownCheckpointError or InvalidTimeError.
     """
 
     kind: ClassVar[ThreadKind]
-    """Who holds the history: ``local`` for Clew, ``remote`` for a service."""
+    """Who holds the history: ``local`` is Clew, ``remote`` is a service."""
 
     def __init__(self, core: Core, live: weakref.WeakSet[Subscription], thread_id: str) -> None:
         self._core = core
@@ -53,16 +56,12 @@ class Thread:
     @property
     def version(self) -> int:
         """The newest version."""
-        return run(thread_queries.existing(self._core, self.id)).version
+        return (run(thread_queries.existing(self._core, self.id))).version
 
     @property
     def status(self) -> Status:
         """active, suspended, ended or deleted."""
-        return run(thread_queries.existing(self._core, self.id)).status
-
-    def summary(self) -> ThreadSummary:
-        """What a list says of the thread."""
-        return run(thread_queries.summary(self._core, self.id))
+        return (run(thread_queries.existing(self._core, self.id))).status
 
     @overload
     def append(
@@ -96,12 +95,11 @@ class Thread:
         what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
         with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
         """
-        many = thread_commands.as_messages(messages)
         found = run(
             thread_commands.append(
                 self._core,
                 self.id,
-                many,
+                thread_commands.as_messages(messages),
                 actor=actor,
                 expected_version=expected_version,
                 idempotency_key=idempotency_key,
@@ -110,14 +108,14 @@ class Thread:
         return found[0] if isinstance(messages, Message) else found
 
     def label(self, labels: Mapping[str, Json] | None = None, /, *, actor: str | None = None, **more: Json) -> None:
-        """Set labels, or with None remove them. A mapping takes those that are called ``actor``, too.
+        """Set labels; a value of None removes the label. Use a mapping for a label that is called ``actor``.
 
-        The name of a label has 200 characters at the most.
+        The name of a label has at most 200 characters.
         """
         run(thread_commands.label(self._core, self.id, thread_commands.labels(labels, more), actor))
 
     def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
-        """Give a version a name, by default the newest; returns the version. Raises CheckpointExistsError."""
+        """Name a version, by default the newest, and return it. Raises CheckpointExistsError."""
         return run(thread_commands.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
@@ -167,15 +165,15 @@ class Thread:
         memory: MemoryReading | None = None,
         actor: str | None = None,
     ) -> Thread:
-        """A new thread whose past is this one up to a version, by default the newest. It costs one event.
+        """Start a new thread whose past is this one up to a version, by default the newest. It costs one event.
 
-        Without ``title`` it has this one's. It is of this one's kind unless ``kind`` says ``local`` or ``remote``: a
-        record of what a service holds can be gone on with anywhere. With ``memory="as-of"`` it reads memory scopes as
-        they were at the cut, with what is learned in it; with ``live`` as they are; without, as this one does. Raises
-        ThreadExistsError for a ``thread_id`` that is taken, and ServiceCannotForkError where the service that holds the
-        thread cannot fork it.
+        The fork has this thread's title unless ``title`` is given, and its kind unless ``kind`` is ``local`` or
+        ``remote``: the record of a remote thread can be continued as either. With ``memory="as-of"`` the fork reads
+        memory scopes as they were at the cut, plus what it learns itself; with ``live`` as they are now; by default as
+        this thread does. Raises ThreadExistsError when ``thread_id`` is taken, and ServiceCannotForkError when the
+        service that holds the thread cannot fork it.
         """
-        made = run(
+        forked = run(
             thread_commands.fork(
                 self._core,
                 self.id,
@@ -186,14 +184,14 @@ class Thread:
                 actor=actor,
             )
         )
-        return self._other(made) if kind is None else self._of_kind(kind, made)
+        return self._other(type(self) if kind is None else thread_class(kind), forked)
 
     def rewind(self, to: At, *, abandon_run: bool = False, actor: str | None = None) -> int:
-        """Go on from an earlier version, or from one that was abandoned. Nothing is deleted.
+        """Continue from an earlier version, or from one that was abandoned by a rewind. Nothing is deleted.
 
-        Returns the version of the event that says so: to rewind to the one before it is the undo. While a run is under
-        way it raises RunInProgressError, unless ``abandon_run`` ends the run first, in the same commit. Raises
-        ServiceCannotForkError where the service that holds the thread cannot go back.
+        Returns the version of the rewind's own event: rewind to the version before it to undo. Raises
+        RunInProgressError while a run is open, unless ``abandon_run`` is true: then the same commit ends the run.
+        Raises ServiceCannotForkError when the service that holds the thread cannot go back.
         """
         return run(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
 
@@ -206,109 +204,114 @@ class Thread:
         thread_id: str | None = None,
         actor: str | None = None,
     ) -> Self:
-        """A fork from before a message, with something else said there; a string is said in the same role.
+        """Fork before a message and put another one in its place; a string keeps the role of the old message.
 
-        ``message`` is one of the thread's history, or the version of one. Raises ThreadExistsError, and
+        ``message`` is a message of the thread's history, or its version. Raises ThreadExistsError, and
         ServiceCannotForkError as fork() does.
         """
-        return self._other(
-            run(thread_commands.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor))
-        )
+        editing = thread_commands.edit(self._core, self.id, message, new, title=title, new_id=thread_id, actor=actor)
+        return self._other(type(self), run(editing))
 
     def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Let the thread rest: nothing is appended until it is resumed."""
-        run(thread_commands.change(self._core, self.id, Suspend(reason), actor))
+        """Suspend the thread: nothing can be appended until it is resumed."""
+        intent = Suspend(reason)
+        run(thread_commands.change(self._core, self.id, intent, actor))
 
     def resume(self, *, actor: str | None = None) -> None:
-        """Let the thread go on."""
+        """Resume a suspended thread."""
         run(thread_commands.change(self._core, self.id, Resume(), actor))
 
     def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Close the conversation. It can still be read, labelled, forked and redacted."""
-        run(thread_commands.change(self._core, self.id, End(reason), actor))
+        """End the conversation. It can still be read, labelled, forked and redacted."""
+        intent = End(reason)
+        run(thread_commands.change(self._core, self.id, intent, actor))
 
     def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Take the thread away from its readers. Forks of it go on; its events remain for audit."""
-        run(thread_commands.change(self._core, self.id, Delete(reason), actor))
+        """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit."""
+        intent = Delete(reason)
+        run(thread_commands.change(self._core, self.id, intent, actor))
 
     def redact(self, message: HistoryMessage | int, *, reason: str | None = None, actor: str | None = None) -> int:
-        """Shred a message: its content is gone from the store, here and in every fork, and the chain still verifies.
+        """Destroy the content of a message, here and in every fork. The hash chain still verifies.
 
-        ``message`` is one of the thread's history, or the version of one. Returns the version of the event that says
-        so, in the thread that the message is recorded in. Raises NotRedactableError.
+        ``message`` is a message of the thread's history, or its version. Returns the version of the redaction's event,
+        in the thread that recorded the message. Raises NotRedactableError.
         """
         return run(thread_commands.redact(self._core, self.id, message, reason, actor))
+
+    def summary(self) -> ThreadSummary:
+        """The thread as it appears in a list."""
+        return run(thread_queries.summary(self._core, self.id))
 
     def history(self, *, at: At = None, at_message: int | None = None) -> History:
         """The messages on the path at a version, by default the newest."""
         return run(thread_queries.history(self._core, self.id, at, at_message))
 
     def view(self, *, at: At = None, at_message: int | None = None) -> ModelView:
-        """The messages that a model would be sent: the history, with every call followed by its result."""
+        """The messages as a model would get them: the history, with a result after every call."""
         return model_view(self.history(at=at, at_message=at_message))
 
     def request(self, version: int) -> Request:
-        """What the model was asked at a version, rebuilt from the log, byte for byte, with its digest checked.
+        """The request that a model call sent, rebuilt from the log byte for byte and checked against its digest.
 
-        ``version`` is that of a model call. Raises UnknownVersionError for any other, and DefinitionMissingError when
-        the store does not have the instructions or tool schemas.
+        ``version`` is that of a model call; any other raises UnknownVersionError. Raises DefinitionMissingError when
+        the store lacks the instructions or tool schemas.
         """
         return run(run_requests.request(self._core, self.id, version))
 
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
-        """The thread as Markdown, to read: nothing that was said can break out of its place."""
+        """The thread as Markdown. Content is escaped, so that it cannot change the structure of the page."""
         return run(conversation_export.markdown(self._core, self.id, at, at_message))
 
     def serialize(self) -> JsonObject:
-        """The thread with its whole past as one JSON object, to be kept or sent: ``json.dump`` takes it.
+        """The thread with its whole past as one JSON object; ``json.dump`` accepts it.
 
-        ``restore_thread`` makes the thread of it again, in any store. It has no instructions and no tool schemas of
-        agents, and no secrets: a state of a component that looks like a credential raises CredentialError. Raises
+        ``restore_thread`` makes the thread of it again, in any store. It contains no instructions and no tool schemas
+        of agents, and no secrets: a component's state that looks like a credential raises CredentialError. Raises
         CorruptEventError for a thread that does not verify.
         """
         return run(thread_documents.serialize(self._core, self.id))
 
     def state(self, *, at: At = None, at_message: int | None = None) -> ThreadState:
-        """What the thread was at a version: status, labels, checkpoints and messages."""
+        """The thread at a version: status, labels, checkpoints and messages."""
         return run(thread_queries.state(self._core, self.id, at, at_message))
 
     def events(self, *, at: At = None, at_message: int | None = None, after: int = 0) -> Iterator[Event]:
-        """The events of the lineage up to a version, ancestors' included, read a page at a time."""
+        """The events of the lineage up to a version, including those of ancestors, read a page at a time."""
         upto = run(thread_queries.upto(self._core, self.id, at, at_message))
         while page := run(thread_queries.events(self._core, self.id, after, upto)):
             yield from page
             after = page[-1].version
 
     def replay(self, *, at: At = None, at_message: int | None = None) -> Iterator[tuple[Event, ThreadState]]:
-        """Each event with the state after it."""
+        """Each event, with the state of the thread after it."""
         run(thread_queries.readable(self._core, self.id, "replay"))
         states = StateBuilder()
-        return ((event, states.add(event)) for event in self.events(at=at, at_message=at_message))
+        for each in self.events(at=at, at_message=at_message):
+            yield each, states.add(each)
 
     def step(self, *, at: At = None, at_message: int | None = None, last: int = thread_versions.LAST) -> Step:
-        """One step of the replay, by default the newest, with the last messages on the path, so many at the most.
+        """One step of the replay, by default the newest, with at most ``last`` messages of the path.
 
-        It is read from near the version and not from the start: for going to and fro in a long thread.
+        Its cost does not depend on the length of the thread: use it to move back and forth in a long one.
         """
         return run(thread_versions.step(self._core, self.id, at, at_message, last))
 
     def forks(self) -> list[ThreadSummary]:
-        """The threads that were forked from this one."""
+        """The direct forks of the thread."""
         return run(thread_queries.forks(self._core, self.id))
 
     def subscribe(self, *, after: int = 0) -> Subscription:
-        """The events of the lineage from a version on, and then those that come, as they come."""
+        """The events of the lineage after a version, and then new ones as they come."""
         return Subscription(self._core, thread_feed(self._core, self.id, after), self._live)
 
     def verify(self) -> Verdict:
         """Recompute the hash chain of the thread and of its ancestors."""
         return run(thread_queries.verify(self._core, self.id))
 
-    def _other(self, thread_id: str) -> Self:
-        return type(self)(self._core, self._live, thread_id)
-
-    def _of_kind(self, kind: ThreadKind, thread_id: str) -> Thread:
-        return thread_class(kind)(self._core, self._live, thread_id)
+    def _other(self, kind: type[OtherT], thread_id: str) -> OtherT:
+        """Another thread of the same store, with the same agent and context providers."""
+        return kind(self._core, self._live, thread_id)
 
 
 class LocalThread(Thread):
@@ -320,17 +323,22 @@ class LocalThread(Thread):
 class RemoteThread(Thread):
     """A conversation whose history a service holds. Clew has a full record of what passed through.
 
-    Only an Engine's threads can ask the service, as they can run.
+    Calls to the service use ``client``, by default that of the agent that the thread is bound to. Without either they
+    raise AgentConfigurationError; with a client whose service holds no threads, UnsupportedThreadError; and ModelError
+    for what the service refuses.
     """
 
     kind = "remote"
 
     @property
     def service_thread_id(self) -> str | None:
-        """What the service calls the thread at its newest version, None until it has named it; see state(at=…)."""
-        return run(thread_queries.existing(self._core, self.id)).service_thread_id
+        """The service's id of the thread at the newest version, None before the service gave it one.
+
+        ``(thread.state(at=…)).service_thread_id`` is that of another version.
+        """
+        return (run(thread_queries.existing(self._core, self.id))).service_thread_id
 
 
 def thread_class(kind: ThreadKind) -> type[LocalThread | RemoteThread]:
-    """What the threads of a kind are."""
+    """The class of the threads of a kind."""
     return RemoteThread if kind == "remote" else LocalThread

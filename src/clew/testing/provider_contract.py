@@ -139,7 +139,7 @@ class _Room:
 
     async def say(self, thread: AnyThread, text: str, mark: str, *, stream: bool = False) -> _Seen:
         """One run, in which the user says something and the mark."""
-        agent, before, said = self.agent(kind=thread.kind), thread.version, f"{text} {mark}"
+        agent, before, said = self.agent(kind=thread.kind), await thread.version, f"{text} {mark}"
         await self.unbroken(_streamed(agent, said, thread) if stream else agent.run(said, thread=thread))
         return await self.seen(thread, before)
 
@@ -209,7 +209,7 @@ async def _check_branches(lab: _Lab) -> None:
     async with lab.opened() as room:
         thread = await room.thread()
         await room.say(thread, lab.texts[0], "mark-0")
-        cut = thread.version
+        cut = await thread.version
         first = await room.say(thread, lab.texts[1], "mark-1")
         forked = await room.say(await thread.fork(at=cut), lab.texts[1], "mark-2")
         lab.apart("a fork knows nothing of what comes after its cut", [forked], "mark-1")
@@ -230,7 +230,7 @@ async def _check_resumed(lab: _Lab) -> None:
         async with lab.opened(url) as room:
             thread = await room.thread()
             await room.talk(thread, "mark-0")
-            cut = thread.version
+            cut = await thread.version
             here = await room.say(await thread.fork(at=cut), lab.texts[0], "mark-0")
         async with lab.opened(url) as room:
             again = await room.engine.thread(thread.id)

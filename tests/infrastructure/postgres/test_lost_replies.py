@@ -154,7 +154,7 @@ def test_a_run_of_an_agent_ends_whichever_reply_is_lost(postgres_server: Postgre
         agent = Agent(client, engine=engine, tools=[look_up], instructions=f"Be brief: {number}.")
         response = await agent.run("What is a clew?", stream=True).get_final_response()
         assert response.text == "It is a word of many letters."
-        ends.append((response.thread.id, response.thread.version))
+        ends.append((response.thread.id, await response.thread.version))
 
     with cut_off(postgres_server) as (proxy, url, own):
 

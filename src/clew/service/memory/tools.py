@@ -32,7 +32,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, Asked], Awaitable[Fact
             text: What is to be remembered, in a sentence that can be understood by itself.
             key: What it is about, in a word or two, where there is one answer at a time, such as "units".
         """
-        source, actor, once = _source(context), context.actor, context.idempotency_key
+        source, actor, once = await _source(context), context.actor, context.idempotency_key
         there = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
         if there and there[-1].text == text:
             return _shown(there[-1])
@@ -62,7 +62,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, Asked], Awaitable[Fact
             text: What is to be remembered instead.
         """
         key = context.idempotency_key
-        fact = await scope.supersede(id, text, source=_source(context), actor=context.actor, idempotency_key=key)
+        fact = await scope.supersede(id, text, source=await _source(context), actor=context.actor, idempotency_key=key)
         return _shown(fact)
 
     async def clear_memories(  # noqa: D417  # the same
@@ -85,10 +85,11 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, Asked], Awaitable[Fact
     return [*(tool(each, idempotent=True) for each in functions), tool(retrieve_memories, idempotent=True)]
 
 
-def _source(context: ToolContext) -> Provenance | None:
-    """The thread of the call, at its newest version."""
-    id_, version = getattr(context.thread, "id", None), getattr(context.thread, "version", None)
-    return Provenance(thread=id_, version=version) if isinstance(id_, str) and isinstance(version, int) else None
+async def _source(context: ToolContext) -> Provenance | None:
+    """The thread of the call, at its newest version; None for a call outside a thread."""
+    if context.thread is None:
+        return None
+    return Provenance(thread=context.thread.id, version=await context.thread.version)
 
 
 def _shown(fact: Fact) -> JsonObject:
