@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.projection_leases import Share, claimed, divided
+from clew.domain.projection_leases import Share, assign, claimed
 
 WORKERS = [f"worker-{number}" for number in range(5)]
 NAMES = [f"projection_{number}" for number in range(7)]
@@ -21,8 +21,7 @@ class Table:
 
     def claim(self, worker: str, names: set[str]) -> list[str]:
         others = [each for each in self.shares if each.worker != worker]
-        holds = [each.projection for each in self.shares if each.worker == worker and each.held]
-        held = claimed(others, worker, sorted(names), holds)
+        held = claimed(self.shares, worker, sorted(names))
         self.shares = others + [Share(worker, name, name in held) for name in sorted(names)]
         return held
 
@@ -79,5 +78,5 @@ def test_no_lease_is_moved_without_need(workers: set[str], names: set[str], data
 
 
 def test_what_a_worker_alone_would_fill_stays_with_it_while_others_come() -> None:
-    found = divided([Share("a", name, held=True) for name in NAMES] + [Share("b", NAMES[0], held=False)])
+    found = assign([Share("a", name, held=True) for name in NAMES] + [Share("b", NAMES[0], held=False)])
     assert found == {name: "b" if name == NAMES[0] else "a" for name in NAMES}

@@ -158,7 +158,7 @@ def test_indexes_and_tables_that_this_clew_makes_otherwise_are_built_anew_before
     assert words["search"][1] > before["search"][1]
     # So do tables, of which search has none.
     for store in ("postgres", "sqlite"):
-        statements = import_module(f"clew.infrastructure.{store}.projection_tables").statements
+        statements = import_module(f"clew.infrastructure.{store}.projection_session").statements
         monkeypatch.setattr(
             f"clew.infrastructure.{store}.projection_session.statements",
             lambda name, table, statements=statements: (*statements(name, table), f"DROP TABLE {name}"),

@@ -1,4 +1,4 @@
-"""The port through which the service fills and reads the tables of projections."""
+"""The port through which the service writes and reads the tables of projections."""
 
 from __future__ import annotations
 
@@ -22,66 +22,66 @@ from clew.domain.projection import (
 )
 
 
-class Filling(Rows, Protocol):
-    """The rows of a generation as they are now, and the changes of them."""
+class ChangeableRows(Rows, Protocol):
+    """The rows of a generation: those that are stored, and the changes that wait to be written."""
 
     def apply(self, position: int, tenant: str, changes: Iterable[Change]) -> list[ForgetText | Recount]:
-        """Make the changes of a tenant's event at a position; returns those that it has left: they look at the log."""
+        """Make the changes of a tenant's event at a position; returns those that need the log."""
         ...
 
 
 class ProjectionSession(Protocol):
-    """One transaction: everything that is done in it is there afterwards, or nothing of it."""
+    """One transaction: all of its changes are stored, or none."""
 
     def built(self) -> list[Built]:
-        """The generations that there are."""
+        """The generations, oldest first."""
         ...
 
     def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
-        """Make the tables of a new generation, empty, at position 0."""
+        """Create the tables of a new generation, empty, at position 0."""
         ...
 
-    def rows(self, built: Built, projection: Projection) -> Filling:
-        """The rows of a generation, until something is undone."""
+    def rows(self, built: Built, projection: Projection) -> ChangeableRows:
+        """The rows of a generation; ask again after an attempt failed."""
         ...
 
     def attempt(self) -> AbstractContextManager[None]:
-        """What is applied inside is undone if it raises, and then the error goes on."""
+        """Undo the changes that are made inside if an error is raised there; the error is raised again."""
         ...
 
     def park(self, built: Built, parked: Parked) -> None:
-        """Note an event that the projection could not take in."""
+        """Record an event that the projection could not apply."""
         ...
 
     def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
-        """Note that the part of an index, or of all, that holds a position is to be made anew.
+        """Remove the words of the text at a position from one index or from all, or mark that part of it as stale.
 
-        It was shredded by the event at position ``by``: a part that was made of a later log does not have it.
+        The event at position ``by`` shredded the text: a part that was built from a later log does not contain it.
         """
         ...
 
     def stale(self, built: Built) -> list[Span]:
-        """The parts of its indexes that are to be made anew."""
+        """The parts of its indexes that must be built again."""
         ...
 
     def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
-        """Make a part of an index anew from these texts; nothing of the old one stays in the store."""
+        """Build a part of an index again from these texts; nothing of the old one stays in the store."""
         ...
 
     def empty(self, built: Built) -> None:
-        """Take everything out of the parts that are to be made anew; they are still to be made."""
+        """Remove everything from the stale parts; they stay stale."""
         ...
 
     def flush(self) -> None:
-        """Write what waits. A server ends a transaction in which nothing is said for long."""
+        """Write the changes that wait. A server ends a transaction that is idle for long."""
         ...
 
     def move(self, built: Built, position: int, hash_: bytes) -> None:
-        """Note how far a generation has come."""
+        """Record the position that a generation has reached."""
         ...
 
     def switch(self, built: Built) -> bool:
-        """Let this generation be the live one, and drop the others of its name; False while somebody holds these."""
+        """Make this generation the live one and drop the others of its projection; False while those are in use."""
         ...
 
     def drop(self, built: Built) -> None:
@@ -90,56 +90,56 @@ class ProjectionSession(Protocol):
 
 
 class ProjectionStore(Protocol):
-    """The tables of projections. They can be built anew from the log at any time, so losing them loses nothing."""
+    """The tables of projections. They can be rebuilt from the log at any time, so losing them loses nothing."""
 
     def session(self, seen: int, names: Iterable[str] | None = None) -> AbstractContextManager[ProjectionSession]:
-        """A transaction, in which these projections are filled, or all that there are.
+        """A transaction in which these projections are written, or all of them.
 
-        Of those that fill the same projection, in this process or another, one has its turn at a time. What is written
-        in it was read of a log that had come to position ``seen`` at least.
+        One transaction at a time writes a projection, in this process or another. The log that it reads from has
+        reached position ``seen`` at least.
         """
         ...
 
     def shape(self, projection: Projection) -> str:
-        """The digest of a projection's tables as they are declared and are made here: see ``Built``."""
+        """The digest of a projection's tables, as this version of Clew creates them: see ``Built``."""
         ...
 
     def built(self) -> list[Built]:
-        """The generations that there are."""
+        """The generations, oldest first."""
         ...
 
     def select(self, name: str, query: Query) -> list[RowValues]:
-        """Rows of a projection's live tables. Raises UnknownProjectionError when it was never built."""
+        """Rows of a projection's live tables. Raises UnknownProjectionError if it was never built."""
         ...
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
-        """The positions of texts that have the words, newest first, below ``before``."""
+        """The positions of texts with these words, newest first, below ``before``."""
         ...
 
     def parked(self, name: str, limit: int) -> tuple[int, Sequence[Parked]]:
-        """How many events the live generation went on without, and the first of them in position order."""
+        """The number of events that the live generation has parked, and the first of them in position order."""
         ...
 
     def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
-        """The projections of ``names`` whose leases a worker has from now on, for so many seconds.
+        """The projections of ``names`` whose leases a worker has from now on, for that many seconds.
 
-        Those whose leases have run out are not counted any more; the others share what more than one of them would fill
-        (see ``clew.domain.projection_leases``). Leases divide the work: what is filled is right whoever fills it.
+        Expired leases do not count; the workers share the projections that several of them can maintain (see
+        ``clew.domain.projection_leases``). Leases divide the work: the tables are right whoever maintains them.
         """
         ...
 
     def release(self, worker: str) -> None:
-        """Let others have the leases of a worker at once."""
+        """End the leases of a worker at once."""
         ...
 
     def holders(self) -> Mapping[str, str]:
-        """By projection, the worker that holds its lease; without those whose lease nobody holds."""
+        """By projection, the worker that holds its lease; without projections whose lease nobody holds."""
         ...
 
-    def scrub(self) -> bool:
-        """Try again to let go of text that was to be forgotten; True when somebody still reads where it lies."""
+    def purge(self) -> bool:
+        """Try again to remove deleted text from the files; True while a reader keeps it there."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; later calls raise ClosedError."""
+        """Release everything; later calls raise ClosedError."""
         ...

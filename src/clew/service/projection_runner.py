@@ -90,7 +90,7 @@ class Runner:
                     self._wait(RENEW_SECONDS)
                 else:
                     break
-            self._projector.store.scrub()
+            self._projector.store.purge()
 
     def follow(self) -> None:
         """Fill what no other worker does, and go on as events are appended, by anybody, until ``stop``.
@@ -103,7 +103,7 @@ class Runner:
                 while not self._stopped:
                     self._renew()
                     self._fill()
-                    self._projector.store.scrub()  # again after each rest, until it is done
+                    self._projector.store.purge()  # again after each rest, until it is done
                     self._rest()
         finally:
             unlisten()

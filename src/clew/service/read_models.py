@@ -78,7 +78,7 @@ class ReadModels:
     def _fill(self) -> bool:
         if self.embedded and (names := self._unattended()) and self.projector.advance(names):
             return True
-        if not self._store.scrub():
+        if not self._store.purge():
             return False
         time.sleep(SCRUB_SECONDS)
         return True
@@ -102,7 +102,7 @@ class ReadModels:
         if self.projector.log.is_bound():
             return
         self.projector.forget(stream, version, by)
-        if self._store.scrub():
+        if self._store.purge():
             self._background.notify()
 
     def stop(self) -> None:

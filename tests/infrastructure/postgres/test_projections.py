@@ -187,16 +187,16 @@ def test_cleans_away_the_rows_of_words_that_were_forgotten(postgres: str, store:
         opened = Opened(session)
         for number in range(1, 4):
             opened.apply(IndexText("words", "secret"), position=number)
-    assert not store.scrub()
+    assert not store.purge()
     with psycopg.connect(postgres) as reader:
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1 FROM clew_generation")
         with store.session(0) as session:
             session.forget(opened.built, None, 2, 9)
-        assert store.scrub(), "somebody reads who could see it"
+        assert store.purge(), "somebody reads who could see it"
         table = f"clew_g{opened.built.generation}_words"
         assert dead(postgres, table) == 1
-    wait_until(lambda: not store.scrub())
+    wait_until(lambda: not store.purge())
     assert dead(postgres, table) == 0
     assert store.find("declared", "words", Words(("secret",)), before=None, limit=9) == [3, 1]
 
@@ -218,7 +218,7 @@ def test_cleans_away_what_a_process_left_that_ended_before(
         assert dead(postgres, table) == 0
     for vacuums in (1, 1):
         with closing(PostgresProjections(postgres)) as other:
-            assert not other.scrub()
+            assert not other.purge()
         assert ask(postgres, f"SELECT pg_stat_get_vacuum_count('{table}'::regclass)") == [(vacuums,)]
     assert dead(postgres, table) == 0
 
@@ -246,7 +246,7 @@ def test_a_user_who_may_not_clean_a_table_is_no_error(postgres: str, store: Post
     table = f"clew_g{opened.built.generation}_words"
     wait_until(lambda: dead(postgres, table) == 1)
     with closing(PostgresProjections(make_conninfo(postgres, user=GUARDED, password=PASSWORD))) as other:
-        assert not other.scrub(), "to try again is of no use"
+        assert not other.purge(), "to try again is of no use"
     assert dead(postgres, table) == 1
 
 

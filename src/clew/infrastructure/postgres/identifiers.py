@@ -30,6 +30,16 @@ def within(value: int) -> int:
     return max(-HIGHEST, min(value, HIGHEST))
 
 
+def table_name(generation: int, table: str) -> str:
+    """The name of a table, or of an index of words, of a generation of a projection."""
+    return f"clew_g{generation}_{table}"
+
+
+def index_name(table: str, which: int | str) -> str:
+    """The name of an index of a projection's table: no table and no index of another table has it."""
+    return f"{table.replace('clew_g', 'clew_i', 1)}_{which}"
+
+
 def text(stored: bytes) -> str:
     """Text as it was stored; what somebody damaged is shown as far as it can be, for verification to name."""
     return stored.decode(errors="surrogateescape")

@@ -15,12 +15,13 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import psycopg
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Float8, Int8
 
 from clew.domain.errors import InvalidProjectionError, StoreError
-from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Table, Words
+from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
+from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
-from clew.infrastructure.postgres import projection_workers, text_index
+from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
@@ -31,12 +32,14 @@ from clew.infrastructure.postgres.projection_session import (
     SQL,
     PostgresSession,
     built,
+    fetch,
     is_refused,
     live,
     locks,
     shape,
 )
-from clew.infrastructure.postgres.projection_tables import select
+from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.projection_sql import SqlTables
 
 T = TypeVar("T")
 
@@ -49,6 +52,8 @@ REST = 10
 
 AGAIN_SECONDS = 10.0
 """After so long it is tried again to clean a table that could not be cleaned."""
+
+_LEASES = statements("workers.sql")
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +80,7 @@ class PostgresProjections:
         self._cleaning = threading.Lock()
         self._forgot: dict[int, float] = {}
         self._looked = False
-        self._seen: dict[str, tuple[int, dict[str, tuple[str, Table]]]] = {}
+        self._seen: dict[str, tuple[int, SqlTables]] = {}
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
@@ -92,7 +97,7 @@ class PostgresProjections:
                 given.commit()
             except BaseException:
                 with suppress(psycopg.Error):
-                    given.settle()
+                    given.drain()
                 _roll_back(session)
                 raise
         self._forgot.update(dict.fromkeys(given.forgot, 0.0))
@@ -118,21 +123,27 @@ class PostgresProjections:
                     raise InvalidProjectionError(_refused(error)) from None  # its words may quote what was said
                 raise unavailable(self.address.shown, error) from error
 
-    # Workers
+    # Leases
 
     def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
-        """The projections whose leases a worker has from now on."""
+        """The projections that a worker holds the leases of from now on."""
         with self._transaction() as session:
-            return projection_workers.claim(session, worker, names, seconds)
+            session.ask(_LEASES["lock"])
+            found = claimed(_shares(session), worker, names)
+            session.ask(_LEASES["drop those that have run out"], {"worker": worker, "names": list(names)})
+            held = [name in found for name in names]
+            row = {"worker": worker, "seconds": Float8(seconds), "names": list(names), "held": held}
+            session.ask(_LEASES["put"], row)
+            return found
 
     def release(self, worker: str) -> None:
-        """Let others have the leases of a worker at once."""
+        """End the leases of a worker at once."""
         with self._transaction() as session:
-            projection_workers.release(session, worker)
+            session.ask(_LEASES["drop"], {"worker": worker})
 
     def holders(self) -> dict[str, str]:
         """By projection, the worker that holds its lease."""
-        return self._read(projection_workers.holders)
+        return {each.projection: each.worker for each in self._read(_shares) if each.held}
 
     # Reading
 
@@ -146,7 +157,7 @@ class PostgresProjections:
 
     def select(self, name: str, query: Query) -> list[RowValues]:
         """Rows of the live tables of a projection."""
-        return self._read(lambda session: select(session, self._live(session, name)[1], query, alone=True))
+        return self._read(lambda session: fetch(session, self._live(session, name)[1], query, alone=True))
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
         """The positions of texts that have the words, newest first."""
@@ -171,7 +182,7 @@ class PostgresProjections:
 
         return self._read(do)
 
-    def _live(self, session: Session, name: str) -> tuple[int, dict[str, tuple[str, Table]]]:
+    def _live(self, session: Session, name: str) -> tuple[int, SqlTables]:
         """The live generation as it was last seen: the tables of one that is so no more are gone."""
         found = self._seen.get(name)
         if found is None:
@@ -199,7 +210,7 @@ class PostgresProjections:
 
     # Forgetting
 
-    def scrub(self) -> bool:
+    def purge(self) -> bool:
         """Clean the tables that words were taken out of; True when somebody reads still who may see them.
 
         What was cleaned just now waits until its turn comes again.
@@ -281,6 +292,10 @@ class PostgresProjections:
         """Start afresh with connections of the child's own."""
         self._restart()
         self._sessions.restart()
+
+
+def _shares(session: Session) -> list[Share]:
+    return [Share._make(row) for row in session.ask(_LEASES["shares"])]
 
 
 def _take_turn(session: Session, locked: Sequence[str]) -> None:

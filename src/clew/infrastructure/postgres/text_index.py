@@ -23,8 +23,7 @@ from clew.domain.names import tenant_part
 from clew.domain.projection import Indexed, Words
 from clew.domain.views.search_text import compared
 from clew.infrastructure.postgres.connection import Session
-from clew.infrastructure.postgres.identifiers import HIGHEST, tenant_id, within
-from clew.infrastructure.postgres.projection_tables import index_name, table_name
+from clew.infrastructure.postgres.identifiers import HIGHEST, index_name, table_name, tenant_id, within
 from clew.infrastructure.postgres.sql_files import statements
 
 STRETCH = 4_000_000
@@ -80,8 +79,8 @@ class _Stretch(NamedTuple):
     listed: bool
 
 
-class Filling:
-    """What is added to one index in a transaction."""
+class TextIndexWriter:
+    """Adds texts to one index, in one transaction."""
 
     def __init__(self, session: Session, generation: int, index: str) -> None:
         self._session = session

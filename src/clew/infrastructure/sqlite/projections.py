@@ -1,7 +1,7 @@
-"""The tables of projections in an SQLite file of their own, beside the log: it can be deleted at any time.
+"""The tables of projections in an SQLite file of their own, next to the log: it can be deleted at any time.
 
-In a file of its own, because filling tables must not hold up appends, and because what can be built anew from the log
-need not be as durable as the log: a loss of power may cost the newest batches, and never leaves half of one.
+The file is separate so that projections never delay appends. It can be rebuilt from the log, so it need not be as
+durable as the log: a loss of power may cost the newest batches, and never leaves half of one.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 from urllib.parse import quote
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
 from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
+from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
-from clew.infrastructure.sqlite import projection_tables, projection_workers, text_index
+from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, live, shape, tables_of
+from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, fetch, live, shape
 from clew.infrastructure.sqlite.readers import Readers
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -44,10 +44,20 @@ LOCK_TIMEOUT = 60.0
 TRUNCATE_BYTES = 8 * 1024 * 1024
 
 BUSY_MS = 20
-SCRUB_MS = 200
+PURGE_MS = 200
 PATIENT_MS = 2_000
-"""How long a checkpoint waits for readers, in milliseconds: longer right after text was to be forgotten, and longest
-when the store is closed and nobody would try again."""
+"""How long a checkpoint waits for readers, in milliseconds: longer right after text was removed, and longest when the
+store is closed and nobody would try again."""
+
+_WORKERS = """CREATE TABLE IF NOT EXISTS worker (
+    worker TEXT NOT NULL,
+    projection TEXT NOT NULL,
+    until REAL NOT NULL,
+    held INTEGER NOT NULL,
+    PRIMARY KEY (worker, projection)
+) WITHOUT ROWID"""
+
+_SHARES = "SELECT worker, projection, held FROM worker WHERE until > ? ORDER BY worker, projection"
 
 
 class SQLiteProjections:
@@ -67,10 +77,10 @@ class SQLiteProjections:
     def _begin(self) -> None:
         self._mutex = threading.RLock()
         self._writing: sqlite3.Connection | None = None
-        self._scrub = False
+        self._purge_due = False
         self._remade: float | None = None
         self._written: _Identity = None
-        self._reading = threading.Lock()
+        self._reading_lock = threading.Lock()
         self._read_last: _Identity = None
         self._readers = Readers(lambda: self._connect("ro"))
         self._lock = None if self.path is None else FileLock(self.path + ".lock", LOCK_TIMEOUT)
@@ -96,7 +106,7 @@ class SQLiteProjections:
     def _notice_forgetting(self, connection: sqlite3.Connection) -> None:
         """What another process forgot may still be in the log: that one could end while somebody read."""
         (remade,) = connection.execute("SELECT total(made) FROM stretch").fetchone()
-        self._scrub = self._scrub or self._remade not in {None, remade}
+        self._purge_due = self._purge_due or self._remade not in {None, remade}
         self._remade = remade
 
     @contextmanager
@@ -133,7 +143,7 @@ class SQLiteProjections:
                 raise
             self._writing, self._written = connection, self._identity()
             # What is left in the write-ahead log may be text that a process that was killed had to forget.
-            self._scrub = self.path is not None and log_size(self.path) > 0
+            self._purge_due = self.path is not None and log_size(self.path) > 0
         return self._writing
 
     def _identity(self) -> _Identity:
@@ -176,10 +186,10 @@ class SQLiteProjections:
         connection.execute("PRAGMA temp_store = MEMORY")  # no text is to lie about in temporary files
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoints are made under the lock only
         if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
-            connection.execute(projection_workers.TABLE)  # of a file that was made before there were workers
+            connection.execute(_WORKERS)  # of a file that was made before there were workers
             return
         connection.execute("BEGIN IMMEDIATE")
-        for statement in (*TABLES, *text_index.TABLES, projection_workers.TABLE):
+        for statement in (*TABLES, *text_index.TABLES, _WORKERS):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -187,27 +197,27 @@ class SQLiteProjections:
 
     def _keep(self, connection: sqlite3.Connection, *, clean: bool) -> None:
         """Empty the write-ahead log when it is long, or holds text that was to be forgotten."""
-        self._scrub = self.path is not None and (self._scrub or clean)
-        if self.path is None or not (self._scrub or log_size(self.path) >= TRUNCATE_BYTES):
+        self._purge_due = self.path is not None and (self._purge_due or clean)
+        if self.path is None or not (self._purge_due or log_size(self.path) >= TRUNCATE_BYTES):
             return
-        self._checkpoint(connection, SCRUB_MS if clean else BUSY_MS)
+        self._checkpoint(connection, PURGE_MS if clean else BUSY_MS)
 
     def _checkpoint(self, connection: sqlite3.Connection, busy_ms: int) -> None:
         connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
         try:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self._scrub = self._scrub and bool(busy)  # somebody reads for long: it is tried again
+            self._purge_due = self._purge_due and bool(busy)  # somebody reads for long: it is tried again
         except sqlite3.OperationalError as error:
             _log.warning("%s: the write-ahead log could not be emptied: %s", self.path, error)
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(LOCK_TIMEOUT * 1_000)}")
 
-    def scrub(self) -> bool:
-        """Try again to empty the write-ahead log of what was to be forgotten; True when somebody reads it still."""
-        if self._scrub:
+    def purge(self) -> bool:
+        """Try again to empty the write-ahead log of removed text; True while another connection still reads it."""
+        if self._purge_due:
             with self._exclusive() as connection:
                 self._keep(connection, clean=False)
-        return self._scrub
+        return self._purge_due
 
     def _unavailable(self, error: sqlite3.Error) -> StoreError:
         if self.path is None or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
@@ -238,88 +248,65 @@ class SQLiteProjections:
         return shape(projection)
 
     def built(self) -> list[Built]:
-        """The generations that there are."""
+        """The generations, oldest first."""
         try:
-            return self._read(built)
+            with self._reading() as connection:
+                return built(connection)
         except UnknownProjectionError:
             return []
 
     def select(self, name: str, query: Query) -> list[RowValues]:
         """Rows of the live tables of a projection."""
-        return self._read(
-            lambda connection: projection_tables.select(
-                connection, tables_of(connection, live(connection, name)), query
-            ),
-            name,
-        )
+        with self._reading(name) as connection:
+            return fetch(connection, live(connection, name)[1], query)
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
-        """The positions of texts that have the words, newest first."""
-        return self._read(
-            lambda connection: text_index.find(
-                connection, live(connection, name), index, words, before=before, limit=limit
-            ),
-            name,
-        )
+        """The positions of texts with these words, newest first."""
+        with self._reading(name) as connection:
+            generation, _ = live(connection, name)
+            return text_index.find(connection, generation, index, words, before=before, limit=limit)
 
     def parked(self, name: str, limit: int) -> tuple[int, list[Parked]]:
-        """How many events the live generation went on without, and the first of them."""
-
-        def do(connection: sqlite3.Connection) -> tuple[int, list[Parked]]:
-            generation = live(connection, name)
-            count = connection.execute("SELECT count(*) FROM parked WHERE generation = ?", (generation,)).fetchone()[0]
+        """The number of events that the live generation has parked, and the first of them."""
+        with self._reading(name) as connection:
+            generation, _ = live(connection, name)
+            (count,) = connection.execute("SELECT count(*) FROM parked WHERE generation = ?", (generation,)).fetchone()
             sql = "SELECT position, stream, version, type, error FROM parked WHERE generation = ? ORDER BY position"
             return count, [Parked(*row) for row in connection.execute(f"{sql} LIMIT ?", (generation, limit))]
 
-        return self._read(do, name)
+    @contextmanager
+    def _reading(self, name: str = "") -> Iterator[sqlite3.Connection]:
+        """A transaction that reads, so that no table is dropped between two queries.
 
-    # Workers
-
-    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
-        """The projections whose leases a worker has from now on."""
-        with self._exclusive() as connection, _transaction(connection):
-            return projection_workers.claim(connection, worker, names, seconds)
-
-    def release(self, worker: str) -> None:
-        """Let others have the leases of a worker at once."""
-        with self._exclusive() as connection, _transaction(connection):
-            projection_workers.release(connection, worker)
-
-    def holders(self) -> dict[str, str]:
-        """By projection, the worker that holds its lease."""
-        try:
-            return self._read(projection_workers.holders)
-        except UnknownProjectionError:
-            return {}
-
-    def _read(self, do: Callable[[sqlite3.Connection], T], name: str = "") -> T:
-        """Read in one transaction, so that no table is dropped between two queries."""
+        Raises UnknownProjectionError, with the name, where there are no tables yet.
+        """
         if self.path is None:
             if self._writing is None and not self._closed:
                 raise UnknownProjectionError(name, [])
             with self._exclusive() as connection:
-                return do(connection)
+                yield connection
+            return
         readers = self._current_readers()
-        if readers is None:  # reading makes no file
+        if readers is None:  # reading creates no file
             raise UnknownProjectionError(name, [])
         try:
             with readers.reading() as connection:
                 connection.execute("BEGIN")
                 try:
                     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'generation'").fetchone():
-                        raise UnknownProjectionError(name, [])  # the file is being made right now
-                    return do(connection)
+                        raise UnknownProjectionError(name, [])  # another process is creating the file
+                    yield connection
                 finally:
                     connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
-                raise UnknownProjectionError(name, []) from error  # who fills it next makes it anew
+                raise UnknownProjectionError(name, []) from error  # the next process that writes creates it again
             raise self._unavailable(error) from error
 
     def _current_readers(self) -> Readers | None:
-        """The readers of the file that is there now; None when there is none."""
+        """The readers of the file that exists now; None when it does not exist."""
         found = self._identity()
-        with self._reading:
+        with self._reading_lock:
             if found is None and not self._closed:
                 return None
             if self._read_last not in {None, found} and not self._closed:
@@ -327,6 +314,35 @@ class SQLiteProjections:
                 self._readers = Readers(lambda: self._connect("ro"))
             self._read_last = found
             return self._readers
+
+    # Leases
+
+    def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
+        """The projections that a worker holds the leases of from now on."""
+        with self._exclusive() as connection, _transaction(connection):
+            now = time.time()
+            found = claimed([Share(*row) for row in connection.execute(_SHARES, (now,))], worker, names)
+            connection.execute("DELETE FROM worker WHERE worker = ? OR until <= ?", (worker, now))
+            connection.executemany(
+                "INSERT INTO worker (worker, projection, until, held) VALUES (?, ?, ?, ?)",
+                [(worker, name, now + seconds, name in found) for name in names],
+            )
+            return found
+
+    def release(self, worker: str) -> None:
+        """End the leases of a worker at once."""
+        with self._exclusive() as connection, _transaction(connection):
+            connection.execute("DELETE FROM worker WHERE worker = ?", (worker,))
+
+    def holders(self) -> dict[str, str]:
+        """By projection, the worker that holds its lease."""
+        try:
+            with self._reading() as connection:
+                if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
+                    return {}  # of a file from before workers existed
+                return {name: worker for worker, name, held in connection.execute(_SHARES, (time.time(),)) if held}
+        except UnknownProjectionError:
+            return {}
 
     def close(self) -> None:
         """Let go of the file. Does nothing the second time."""
@@ -340,7 +356,7 @@ class SQLiteProjections:
                 with suppress(StoreError):  # the last connection makes a checkpoint when it is closed
                     self._lock.acquire()
             if self._writing is not None:
-                if self._scrub:
+                if self._purge_due:
                     with suppress(sqlite3.Error):
                         self._checkpoint(self._writing, PATIENT_MS)
                 self._writing.close()
@@ -352,13 +368,13 @@ class SQLiteProjections:
     def before_fork(self) -> None:
         """Let nobody be inside SQLite or a lock while the process is copied."""
         self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
-        self._reading.acquire()
+        self._reading_lock.acquire()
         self._readers.rest()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
         self._readers.go_on()
-        self._reading.release()
+        self._reading_lock.release()
         if self._rested:
             self._mutex.release()
 

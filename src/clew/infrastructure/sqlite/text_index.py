@@ -109,13 +109,14 @@ def find(
     return found
 
 
-def drop(connection: sqlite3.Connection, generation: int) -> None:
-    """Drop all indexes of a generation."""
-    for index, number, made in connection.execute(
-        "SELECT text_index, number, made FROM stretch WHERE generation = ?", (generation,)
-    ).fetchall():
-        connection.execute(f"DROP TABLE {_name(generation, index, number, made)}")
-    connection.execute("DELETE FROM stretch WHERE generation = ?", (generation,))
+def tables(connection: sqlite3.Connection, generation: int) -> list[str]:
+    """The tables of all indexes of a generation."""
+    return [
+        _name(generation, index, number, made)
+        for index, number, made in connection.execute(
+            "SELECT text_index, number, made FROM stretch WHERE generation = ?", (generation,)
+        ).fetchall()
+    ]
 
 
 def _there(connection: sqlite3.Connection, generation: int, index: str, number: int, seen: int) -> str:
