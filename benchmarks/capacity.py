@@ -22,7 +22,7 @@ from benchmarks.words import Speaker
 from clew import Conversations
 from clew.domain.events import MessageAppended, ThreadStarted
 from clew.infrastructure.recorder import Append, Recorder
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 
 THREADS = (1_000, 10_000, 100_000)
 TURNS = 10
@@ -87,7 +87,7 @@ def fill(url: str, threads: int, turns: int) -> tuple[float, float]:
     """Fill a database with threads of turns of 200 + 200 characters; the mean lengths of a state and of a name."""
     speaker = Speaker()
     states = names = 0
-    with closing(open_log(url)) as log:
+    with closing(store_at(url).open_log()) as log:
         recorder = cast("Recorder", log.recorder)
         for first in range(0, threads, AT_ONCE):
             events = [
@@ -144,7 +144,7 @@ def main() -> int:
         for size in THREADS:
             threads = max(1, round(size * options.scale))
             with server.database() as url:
-                open_log(url).close()
+                store_at(url).open_log().close()
                 before = _wal(url)
                 state, name = fill(url, threads, options.turns)
                 wal = (_wal(url) - before) / (threads * options.turns)

@@ -22,7 +22,7 @@ from benchmarks.words import Speaker
 from clew import Conversations
 from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 
 SLOW_DISK_MS = 2.0
 SYNCS = 20
@@ -194,7 +194,7 @@ def _library(setting: Setting) -> Iterator[Contender]:
 @contextmanager
 def _recorder(setting: Setting) -> Iterator[Contender]:
     """Clew's recorder: hash chain, contiguity and group commit, on bytes."""
-    log = open_log(setting.url("recorder", durable=True))
+    log = store_at(setting.url("recorder", durable=True)).open_log()
     recorder = cast("Recorder", log.recorder)
     versions = _versions()
 

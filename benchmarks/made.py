@@ -19,7 +19,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.names import stream_name
 from clew.infrastructure.envelope import encode
 from clew.infrastructure.recorder import Append, Recorder, Row
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 
 SAMPLES = Path(__file__).parent.parent / "examples"
 AT_ONCE = 5_000
@@ -48,7 +48,7 @@ def repeated_in(url: str, events: int) -> int:
     """The same in the store that a URL names."""
     with Conversations.open(url, embedded=False) as conversations:
         conversations.import_files(corpus_files())
-    with closing(open_log(url)) as log:
+    with closing(store_at(url).open_log()) as log:
         rows = cast("Recorder", log.recorder).rows(after=0, limit=events)
         _append(cast("Recorder", log.recorder), islice(_again(rows), events - len(rows)))
     return events
@@ -56,7 +56,7 @@ def repeated_in(url: str, events: int) -> int:
 
 def many_threads(path: Path, threads: int) -> int:
     """Fill a store with threads of one message, labelled ``channel`` (all alike) and ``team`` (of 20); their events."""
-    with closing(open_log(store_url(path))) as log:
+    with closing(store_at(store_url(path)).open_log()) as log:
         _append(cast("Recorder", log.recorder), _threads(threads))
     return 2 * threads
 
@@ -80,7 +80,7 @@ def many_messages(path: Path, messages: int) -> int:
                 yield chance.choice(texts) if number % 20 == 0 else " ".join(drawn[begin:end])
                 begin = end
 
-    with closing(open_log(store_url(path))) as log:
+    with closing(store_at(store_url(path)).open_log()) as log:
         _append(cast("Recorder", log.recorder), _conversations(islice(said(), messages)))
     return messages + -(-messages // 100)
 

@@ -16,7 +16,7 @@ from benchmarks.made import corpus_texts, repeated_in
 from benchmarks.measuring import Setting, interleaved, percentile, wall
 from clew import Conversations
 from clew.domain.projection import Projection
-from clew.infrastructure.urls import migrate, open_log
+from clew.infrastructure.stores import store_at
 from clew.projections import Directory, Search, Usage
 
 VERSION = 18
@@ -41,7 +41,7 @@ def run(setting: Setting) -> Iterator[Figure]:
         with server.database() as url:
             yield from _store(setting, url, events)
         with server.database() as url:
-            migrate(url, partitions=PARTITIONS)
+            store_at(url).migrate(partitions=PARTITIONS)
             filled = wall(lambda: repeated_in(url, events))
             ask(url, "VACUUM ANALYZE")
             note = f"the log was made in {filled:.0f} s"
@@ -105,7 +105,7 @@ def _log(
 def _some_ids(url: str) -> list[str]:
     """Ids of threads, from all over the log."""
     chance = random.Random(3)
-    with closing(open_log(url)) as log:
+    with closing(store_at(url).open_log()) as log:
         last = log.last_position()
         found = [log.streams(prefix="default/thread/", after=chance.randrange(last), limit=20) for _ in range(100)]
     return [info.name.rpartition("/")[2] for page in found for info in page]

@@ -17,7 +17,7 @@ from tests.servers.tenanted import keep_apart
 from benchmarks.contenders.postgres_writers import CONTENDERS, Save
 from benchmarks.figures import Budget, Figure, at_least_times
 from benchmarks.measuring import Setting, at_once, interleaved, median_ratio
-from clew.infrastructure.urls import migrate
+from clew.infrastructure.stores import store_at
 
 VERSION = 18
 
@@ -49,7 +49,7 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
             if name.endswith(SECURED):
                 urls[name] = keep_apart(url).app
             elif name != "library":
-                migrate(url)
+                store_at(url).migrate()
         rounds = stack.enter_context(crew(urls, writers, events))
         for name, one in rounds.items():
             one(max(int(saves * SHARE.get(name, 1) / 2), 8))  # statements are prepared, and the disk's cache is filled

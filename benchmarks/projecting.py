@@ -26,7 +26,7 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.postgres.projections import PostgresProjections
 from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.sqlite.projections import SQLiteProjections
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED, Directory, Search, Usage
 from clew.service.projector import BATCH, Projector
 from clew.service.rebuilding import rebuilding
@@ -56,7 +56,7 @@ def run(setting: Setting) -> Iterator[Figure]:
 def _catching_up(setting: Setting) -> Iterator[Figure]:
     path = setting.fresh("log")
     events = repeated_conversations(path, setting.made(200_000))
-    with closing(open_log(store_url(path))) as log:
+    with closing(store_at(store_url(path)).open_log()) as log:
         clocks: dict[str, list[float]] = {name: [] for name in SETS}
         measured = interleaved(
             setting.size(3, 1),
@@ -85,7 +85,7 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
     """The same log in a PostgreSQL database, and tables beside it: against SQLite by the clock, in turns."""
     clocks: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
-    with PostgresServer(VERSION) as server, server.database() as url, closing(open_log(url)) as copy:
+    with PostgresServer(VERSION) as server, server.database() as url, closing(store_at(url).open_log()) as copy:
         _copy(log, copy)
         with closing(PostgresProjections(url)) as store:
             for _ in range(setting.size(3, 1)):
@@ -220,7 +220,10 @@ def _rate(setting: Setting, writers: int, each: int, late: list[float], *, embed
 def _rebuilding(setting: Setting) -> Iterator[Figure]:
     path = setting.fresh("rebuilt")
     events = many_threads(path, setting.size(25_000, 5_000))
-    with closing(open_log(store_url(path))) as log, closing(SQLiteProjections(f"{path}.projections")) as store:
+    with (
+        closing(store_at(store_url(path)).open_log()) as log,
+        closing(SQLiteProjections(f"{path}.projections")) as store,
+    ):
         projector = _projector(log, store, [Directory()])
         projector.settle()
         before = [wall(lambda: _page(store)) for _ in range(200)]

@@ -15,7 +15,7 @@ from benchmarks.measuring import Setting, cpu, percentile, size_on_disk, store_u
 from clew import Conversations
 from clew.infrastructure import code_digest
 from clew.infrastructure.sqlite.projections import SQLiteProjections
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 from clew.projections import Directory, Search
 from clew.service.projector import Projector
 
@@ -38,7 +38,7 @@ def run(setting: Setting) -> Iterator[Figure]:
 
     built = wall(build)
     tables = path.with_name(path.name + ".projections")
-    with closing(open_log(store_url(path))) as log, closing(SQLiteProjections(str(tables))) as store:
+    with closing(store_at(store_url(path)).open_log()) as log, closing(SQLiteProjections(str(tables))) as store:
         projector = Projector(log, store, PROJECTIONS, code_digest.code)
         indexed = cpu(projector.settle)
     kinds = _kinds(random.Random(2), vocabulary(), messages // 100)

@@ -139,7 +139,7 @@ def test_says_that_the_projections_are_anothers(filled: CalledClew, tmp_path: Pa
 
 
 def test_refuses_a_url_that_names_no_store(clew: CalledClew) -> None:
-    for url in ("gopher://x", "postgres+shards://x", "sqllite:///clew.db", "clew.db", ""):
+    for url in ("gopher://x", "postgres+shards://x", "sqllite:///clew.db", "clew", ""):
         for command in ("doctor", "threads", "migrate"):
             said = clew.refused(2, "--db", url, command)
             for scheme in ("sqlite:///", "postgresql://", "postgresql+shards://", "memory:"):

@@ -65,8 +65,8 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
     assert "1 tenant, takes no more tenants" in told
     assert "cannot be reached: postgresql://127.0.0.1:1/none" in told
     assert "there is no shard" in clew.refused(1, "--db", url, "shards", "close", "none")
-    assert "names no directory" in clew.refused(2, "--db", stores[1], "shards", "list")
-    assert "names no directory" in clew.refused(2, "shards", "list")
+    assert "does not name a directory" in clew.refused(2, "--db", stores[1], "shards", "list")
+    assert "does not name a directory" in clew.refused(2, "shards", "list")
 
 
 def test_completes_the_names_of_shards(clew: Clew, url: str) -> None:

@@ -23,7 +23,7 @@ from clew.domain.runs.open_run import OpenRun, Place
 from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.event_log import ConversationLog
 from clew.infrastructure.mapper import EnvelopeMapper
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 
 ROOT = "default/thread/root"
 FORK = "default/thread/fork"
@@ -91,7 +91,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def log(built: Path) -> Iterator[ConversationLog]:
-    with closing(open_log(f"sqlite:///{built}")) as opened:
+    with closing(store_at(f"sqlite:///{built}").open_log()) as opened:
         yield opened
 
 
@@ -167,7 +167,7 @@ def test_a_snapshot_that_is_not_understood_is_ignored(built: Path, tmp_path: Pat
     copy.write_bytes(built.read_bytes())
     with closing(sqlite3.connect(copy)) as raw, raw:
         assert raw.execute("UPDATE snapshot SET state = ?", (state,)).rowcount > 2
-    with closing(open_log(f"sqlite:///{copy}")) as log:
+    with closing(store_at(f"sqlite:///{copy}").open_log()) as log:
         for stream in (ROOT, FORK):
             assert log.control(stream) == folded(log.lineage(stream))
             assert log.control(stream, 210) == folded(log.lineage(stream, upto=210))
@@ -178,7 +178,7 @@ def test_snapshots_can_all_be_dropped(built: Path, tmp_path: Path) -> None:
     copy.write_bytes(built.read_bytes())
     with closing(sqlite3.connect(copy)) as raw, raw:
         raw.execute("DELETE FROM snapshot")
-    with closing(open_log(f"sqlite:///{copy}")) as log:
+    with closing(store_at(f"sqlite:///{copy}").open_log()) as log:
         assert log.control(FORK) == folded(log.lineage(FORK))
 
 

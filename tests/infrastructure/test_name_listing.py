@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Any
 
 from clew import Conversations
-from clew.infrastructure import urls
 from clew.infrastructure.name_listing import checkpoint_names, scope_names, thread_ids
+from clew.infrastructure.stores import store_at
 
 
 def looked(look: Callable[..., list[str]], url: str, tenant: str, *what: Any) -> list[str]:
-    with closing(urls.glance(url, tenant=tenant)) as glance:
+    with closing(store_at(url).list_names(tenant)) as glance:
         return look(glance, tenant, *what)
 
 

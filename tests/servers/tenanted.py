@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Literal
 from tests.servers.postgres_server import PASSWORD, ask
 
 from clew import Conversations, Message
-from clew.infrastructure import urls
+from clew.infrastructure.stores import store_at
 
 _LOGIN = """
 DO $$
@@ -33,7 +33,7 @@ class Logins(NamedTuple):
 
 def keep_apart(url: str) -> Logins:
     """Let a database that nobody else is connected to keep tenants apart by itself."""
-    urls.migrate(url, row_level_security=True)
+    store_at(url).migrate(row_level_security=True)
     return Logins(url, _login(url, "clew_app"), _login(url, "clew_operator"))
 
 

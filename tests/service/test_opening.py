@@ -9,8 +9,7 @@ import pytest
 
 from clew import Conversations
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure import urls
-from clew.service import core
+from clew.infrastructure.sqlite.store import SQLiteStore
 
 
 @pytest.mark.parametrize("failing", ["open_projections", "open_vectors"])
@@ -20,8 +19,10 @@ def test_a_log_is_closed_when_the_rest_of_a_store_cannot_be_opened(
     closed: list[str] = []
 
     def noted(name: str) -> Any:
+        open_part = getattr(SQLiteStore, name)
+
         def opened(*given: Any, **more: Any) -> Any:
-            made = getattr(urls, name)(*given, **more)
+            made = open_part(*given, **more)
             close = made.close
 
             def closing() -> None:
@@ -37,8 +38,8 @@ def test_a_log_is_closed_when_the_rest_of_a_store_cannot_be_opened(
         raise StoreUnavailableError("gone")
 
     for name in ("open_log", "open_projections"):
-        monkeypatch.setattr(core, name, noted(name))
-    monkeypatch.setattr(core, failing, fail)
+        monkeypatch.setattr(SQLiteStore, name, noted(name))
+    monkeypatch.setattr(SQLiteStore, failing, fail)
     with pytest.raises(StoreUnavailableError, match="gone"):
         Conversations.open(f"sqlite:///{tmp_path}/clew.db")
     assert closed == {"open_projections": ["open_log"], "open_vectors": ["open_projections", "open_log"]}[failing]

@@ -17,7 +17,7 @@ from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.domain.projection import Words
 from clew.infrastructure.sqlite.projections import SQLiteProjections
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
 
 
@@ -33,7 +33,7 @@ def url(path: str) -> str:
 def fill_for_ever(path: str, seed: int) -> None:
     """Take in what there is, then build one after the other anew, until somebody ends it."""
     chance = random.Random(seed)
-    log, store = open_log(url(path)), SQLiteProjections(path + ".projections")
+    log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     filling = projector(log, store)
     with batches_of(chance.choice([5, 40, 300])):
         while True:
@@ -55,7 +55,11 @@ def killed(path: str, seed: int, delay: float) -> None:
 
 
 def assert_equal_to_a_clean_build(path: str) -> None:
-    log, store, clean = open_log(url(path)), SQLiteProjections(path + ".projections"), SQLiteProjections(None)
+    log, store, clean = (
+        store_at(url(path)).open_log(),
+        SQLiteProjections(path + ".projections"),
+        SQLiteProjections(None),
+    )
     projector(log, store).settle()
     projector(log, clean).settle()
     assert contents(log, store) == contents(log, clean)
@@ -109,7 +113,7 @@ def test_a_redaction_that_was_cut_short_is_carried_on_by_the_next_process(path: 
 
     assert in_child(redact_and_die) == -signal.SIGKILL
     assert is_left(tmp_path)
-    log, store = open_log(url(path)), SQLiteProjections(path + ".projections")
+    log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     projector(log, store).catch_up("search")
     assert store.find("search", "words", Words((CANARY,)), before=None, limit=9) == []
     assert len(store.find("search", "words", Words(("something",)), before=None, limit=9)) == 1
@@ -132,7 +136,7 @@ def test_text_that_a_killed_process_left_in_the_write_ahead_log_goes_with_the_ne
 
     assert in_child(redact_and_die) == -signal.SIGKILL
     assert is_left(tmp_path)
-    log, store = open_log(url(path)), SQLiteProjections(path + ".projections")
+    log, store = store_at(url(path)).open_log(), SQLiteProjections(path + ".projections")
     projector(log, store).advance()
     assert not is_left(tmp_path)
     store.close()

@@ -20,7 +20,7 @@ from clew.domain.ports import EventLog
 from clew.errors import CorruptEventError
 from clew.infrastructure.recorder import Append
 from clew.infrastructure.shards import Positions, Shard
-from clew.infrastructure.urls import open_log
+from clew.infrastructure.stores import store_at
 from clew.service import feeds, shards, thread_queries
 from clew.service.shards import ShardEvents
 from clew.service.subscription import Subscription
@@ -152,11 +152,11 @@ def test_who_reads_all_shards_is_given_what_comes_before_and_told_of_the_damage(
         conversations.start_thread(thread_id="first", messages=[Message.user("Hello")])
         add(conversations._core.log, "first", 3, DAMAGED, SAID)
     shard = Shard("east", "", takes=True, tenants=1)
-    with ShardEvents(lambda: [shard], lambda _: open_log(file_url), Positions()) as events:
+    with ShardEvents(lambda: [shard], lambda _: store_at(file_url).open_log(), Positions()) as events:
         assert [next(events).event.version for _ in range(2)] == [1, 2]
         assert events.wait(0) is None
         wait_until(lambda: "first version 3 (message-appended)" in events.failing().get("east", ""))
-    with ShardEvents(lambda: [shard], lambda _: open_log(file_url), Positions().at("east", 3)) as events:
+    with ShardEvents(lambda: [shard], lambda _: store_at(file_url).open_log(), Positions().at("east", 3)) as events:
         assert next(events).event.version == 4
 
 

@@ -14,7 +14,7 @@ from tests.service.projected import batches_of, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
-from clew.infrastructure.urls import open_projections
+from clew.infrastructure.stores import store_at
 from clew.projections import Query
 from clew.service.rebuilding import rebuilding
 
@@ -28,7 +28,7 @@ def test_a_reader_sees_the_old_tables_or_the_new_ones_and_always_whole(shared_ur
     seen: list[tuple[int, ...]] = []
 
     def read() -> None:
-        with closing(open_projections(shared_url)) as store:
+        with closing(store_at(shared_url).open_projections()) as store:
             while not done.is_set():
                 made = [row["made"] for row in store.select("counting", Query("event"))]
                 assert len(made) == 100

@@ -22,7 +22,7 @@ from tests.service.projected import batches_of, rebuild
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
-from clew.infrastructure.urls import open_projections
+from clew.infrastructure.stores import store_at
 from clew.projections import Query
 from clew.service import projection_runner
 from clew.service.core import Core
@@ -92,14 +92,14 @@ def test_several_that_claim_at_once_never_hold_the_same(shared_url: str) -> None
     opened(shared_url).close()
 
     def claim(number: int) -> None:
-        with closing(open_projections(shared_url)) as store:
+        with closing(store_at(shared_url).open_projections()) as store:
             for _ in range(10):
                 mine = store.claim(f"worker-{number}", NAMES, 60)
                 assert all(store.holders()[name] == f"worker-{number}" for name in mine)
 
     children = [child(lambda number=number: claim(number)) for number in range(3)]  # type: ignore[misc]
     assert [ended(each) for each in children] == [0, 0, 0]
-    with closing(open_projections(shared_url)) as store:
+    with closing(store_at(shared_url).open_projections()) as store:
         for _ in range(2):
             held = [store.claim(f"worker-{number}", NAMES, 60) for number in range(3)]
         assert sorted(map(len, held)) == [1, 2, 2]

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clew.infrastructure.name_listing import Glance
+    from clew.infrastructure.name_listing import NameListing
 
 MOST = 50
 """Candidates at the most: more than that nobody reads."""
@@ -66,23 +66,23 @@ def projection_names(incomplete: str) -> list[str]:
 
 def shard_names(context: typer.Context, incomplete: str) -> list[str]:
     """The shards of the directory that is named, as far as their names begin so."""
-    from clew.infrastructure import urls
+    from clew.infrastructure.shards.store import shard_directory
 
     def names() -> list[str]:
-        shards = urls.directory(context.find_root().params["db"]).shards()
+        shards = shard_directory(context.find_root().params["db"]).shards()
         return [shard.name for shard in shards if shard.name.startswith(incomplete)]
 
     return _in_time(names)
 
 
-def _found(context: typer.Context, look: Callable[[Glance, str], list[str]]) -> list[str]:
+def _found(context: typer.Context, look: Callable[[NameListing, str], list[str]]) -> list[str]:
     """What the store that the options before the command name is asked for, if it answers in time."""
-    from clew.infrastructure import urls
+    from clew.infrastructure.stores import store_at
 
     chosen = context.find_root().params
 
     def names() -> list[str]:
-        with closing(urls.glance(chosen["db"], tenant=chosen["tenant"])) as glance:
+        with closing(store_at(chosen["db"]).list_names(chosen["tenant"])) as glance:
             return look(glance, chosen["tenant"])
 
     return _in_time(names)

@@ -120,20 +120,21 @@ def migrate(
     as_json: AsJson = False,
 ) -> None:
     """Bring the database of an older Clew up to date."""
-    from clew.infrastructure import urls
+    from clew.infrastructure.stores import scheme_of, store_at
 
     chosen: Chosen = context.obj
-    path, found = urls.shown(chosen.url), urls.schemas(chosen.url)
+    store = store_at(chosen.url)
+    path, found = store.name, store.schemas()
     if found.found != found.known:
         if found.found and must_ask(context, yes=yes):  # where there are no tables yet, none can be lost
             name = one_line(path)
             first = "" if backup else f" Copy {name} and {name}-wal first, or say no and give --backup PATH."
-            if urls.is_postgres(chosen.url):
+            if scheme_of(chosen.url).startswith("postgres"):
                 first = " Copy it with pg_dump first."
             ask(f"{name} has schema {found.found}, and this Clew knows schema {found.known}.{first} Migrate it now?")
-        found = urls.migrate(chosen.url, backup=backup, partitions=partitions, row_level_security=row_level_security)
+        found = store.migrate(backup=backup, partitions=partitions, row_level_security=row_level_security)
     elif partitions is not None or row_level_security:
-        urls.migrate(chosen.url, partitions=partitions, row_level_security=row_level_security)
+        store.migrate(partitions=partitions, row_level_security=row_level_security)
     if as_json:
         from clew.cli import json_shapes
 

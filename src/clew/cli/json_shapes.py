@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clew.domain.runs.summaries import Contribution, RunSummary
     from clew.domain.views.fork_tree import Branch
     from clew.domain.views.replay import Step
-    from clew.infrastructure.schemas import Schemas
+    from clew.infrastructure.stores import Schemas
     from clew.service.audit_trail import AuditEntry
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit

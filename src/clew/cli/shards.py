@@ -199,9 +199,9 @@ def _for_each(context: typer.Context, found: Shards, command: Callable[[], None]
 
 def _directory(context: typer.Context) -> Shards | None:
     """The directory that ``--db`` names, None if it names anything else."""
-    from clew.infrastructure import urls
+    from clew.infrastructure.stores import scheme_of
 
-    return _shards(context) if urls.is_sharded(context.obj.url) else None
+    return _shards(context) if scheme_of(context.obj.url) == "postgresql+shards" else None
 
 
 def _shards(context: typer.Context) -> Shards:

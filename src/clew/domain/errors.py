@@ -275,7 +275,7 @@ class StoreError(ClewError):
 
 
 class StoreUrlError(StoreError):
-    """The URL names no store that Clew knows."""
+    """The URL does not name a store that Clew knows."""
 
 
 class StoreSchemaError(StoreError):

@@ -1,4 +1,4 @@
-"""Names out of a store at a glance, for tab completion, whatever the store: nothing is opened, made or waited for."""
+"""Names in a store for tab completion, read without opening or making anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _LAST = "\x7f"
 """Above every character of a stream's name, which is ASCII."""
 
 
-class Glance(Protocol):
-    """What is asked of a store. Raises what its driver does."""
+class NameListing(Protocol):
+    """A store that lists names. Raises what its driver raises."""
 
     def streams(self, first: str, end: str, limit: int) -> list[tuple[int, str]]:
         """Keys and names of streams, ``first`` ≤ name < ``end``, in the order of their names."""
@@ -23,49 +23,49 @@ class Glance(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Release the store."""
         ...
 
 
-def thread_ids(glance: Glance, tenant: str, prefix: str, limit: int) -> list[str]:
+def thread_ids(names: NameListing, tenant: str, prefix: str, limit: int) -> list[str]:
     """Ids of threads that begin so, those that can be typed."""
-    return _printable((id_ for _, id_ in _streams(glance, tenant, "thread", prefix, limit)), limit)
+    return _printable((id_ for _, id_ in _streams(names, tenant, "thread", prefix, limit)), limit)
 
 
-def scope_names(glance: Glance, tenant: str, prefix: str, limit: int) -> list[str]:
+def scope_names(names: NameListing, tenant: str, prefix: str, limit: int) -> list[str]:
     """Names of memory scopes that begin so, those that can be typed."""
-    return _printable((id_ for _, id_ in _streams(glance, tenant, "memory", prefix, limit)), limit)
+    return _printable((id_ for _, id_ in _streams(names, tenant, "memory", prefix, limit)), limit)
 
 
-def checkpoint_names(glance: Glance, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+def checkpoint_names(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
     """Names of checkpoints that begin so, the newest first, of the one thread whose id begins so."""
     from clew.domain.events import CheckpointMade
     from clew.infrastructure.envelope import decode
 
-    rows = _events(glance, tenant, thread, "checkpoint-made")
+    rows = _events(names, tenant, thread, "checkpoint-made")
     made = (decode(thread, version, type_, state).data for version, type_, state in rows)
-    names = (each.name for each in made if isinstance(each, CheckpointMade))
-    return _printable((name for name in names if name.startswith(prefix)), limit)
+    found = (each.name for each in made if isinstance(each, CheckpointMade))
+    return _printable((name for name in found if name.startswith(prefix)), limit)
 
 
-def model_calls(glance: Glance, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
+def model_calls(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
     """Versions of model calls that begin so, the newest first, of the one thread whose id begins so."""
-    versions = (str(version) for version, _, _ in _events(glance, tenant, thread, "model-called"))
+    versions = (str(version) for version, _, _ in _events(names, tenant, thread, "model-called"))
     return [version for version in versions if version.startswith(prefix)][:limit]
 
 
-def _events(glance: Glance, tenant: str, thread: str, type_: str) -> list[tuple[int, str, bytes]]:
+def _events(names: NameListing, tenant: str, thread: str, type_: str) -> list[tuple[int, str, bytes]]:
     """The events of a type in the lineage of the one thread whose id begins so."""
-    found = _streams(glance, tenant, "thread", thread, 2)
+    found = _streams(names, tenant, "thread", thread, 2)
     keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
-    return glance.events(keys[0], type_) if len(keys) == 1 else []
+    return names.events(keys[0], type_) if len(keys) == 1 else []
 
 
-def _streams(glance: Glance, tenant: str, kind: Kind, prefix: str, limit: int) -> list[tuple[int, str]]:
+def _streams(names: NameListing, tenant: str, kind: Kind, prefix: str, limit: int) -> list[tuple[int, str]]:
     """Keys and ids of the streams of a kind by the beginning of their ids, in the order of their names."""
     begun = stream_prefix(tenant, kind, prefix)
-    names = ((key, parse_stream_name(name)) for key, name in glance.streams(begun, begun + _LAST, limit))
-    return [(key, name.id) for key, name in names if name is not None]
+    found = ((key, parse_stream_name(name)) for key, name in names.streams(begun, begun + _LAST, limit))
+    return [(key, name.id) for key, name in found if name is not None]
 
 
 def _printable(names: Iterable[str], limit: int) -> list[str]:

@@ -22,7 +22,7 @@ from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, F
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
 from clew.infrastructure import clock
-from clew.infrastructure.urls import open_log, open_projections, open_vectors, placed
+from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
 from clew.service.caches import Remembered
 from clew.service.operations import Operation, read, wait
@@ -96,11 +96,11 @@ def open_core(
     check_function(authorize)
     shown = SHIPPED if projections is None else projections
     check_projections(shown)
-    url = placed(url, tenant=tenant, create=create)
+    store = store_at(url).of_tenant(tenant, create=create)
     with ExitStack() as opened:  # nothing stays open where the rest cannot be had
-        log = opened.enter_context(closing(open_log(url, create=create, tenant=tenant)))
+        log = opened.enter_context(closing(store.open_log(create=create, tenant=tenant)))
         fills, bound = log.may_fill(), log.is_bound()
-        tables = opened.enter_context(closing(open_projections(url, tenant=tenant)))
+        tables = opened.enter_context(closing(store.open_projections(tenant=tenant)))
         models = ReadModels(
             log,
             tables,
@@ -109,7 +109,7 @@ def open_core(
             awaited=embedded and bound,
             on_standby=embedded and not fills and not bound,
         )
-        vectors = open_vectors(url, tenant=tenant)
+        vectors = store.open_vectors(tenant=tenant)
         opened.pop_all()
     ids = clock.event_id, clock.thread_id
     return Core(log, tenant, now, *ids, models, vectors, authorize=authorize)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from clew.domain.errors import ClewError, StoreSchemaError
-from clew.domain.names import parse_stream_name, tenant_part
+from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
 from clew.domain.views.diagnostics import Finding
-from clew.infrastructure import clock, urls
-from clew.infrastructure.sqlite import doctor as sqlite_doctor
+from clew.infrastructure import clock
+from clew.infrastructure.stores import Store, store_at
 from clew.service.core import Core, open_core
 from clew.service.projection_status import ProjectionStatus, read_statuses
 
@@ -30,30 +29,29 @@ def examine(
 
     Raises StoreUrlError, also for a directory of shards: then there is nothing to look at.
     """
-    if url == "memory:":
-        yield from sqlite_doctor.of_library()
+    store = store_at(url)
+    yield from store.check_environment()
+    if not store.is_lasting:
         yield Finding("database", "ok", "A store in memory is empty, and gone with the process.")
         return
-    place = _OnPostgres(url, tenant) if urls.is_postgres(url) else _InFile(url)
-    yield from place.around()
     try:
-        found = urls.schemas(url)
+        found = store.schemas()
     except ClewError as error:
         name = "schema" if isinstance(error, StoreSchemaError) else "database"
         yield Finding(name, "failed", str(error), "Nothing more can be looked at until that is done.")
         return
-    yield from place.outside()
+    yield from store.check_files()
     if found.found != found.known:
-        yield _of_schema(place.shown, found.found, found.known)
+        yield _of_schema(store.name, found.found, found.known)
         return
-    yield Finding("schema", "ok", f"{place.shown} has schema {found.known}, which is this Clew's.")
+    yield Finding("schema", "ok", f"{store.name} has schema {found.known}, which is this Clew's.")
     try:
         core = open_core(url, tenant=tenant, create=False, now=clock.now, projections=projections, embedded=False)
     except ClewError as error:
         yield Finding("database", "failed", str(error), "See what the message says.")
         return
     try:
-        yield from _of_core(core, place, verify=verify)
+        yield from _of_core(core, store, verify=verify)
     except ClewError as error:
         yield Finding("database", "failed", str(error), "See what the message says.")
     finally:
@@ -67,69 +65,13 @@ def _of_schema(shown: str, found: int, known: int) -> Finding:
     return Finding("schema", "failed", f"{shown} has schema {found}, this Clew's is {known}.", advice)
 
 
-class _Place(Protocol):
-    """Where a store is, and what can be found there: before it is known to be one, of its outside and its inside."""
-
-    shown: str
-
-    def around(self) -> Iterator[Finding]: ...
-    def outside(self) -> Iterator[Finding]: ...
-    def inside(self, now: int) -> Iterator[Finding]: ...
-    def everything(self) -> Iterator[Finding]: ...
-
-
-class _InFile:
-    """Raises StoreUrlError."""
-
-    def __init__(self, url: str) -> None:
-        self.shown = urls.sqlite_path(url)
-
-    def around(self) -> Iterator[Finding]:
-        return sqlite_doctor.of_library()
-
-    def outside(self) -> Iterator[Finding]:
-        return sqlite_doctor.of_file(self.shown)
-
-    def inside(self, now: int) -> Iterator[Finding]:
-        yield sqlite_doctor.of_runs(self.shown, now)
-
-    def everything(self) -> Iterator[Finding]:
-        yield from sqlite_doctor.of_pages("pages", self.shown)
-        yield from sqlite_doctor.of_pages("projections-pages", self.shown + ".projections")
-
-
-class _OnPostgres:
-    """Raises StoreUrlError."""
-
-    def __init__(self, url: str, tenant: str) -> None:
-        self._address = urls.address(url)
-        self._tenant = tenant_part(tenant)
-        self.shown = self._address.shown
-
-    def around(self) -> Iterator[Finding]:
-        from clew.infrastructure.postgres import doctor as postgres_doctor  # the driver may not be there
-
-        return postgres_doctor.of_server(self._address)
-
-    def outside(self) -> Iterator[Finding]:
-        return iter(())
-
-    def inside(self, now: int) -> Iterator[Finding]:
-        from clew.infrastructure.postgres import doctor as postgres_doctor
-
-        return postgres_doctor.of_tables(self._address, self._tenant, now)
-
-    def everything(self) -> Iterator[Finding]:
-        return iter(())
-
-
-def _of_core(core: Core, place: _Place, *, verify: bool) -> Iterator[Finding]:
-    yield Finding("database", "ok", f"{place.shown} can be opened; its last position is {core.log.last_position():,}.")
-    yield from place.inside(clock.now())
+def _of_core(core: Core, store: Store, *, verify: bool) -> Iterator[Finding]:
+    yield Finding("database", "ok", f"{store.name} can be opened; its last position is {core.log.last_position():,}.")
+    yield from store.check_tables(core.tenant, clock.now())
     yield from _projections(core)
     if verify:
         yield of_verdict(core.log.verify(), "that is everything")
-        yield from place.everything()
+        yield from store.check_pages()
     else:
         yield _newest(core.log)
 

@@ -14,8 +14,10 @@ from typing import NamedTuple, Self, TypeAlias
 from clew.domain.errors import StoreError
 from clew.domain.events import Event
 from clew.domain.ports import EventLog
-from clew.infrastructure import urls
+from clew.infrastructure.postgres.store import PostgresStore
 from clew.infrastructure.shards import Positions, Shard, check_shard_name
+from clew.infrastructure.shards.store import shard_directory
+from clew.infrastructure.stores import store_at
 from clew.service.pages import undamaged
 
 PAGE_SIZE = 500
@@ -39,7 +41,7 @@ class Shards:
     """
 
     def __init__(self, url: str) -> None:
-        self._directory = urls.directory(url)
+        self._directory = shard_directory(url)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -56,8 +58,8 @@ class Shards:
         check_shard_name(name)
         url = self._directory.url_at(address)
         self._directory.check_free(name, address)  # before tables are created there
-        urls.open_log(url).close()
-        self._directory.add(name, address, urls.address(url))
+        store_at(url).open_log().close()
+        self._directory.add(name, address, PostgresStore(url).address)
 
     def move(self, name: str, address: str) -> None:
         """Record that a shard's store is at another address now: the same store, or a copy that replaces it.
@@ -66,8 +68,8 @@ class Shards:
         StoreUnavailableError.
         """
         url = self._directory.url_at(address)
-        urls.open_log(url, create=False).close()
-        self._directory.move(name, address, urls.address(url))
+        store_at(url).open_log(create=False).close()
+        self._directory.move(name, address, PostgresStore(url).address)
 
     def take_no_more(self, name: str) -> None:
         """Give a server no new tenants; it keeps those that it has. Raises ShardError."""
@@ -110,7 +112,7 @@ class Shards:
         return self._directory.url_at(shard.address)
 
     def _open_log(self, shard: Shard) -> EventLog:
-        return urls.open_log(self.url(shard), create=False)
+        return store_at(self.url(shard)).open_log(create=False)
 
 
 class ShardEvent(NamedTuple):

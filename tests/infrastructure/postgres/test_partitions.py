@@ -21,7 +21,7 @@ from clew.domain.errors import StoreSchemaError, StoreUrlError
 from clew.infrastructure.postgres.factory import PostgresFactory
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Blob, Fork, Key, Snapshot
-from clew.infrastructure.urls import migrate, schemas
+from clew.infrastructure.stores import store_at
 
 PARTITIONS = 3
 DIVIDED = ("clew_event", "clew_key", "clew_snapshot")
@@ -31,14 +31,14 @@ LOG = (*DIVIDED, "clew_stream", "clew_blob", "clew_tracking", "clew_meta")
 class TestPartitionedRecorder(whole.TestPostgresRecorder):
     @pytest.fixture(params=["postgres"], ids=["divided"])
     def opener(self, postgres: str) -> Opener:
-        migrate(postgres, partitions=PARTITIONS)
+        store_at(postgres).migrate(partitions=PARTITIONS)
         return lambda: PostgresRecorder.open(postgres)
 
 
 class TestPartitionedApplication(conformance.TestPostgresApplication):
     @pytest.fixture(autouse=True)
     def _database(self, postgres: str) -> Iterator[None]:
-        migrate(postgres, partitions=PARTITIONS)
+        store_at(postgres).migrate(partitions=PARTITIONS)
         self.factory = PostgresFactory({"POSTGRES_URL": postgres})
         yield
         self.factory.close()
@@ -62,7 +62,7 @@ def made(url: str) -> None:
 
 
 def test_divides_what_grows_and_spreads_it(postgres: str) -> None:
-    assert migrate(postgres, partitions=4) == (0, 1)
+    assert store_at(postgres).migrate(partitions=4) == (0, 1)
     made(postgres)
     assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
     for table in DIVIDED:
@@ -72,7 +72,7 @@ def test_divides_what_grows_and_spreads_it(postgres: str) -> None:
 
 
 def test_every_unique_index_has_what_its_table_is_divided_by(postgres: str) -> None:
-    migrate(postgres, partitions=2)
+    store_at(postgres).migrate(partitions=2)
     found = ask(
         postgres,
         "SELECT indrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index WHERE indisunique "
@@ -86,9 +86,9 @@ def test_every_unique_index_has_what_its_table_is_divided_by(postgres: str) -> N
 def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
     PostgresRecorder.open(postgres).close()
     assert partitions(postgres) == {}
-    assert migrate(postgres, partitions=0) == (1, 1)
+    assert store_at(postgres).migrate(partitions=0) == (1, 1)
     with pytest.raises(StoreSchemaError, match=r"not divided, and that stays so.*empty database.*scaling"):
-        migrate(postgres, partitions=4)
+        store_at(postgres).migrate(partitions=4)
 
 
 @pytest.mark.parametrize("count", [-1, 1, 1025, 2**70])
@@ -96,17 +96,22 @@ def test_refuses_a_number_of_partitions_that_is_none(
     postgres: str, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
     with pytest.raises(StoreSchemaError, match="Say a number from 2 to 1024, or 0"):
-        migrate(postgres, partitions=count)
+        store_at(postgres).migrate(partitions=count)
     assert ask(postgres, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     assert main(["--db", postgres, "migrate", "--partitions", str(count)]) == 2
     assert "Invalid value for '--partitions'" in capsys.readouterr().err
 
 
 def test_is_opened_and_migrated_whatever_its_partitions(postgres: str) -> None:
-    migrate(postgres, partitions=4)
-    assert migrate(postgres) == migrate(postgres, partitions=4) == schemas(postgres) == (1, 1)
+    store_at(postgres).migrate(partitions=4)
+    assert (
+        store_at(postgres).migrate()
+        == store_at(postgres).migrate(partitions=4)
+        == store_at(postgres).schemas()
+        == (1, 1)
+    )
     with pytest.raises(StoreSchemaError, match="divided into 4 partitions, and that stays so"):
-        migrate(postgres, partitions=8)
+        store_at(postgres).migrate(partitions=8)
     made(postgres)
     assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
 
@@ -122,7 +127,7 @@ def test_the_command_divides_an_empty_database_and_says_what_to_do_with_another(
     assert main(["--db", postgres, "migrate", "--partitions", "5"]) == 1
     assert "divided into 4 partitions" in capsys.readouterr().err
     with pytest.raises(StoreUrlError, match="PostgreSQL"):
-        migrate(f"sqlite:///{tmp_path}/x.db", partitions=2)
+        store_at(f"sqlite:///{tmp_path}/x.db").migrate(partitions=2)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0)])
@@ -130,9 +135,9 @@ def test_a_log_is_brought_to_a_database_that_is_divided_otherwise(
     postgres_server: PostgresServer, before: int, after: int
 ) -> None:
     with postgres_server.database() as old, postgres_server.database() as new:
-        migrate(old, partitions=before)
+        store_at(old).migrate(partitions=before)
         made(old)
-        migrate(new, partitions=after)
+        store_at(new).migrate(partitions=after)
         ask(new, "TRUNCATE clew_meta")
         folder = reachable(programs(postgres_server.version))
         tables = [part for table in LOG for part in ("--table-and-children", table)]

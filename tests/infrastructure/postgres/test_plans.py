@@ -16,7 +16,7 @@ from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Fork, Key, Snapshot
-from clew.infrastructure.urls import migrate
+from clew.infrastructure.stores import store_at
 
 MINE = statements("row_level_security.sql")["mine"]
 
@@ -33,7 +33,7 @@ KNOWN |= {"prefix": "('default/thread/1'::bytea)", "end": "('default/thread/2'::
 @pytest.fixture(params=[0, 2], ids=["whole", "divided"])
 def filled(request: pytest.FixtureRequest, postgres: str) -> str:
     """A database with 10,000 events in 40 streams, each forked."""
-    migrate(postgres, partitions=request.param)
+    store_at(postgres).migrate(partitions=request.param)
     with closing(PostgresRecorder.open(postgres)) as recorder:
         for number in range(40):
             name = f"default/thread/{number}"

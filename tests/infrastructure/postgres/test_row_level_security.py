@@ -13,11 +13,11 @@ from tests.servers.postgres_server import ask
 from tests.servers.tenanted import Logins, asked
 
 from clew import Conversations, Message
-from clew.infrastructure import urls
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Fork
+from clew.infrastructure.stores import store_at
 
 A, B = stream_id("a"), stream_id("b")
 EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)"
@@ -199,6 +199,6 @@ def test_a_parent_that_is_another_s_shows_nothing_to_who_may_see_all(filled: Log
         assert recorder.lineage("a/thread/forged") == []
     finally:
         store.close()
-    with closing(urls.glance(filled.operator, tenant="a")) as glance:
+    with closing(store_at(filled.operator).list_names("a")) as glance:
         ((key, _),) = glance.streams("a/thread/forged", "a/thread/forged~", 1)
         assert glance.events(key, "message-appended") == []

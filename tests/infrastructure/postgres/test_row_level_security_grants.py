@@ -8,11 +8,11 @@ from tests.servers.postgres_server import GUARDED, ask
 from tests.servers.tenanted import Logins, asked, fill, keep_apart
 
 from clew import Conversations, Message
-from clew.infrastructure import urls
+from clew.infrastructure.stores import store_at
 
 
 def test_a_partition_is_nobody_s(postgres: str) -> None:
-    urls.migrate(postgres, partitions=2)
+    store_at(postgres).migrate(partitions=2)
     logins = keep_apart(postgres)
     with Conversations.open(logins.app, tenant="a") as conversations:
         conversations.start_thread(messages=[Message.user("hello")])
@@ -25,7 +25,7 @@ def test_a_partition_is_nobody_s(postgres: str) -> None:
 def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: str) -> None:
     ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO PUBLIC")
     ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO PUBLIC")
-    urls.migrate(postgres, partitions=2)
+    store_at(postgres).migrate(partitions=2)
     with Conversations.open(postgres, tenant="a") as before:
         before.start_thread(messages=[Message.user("hello")])
         before.usage()
@@ -50,7 +50,7 @@ def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: 
 def test_what_others_were_granted_is_taken_back(postgres: str) -> None:
     for what in ("TABLES", "SEQUENCES", "FUNCTIONS"):
         ask(postgres, f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON {what} TO {GUARDED} WITH GRANT OPTION")
-    urls.migrate(postgres)
+    store_at(postgres).migrate()
     ask(postgres, f"GRANT UPDATE (state) ON clew_event TO {GUARDED}")
     with Conversations.open(postgres, tenant="a") as before:
         before.start_thread(messages=[Message.user("hello")])
@@ -85,7 +85,7 @@ def test_only_operators_may_call_what_makes_tables_theirs(filled: Logins) -> Non
             for user, expected in (("clew_app", False), ("clew_shredder", False), ("clew_operator", True)):
                 assert ask(filled.owner, may.format(user, function)) == [(expected,)]
             ask(filled.owner, f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC, clew_app")  # as an older Clew did
-        urls.migrate(filled.owner, row_level_security=True)
+        store_at(filled.owner).migrate(row_level_security=True)
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="clew_take_back"):
         asked(filled.app, "SELECT clew_take_back('clew_event')", "a")
     with Conversations.open(filled.operator, tenant="a") as operator:

@@ -15,11 +15,11 @@ from tests.servers.tenanted import Logins, asked, fill, keep_apart
 from clew import Conversations, Message
 from clew.cli import main
 from clew.domain.errors import StoreUnavailableError, StoreUrlError
-from clew.infrastructure import urls
 from clew.infrastructure.postgres import row_level_security
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.stores import store_at
 
 PRIVILEGES = """
 SELECT relname, relacl::text, relrowsecurity, relforcerowsecurity FROM pg_class WHERE relname LIKE 'clew%' ORDER BY 1
@@ -33,7 +33,7 @@ ORDER BY proname
 
 def test_to_say_it_again_changes_nothing(kept: Logins) -> None:
     before = [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)]
-    urls.migrate(kept.owner, row_level_security=True)
+    store_at(kept.owner).migrate(row_level_security=True)
     assert [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)] == before
     tables = ask(
         kept.owner,
@@ -45,12 +45,12 @@ def test_to_say_it_again_changes_nothing(kept: Logins) -> None:
 
 
 def test_a_user_without_the_rights_is_told_who_may(postgres: str) -> None:
-    urls.migrate(postgres)
+    store_at(postgres).migrate()
     parts = urlsplit(postgres)
     netloc = f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"
     ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
     with pytest.raises(StoreUnavailableError, match="a superuser, or by the owner") as error:
-        urls.migrate(urlunsplit(parts._replace(netloc=netloc)), row_level_security=True)
+        store_at(urlunsplit(parts._replace(netloc=netloc))).migrate(row_level_security=True)
     assert PASSWORD not in str(error.value)
     assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
 
@@ -67,8 +67,8 @@ def test_an_owner_who_is_no_superuser_may_do_it(logins: Logins, postgres: str) -
     parts = urlsplit(postgres)
     url = urlunsplit(parts._replace(netloc=f"{owner}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
     try:
-        urls.migrate(url, row_level_security=True)
-        urls.migrate(url, row_level_security=True)
+        store_at(url).migrate(row_level_security=True)
+        store_at(url).migrate(row_level_security=True)
         with Conversations.open(logins.app, tenant="a") as conversations:
             thread = conversations.start_thread(messages=[Message.user("hello")])
             thread.redact(thread.history().messages[0])
@@ -84,19 +84,19 @@ def test_what_others_have_made_in_the_schema_does_not_run_as_who_migrates(filled
     function = f"CREATE FUNCTION format(text, regclass) {trap.format('text', 'text')}; RESET ROLE"
     ask(filled.owner, f"GRANT USAGE, CREATE ON SCHEMA public TO {GUARDED}; SET ROLE {GUARDED}; {function}")
     with pytest.raises(StoreUnavailableError, match="made format: drop it first"):
-        urls.migrate(filled.owner, row_level_security=True)
+        store_at(filled.owner).migrate(row_level_security=True)
     ask(filled.owner, "DROP FUNCTION format(text, regclass)")
     for name in ("clew_protect(oid)", "format(text, regclass)", "pg_advisory_xact_lock(integer)"):
         asked(filled.operator, f"CREATE FUNCTION {name} {trap.format('void', 'void')}", None)
         with pytest.raises(StoreUnavailableError, match="drop it first"):
-            urls.migrate(filled.owner, row_level_security=True)
+            store_at(filled.owner).migrate(row_level_security=True)
         asked(filled.operator, f"DROP FUNCTION {name}", None)
     asked(filled.operator, f"CREATE FUNCTION same(oid, regclass) {trap.format('boolean', 'boolean')}", None)
     asked(filled.operator, "CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = same)", None)
     with pytest.raises(StoreUnavailableError, match="drop it first"):
-        urls.migrate(filled.owner, row_level_security=True)
+        store_at(filled.owner).migrate(row_level_security=True)
     asked(filled.operator, "DROP OPERATOR = (oid, regclass); DROP FUNCTION same", None)
-    urls.migrate(filled.owner, row_level_security=True)
+    store_at(filled.owner).migrate(row_level_security=True)
     with Conversations.open(filled.operator) as conversations:
         assert conversations.verify().first_bad is None
 
@@ -119,7 +119,7 @@ def test_tables_in_another_schema_are_kept_apart_too(postgres: str) -> None:
 
 def test_only_a_server_keeps_tenants_apart() -> None:
     with pytest.raises(StoreUrlError, match="SQLite file"):
-        urls.migrate("sqlite:///clew.db", row_level_security=True)
+        store_at("sqlite:///clew.db").migrate(row_level_security=True)
 
 
 # Beside others
@@ -130,7 +130,7 @@ def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypa
     with Conversations.open(postgres, projections=()) as service:
         thread = service.start_thread(messages=[Message.user("Hello")])
         with pytest.raises(StoreUnavailableError, match="connected to this database, and would find it empty"):
-            urls.migrate(postgres, row_level_security=True)
+            store_at(postgres).migrate(row_level_security=True)
         assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
         assert [each.text for each in thread.history()] == ["Hello"]
     monkeypatch.undo()
@@ -138,7 +138,7 @@ def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypa
     with Conversations.open(logins.app, projections=()) as service:
         assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
         monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
-        urls.migrate(postgres, row_level_security=True)
+        store_at(postgres).migrate(row_level_security=True)
         assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
 
 
@@ -146,7 +146,7 @@ def test_counts_whoever_is_connected_also_where_little_is_told_of_him(
     postgres: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
-    urls.migrate(postgres)
+    store_at(postgres).migrate()
     ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
     parts = urlsplit(postgres)
     guarded = urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"))
@@ -166,7 +166,7 @@ def _others(url: str) -> int:
 def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
     postgres: str, kept: Logins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls.migrate(postgres)
+    store_at(postgres).migrate()
     app = urlunsplit(urlsplit(kept.app)._replace(path=urlsplit(postgres).path))
     pool = ConnectionPool(Address(app), 1, tenant="a")
     found: list[tuple[bool, str | None]] = []
@@ -185,7 +185,7 @@ def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
             wait_until(lambda: bool(ask(postgres, "SELECT pid FROM pg_locks WHERE NOT granted")))
 
     monkeypatch.setattr(row_level_security, "_see_that_nobody_is_connected", see)
-    urls.migrate(postgres, row_level_security=True)
+    store_at(postgres).migrate(row_level_security=True)
     coming.join(PATIENCE)
     pool.close()
     assert found == [(True, "a")]

@@ -21,8 +21,9 @@ from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.pipeline import Asked
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.store import PostgresStore
 from clew.infrastructure.recorder import Append, Claim, Draft, Key, RecordedConflictError, Shred
-from clew.infrastructure.urls import migrate, open_log, schemas
+from clew.infrastructure.stores import store_at
 
 
 @pytest.fixture
@@ -236,20 +237,20 @@ def test_refuses_a_stream_whose_number_is_another_s(
 
 
 def test_makes_the_tables_once_when_many_open_an_empty_database(postgres: str) -> None:
-    assert schemas(postgres) == (0, 1)
+    assert store_at(postgres).schemas() == (0, 1)
     with pytest.raises(StoreSchemaError, match="clew migrate"):
-        open_log(postgres, create=False)
+        store_at(postgres).open_log(create=False)
     run_threads([lambda: PostgresRecorder.open(postgres).close()] * 6)
-    assert schemas(postgres) == migrate(postgres) == (1, 1)
-    open_log(postgres, create=False).close()
+    assert store_at(postgres).schemas() == store_at(postgres).migrate() == (1, 1)
+    store_at(postgres).open_log(create=False).close()
 
 
 def test_refuses_a_newer_schema_and_leaves_it(postgres: str) -> None:
-    assert migrate(postgres) == (0, 1)
+    assert store_at(postgres).migrate() == (0, 1)
     ask(postgres, "UPDATE clew_meta SET schema = 99")
-    for use in (open_log, schemas, migrate):
+    for use in (PostgresStore.open_log, PostgresStore.schemas, PostgresStore.migrate):
         with pytest.raises(StoreSchemaError, match="schema 99"):
-            use(postgres)
+            use(PostgresStore(postgres))
     assert ask(postgres, "SELECT schema FROM clew_meta") == [(99,)]
 
 
@@ -260,7 +261,7 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
     guarded = f"{GUARDED}:{PASSWORD}"
     server = postgres_server.url()
     with postgres_server.database() as url:
-        migrate(url)
+        store_at(url).migrate()
         cases = {
             at(url, user=f"{GUARDED}:wrong-{PASSWORD}"): "password",
             at(url, user="nobody-here"): "user",
@@ -271,17 +272,17 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
         }
         for asked, words in cases.items():
             with pytest.raises(StoreUnavailableError, match=words) as raised:
-                open_log(asked)
+                store_at(asked).open_log()
             assert PASSWORD not in str(raised.value)
             assert "127.0.0.1" in str(raised.value) or str(tmp_path) in str(raised.value)
     for asked in (f"{server}?pass={PASSWORD}", f"postgresql://u:{PASSWORD}@[::1/x", f"{server}?workers={PASSWORD}"):
         with pytest.raises(StoreUrlError) as refused:
-            open_log(asked)
+            store_at(asked).open_log()
         assert PASSWORD not in str(refused.value)
 
 
 def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
-    log = open_log(f"{postgres}?workers=2&application_name=told&readers=1")
+    log = store_at(f"{postgres}?workers=2&application_name=told&readers=1").open_log()
     recorder = cast("PostgresRecorder", log.recorder)
     run_threads([lambda name=f"s{number}": fill(recorder, name, 9) for number in range(6)])  # type: ignore[misc] # as above
     run_threads([lambda: recorder.rows(after=0, limit=99)] * 6)
@@ -290,7 +291,7 @@ def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
     log.close()
     for wrong in ("workers=0", "readers=many", "workers=-1", "nonsense=1"):
         with pytest.raises(StoreUrlError):
-            open_log(f"{postgres}?{wrong}")
+            store_at(f"{postgres}?{wrong}").open_log()
 
 
 def test_lets_one_of_many_shred_a_row(postgres: str) -> None:

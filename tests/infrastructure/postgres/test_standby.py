@@ -23,7 +23,7 @@ from clew.domain.errors import ProjectionBehindError, StoreError, StoreUnavailab
 from clew.infrastructure.postgres import reads
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Claim, Draft, Key
-from clew.infrastructure.urls import migrate
+from clew.infrastructure.stores import store_at
 
 
 class Pair(NamedTuple):
@@ -70,7 +70,7 @@ def standby(primary: PostgresServer) -> Iterator[Standby]:
 def pair(primary: PostgresServer, standby: Standby) -> Iterator[Pair]:
     """With Clew's tables, on both."""
     with primary.database() as url:
-        migrate(url)
+        store_at(url).migrate()
         name = urlsplit(url).path.lstrip("/")
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
         follower = on(standby, url)
@@ -182,7 +182,7 @@ def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(primary: Postg
         name = urlsplit(url).path.lstrip("/")
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
         wait_until(lambda: not arrives(on(standby, url))())
-        for use in (Conversations.open, migrate):
+        for use in (Conversations.open, lambda url: store_at(url).migrate()):
             with pytest.raises(StoreError, match="Name the server that is written to"):
                 use(on(standby, url))
 

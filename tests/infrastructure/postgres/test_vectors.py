@@ -22,7 +22,7 @@ from clew.infrastructure import vector_matrices
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.postgres import vectors as postgres_vectors
 from clew.infrastructure.postgres.vectors import PostgresVectors
-from clew.infrastructure.urls import migrate, open_vectors
+from clew.infrastructure.stores import store_at
 
 _tenants = count()
 HELD = {1: (1.0, 0.0)}
@@ -52,7 +52,7 @@ WAYS: dict[str, Callable[[pytest.MonkeyPatch], None] | None] = {
 class TestPostgresVectors(VectorIndexContract):
     @pytest.fixture(autouse=True, params=WAYS)
     def way(self, request: pytest.FixtureRequest, postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        migrate(postgres)
+        store_at(postgres).migrate()
         self.url = postgres
         change = WAYS[request.param]
         if change is not None:
@@ -64,12 +64,12 @@ class TestPostgresVectors(VectorIndexContract):
 
 @pytest.fixture
 def database(postgres: str) -> str:
-    migrate(postgres)
+    store_at(postgres).migrate()
     return postgres
 
 
 def test_makes_no_table_before_there_is_a_vector(database: str) -> None:
-    with closing(open_vectors(database)) as index:
+    with closing(store_at(database).open_vectors()) as index:
         assert index.missing(SPACE, [b"x"]) == {b"x"}
         assert index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
         index.drop()
@@ -97,11 +97,11 @@ def test_says_that_a_name_is_too_long(database: str) -> None:
 
 def test_keeps_bytes_where_the_user_may_not_have_the_extension_made(postgres_server: PostgresServer) -> None:
     with postgres_server.database() as url:
-        migrate(url)
+        store_at(url).migrate()
         ask(url, f"GRANT CREATE, USAGE ON SCHEMA public TO {GUARDED}")
         ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
         name = url.rpartition("/")[2]
-        with closing(open_vectors(postgres_server.url(name, GUARDED, PASSWORD))) as index:
+        with closing(store_at(postgres_server.url(name, GUARDED, PASSWORD)).open_vectors()) as index:
             put(index, (1, 0))
             assert ask(url, TYPE) == [("bytea",)]
             assert dict(index.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
@@ -121,12 +121,15 @@ def test_finds_what_an_index_in_memory_finds(database: str, held: dict[int, Vect
 
 
 def test_another_process_finds_what_was_put_and_another_tenant_does_not(database: str) -> None:
-    with closing(open_vectors(database)) as one, closing(open_vectors(database)) as other:
+    with closing(store_at(database).open_vectors()) as one, closing(store_at(database).open_vectors()) as other:
         assert other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1) == []
         put(one, (1, 0))
         assert other.missing(SPACE, [digest((1, 0))]) == set()
         assert dict(other.nearest(SPACE, "c", entries(HELD), 1, (1, 0), 1)) == pytest.approx({1: 1})
-    with closing(open_vectors(database, tenant="a")) as mine, closing(open_vectors(database, tenant="b")) as yours:
+    with (
+        closing(store_at(database).open_vectors(tenant="a")) as mine,
+        closing(store_at(database).open_vectors(tenant="b")) as yours,
+    ):
         put(mine, (1, 0))
         put(yours, (1, 0))
         yours.drop()
@@ -137,7 +140,10 @@ def test_another_process_finds_what_was_put_and_another_tenant_does_not(database
 def test_where_the_database_keeps_tenants_apart_each_has_its_own_and_sees_no_other(postgres: str) -> None:
     app = keep_apart(postgres).app
     assert ask(postgres, TYPE) == [("vector",)]
-    with closing(open_vectors(app, tenant="a")) as mine, closing(open_vectors(app, tenant="b")) as yours:
+    with (
+        closing(store_at(app).open_vectors(tenant="a")) as mine,
+        closing(store_at(app).open_vectors(tenant="b")) as yours,
+    ):
         put(mine, (1, 0))
         assert yours.missing(SPACE, [digest((1, 0))]) == {digest((1, 0))}
         yours.drop()
@@ -151,7 +157,7 @@ def test_where_the_database_keeps_tenants_apart_each_has_its_own_and_sees_no_oth
 
 def test_the_table_is_made_once_by_many(database: str) -> None:
     def work(number: int) -> None:
-        with closing(open_vectors(database)) as index:
+        with closing(store_at(database).open_vectors()) as index:
             put(index, (1, number))
 
     run_threads([lambda number=number: work(number) for number in range(6)])  # type: ignore[misc] # a bound loop
@@ -159,7 +165,7 @@ def test_the_table_is_made_once_by_many(database: str) -> None:
 
 
 def test_goes_on_when_its_connections_were_cut_and_in_a_child(database: str) -> None:
-    with closing(open_vectors(database)) as index:
+    with closing(store_at(database).open_vectors()) as index:
         put(index, (1, 0))
 
         def search() -> None:
@@ -173,7 +179,7 @@ def test_goes_on_when_its_connections_were_cut_and_in_a_child(database: str) -> 
 
 
 def test_says_what_is_wrong_where_the_server_is_not(postgres: str) -> None:
-    index = open_vectors(postgres.replace(postgres.rpartition("/")[2], "none-of-that-name"))
+    index = store_at(postgres.replace(postgres.rpartition("/")[2], "none-of-that-name")).open_vectors()
     with closing(index), pytest.raises(StoreUnavailableError, match="no such database"):
         put(index, (1, 0))
 
@@ -183,5 +189,5 @@ def test_asks_for_numpy_where_neither_it_nor_the_extension_is_there(
 ) -> None:
     without_the_extension(monkeypatch)
     without_numpy(monkeypatch)
-    with closing(open_vectors(database)) as index, pytest.raises(MissingExtraError, match="numpy"):
+    with closing(store_at(database).open_vectors()) as index, pytest.raises(MissingExtraError, match="numpy"):
         index.missing(SPACE, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.infrastructure import urls
+from clew.infrastructure.shards.store import shard_directory
 
 
 def sharded(url: str) -> str:
@@ -17,4 +17,4 @@ def address(url: str) -> str:
 
 def homes(url: str, tenants: list[str]) -> dict[str, str]:
     """The URL of each tenant's store."""
-    return {tenant: urls.placed(url, tenant=tenant, create=True) for tenant in tenants}
+    return {tenant: shard_directory(url).url_of(tenant, place=True) for tenant in tenants}

@@ -19,8 +19,8 @@ from tests.servers.postgres_server import PostgresServer
 
 from clew import Conversations
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure import urls
 from clew.infrastructure.shards import Positions
+from clew.infrastructure.stores import store_at
 from clew.service.shards import Shards
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -97,7 +97,7 @@ def test_loses_and_doubles_nothing_when_one_of_three_servers_is_killed(
         assert set(watched.seen) == expected
         assert watched.positions == shards.positions()
         for name, store in stores.items():
-            with closing(urls.open_log(store, create=False)) as log:
+            with closing(store_at(store).open_log(create=False)) as log:
                 rows = log.rows_after(0, 10**6, "")
                 assert [(name, row.stream, row.version) for row in rows] == [
                     one for one in watched.seen if one[0] == name

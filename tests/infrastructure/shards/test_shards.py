@@ -18,9 +18,9 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 from clew import Conversations, Message
 from clew.domain.errors import InvalidNameError, ShardError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.domain.ports import EventLog
-from clew.infrastructure import urls
 from clew.infrastructure.shards import Positions, Shard
-from clew.infrastructure.urls import migrate
+from clew.infrastructure.shards.store import shard_directory
+from clew.infrastructure.stores import store_at
 from clew.service import shards as service
 from clew.service.shards import ShardEvents, Shards
 
@@ -149,15 +149,15 @@ def test_says_what_is_wrong_with_a_directory_and_with_what_it_is_given(three: li
         shards.take_no_more("none")
     with pytest.raises(ShardError, match="no shard 'none'"):
         shards.move("none", address(three[1]))
-    with pytest.raises(StoreUrlError, match="names no directory"):
+    with pytest.raises(StoreUrlError, match="does not name a directory"):
         Shards.open(three[0])
 
 
 def test_a_shard_may_be_named_by_a_service_or_by_several_hosts() -> None:
-    found = urls.directory("postgresql+shards://ann:pw@d1,d2:5433/directory?sslmode=require&service=x&workers=2")
+    found = shard_directory("postgresql+shards://ann:pw@d1,d2:5433/directory?sslmode=require&service=x&workers=2")
     assert found.url_at("service=east") == "postgresql://ann:pw@?sslmode=require&workers=2&service=east"
     assert found.url_at("h1:1,h2:2/db") == "postgresql://ann:pw@h1:1,h2:2/db?sslmode=require&workers=2"
-    assert urls.directory("postgresql+shards:///directory").url_at("[::1]:5/db") == "postgresql://[::1]:5/db"
+    assert shard_directory("postgresql+shards:///directory").url_at("[::1]:5/db") == "postgresql://[::1]:5/db"
 
 
 def test_a_store_is_one_shard_however_its_address_is_written(directory: str, three: list[str]) -> None:
@@ -179,7 +179,7 @@ def test_a_shard_whose_server_moves_keeps_its_tenants(directory: str, three: lis
     ]
     assert homes(directory, ["ann", "bob"]) == {**before, "ann": three[1].replace("127.0.0.1", "localhost")}
     for wrong in (three[2], postgres):
-        migrate(wrong)
+        store_at(wrong).migrate()
         with pytest.raises(ShardError, match="is not the store of shard 'east'"):
             shards.move("east", address(wrong))
     with pytest.raises(StoreUnavailableError):
@@ -256,7 +256,7 @@ def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: p
     listed = [Shard("east", "old", takes=True, tenants=1)]
 
     def opened(shard: Shard) -> EventLog:
-        return urls.open_log(postgres if shard.address == "new" else "postgresql://127.0.0.1:1/none", create=False)
+        return store_at(postgres if shard.address == "new" else "postgresql://127.0.0.1:1/none").open_log(create=False)
 
     with ShardEvents(lambda: listed, opened, Positions()) as events:
         wait_until(lambda: "east" in events.failing())
@@ -273,7 +273,7 @@ def test_a_reader_goes_on_after_a_mistake_of_the_log_s(postgres: str, monkeypatc
     mistaken = threading.Event()
 
     def opened(_: Shard) -> EventLog:
-        log = urls.open_log(postgres, create=False)
+        log = store_at(postgres).open_log(create=False)
         if not mistaken.is_set():
             monkeypatch.setattr(log, "events_after", fail)
         return log

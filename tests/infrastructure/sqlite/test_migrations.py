@@ -12,9 +12,9 @@ import pytest
 
 from clew import Conversations, Message
 from clew.domain.errors import StoreSchemaError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure import urls
 from clew.infrastructure.sqlite import migrations as sqlite_migrations
 from clew.infrastructure.sqlite import schema as sqlite_schema
+from clew.infrastructure.stores import store_at
 
 NOW = sqlite_schema.SCHEMA_VERSION
 THEN = NOW + 2
@@ -69,14 +69,14 @@ def test_a_database_of_an_older_clew_is_opened_only_when_it_was_migrated(golden:
     schema, path = golden
     with pytest.raises(StoreSchemaError, match=rf"has schema {schema}, and this Clew knows.*`clew migrate`"):
         Conversations.open(f"sqlite:///{path}")
-    assert urls.migrate(f"sqlite:///{path}") == (schema, NOW)
+    assert store_at(f"sqlite:///{path}").migrate() == (schema, NOW)
 
 
 def test_a_database_of_an_older_clew_reads_as_it_did_and_goes_on(golden: tuple[int, Path], tmp_path: Path) -> None:
     schema, path = golden
     copy = tmp_path / "copy.db"
     before = dump(path)
-    urls.migrate(f"sqlite:///{path}", backup=str(copy))
+    store_at(f"sqlite:///{path}").migrate(backup=str(copy))
     assert dump(copy) == before
     with Conversations.open(f"sqlite:///{path}") as conversations:
         assert conversations.verify() == (6, 152, None)
@@ -94,7 +94,7 @@ def test_a_database_of_an_older_clew_reads_as_it_did_and_goes_on(golden: tuple[i
 
 def test_a_migrated_database_has_the_tables_of_a_new_one(golden: tuple[int, Path], old: Path) -> None:
     _, path = golden
-    urls.migrate(f"sqlite:///{path}")
+    store_at(f"sqlite:///{path}").migrate()
     tables = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name"
     assert rows(path, tables) == rows(old, tables)
 
@@ -109,9 +109,9 @@ def test_there_is_nothing_to_migrate_in_a_present_database(old: Path, tmp_path: 
 @pytest.mark.usefixtures("newer")
 def test_leads_from_schema_to_schema_and_the_store_is_as_it_was(old: Path) -> None:
     url = f"sqlite:///{old}"
-    assert urls.schemas(url) == (NOW, THEN)
-    assert urls.migrate(url) == (NOW, THEN)
-    assert urls.schemas(url) == (THEN, THEN)
+    assert store_at(url).schemas() == (NOW, THEN)
+    assert store_at(url).migrate() == (NOW, THEN)
+    assert store_at(url).schemas() == (THEN, THEN)
     assert rows(old, "SELECT note FROM stream UNION ALL SELECT a FROM extra") == [("old",), (7,)]
     with Conversations.open(url) as conversations:
         thread = conversations.thread("old")
@@ -134,7 +134,7 @@ def test_an_older_database_is_not_opened_and_the_error_says_what_to_do(old: Path
 def test_a_newer_database_is_neither_opened_nor_migrated(old: Path) -> None:
     with closing(sqlite3.connect(old)) as connection:
         connection.execute(f"PRAGMA user_version = {THEN}")
-    for refused in (Conversations.open, urls.schemas, urls.migrate):
+    for refused in (Conversations.open, lambda url: store_at(url).schemas(), lambda url: store_at(url).migrate()):
         with pytest.raises(
             StoreSchemaError, match=rf"has schema {THEN}, and this Clew knows schema {NOW}.*a newer one"
         ):
@@ -145,7 +145,7 @@ def test_a_schema_that_no_migration_begins_with_is_refused(old: Path, monkeypatc
     monkeypatch.setattr(sqlite_schema, "SCHEMA_VERSION", THEN)
     monkeypatch.setattr(sqlite_schema, "MIGRATIONS", {NOW + 1: STEPS[NOW + 1]})
     with pytest.raises(StoreSchemaError, match=r"Open it with the Clew that made it\.$"):
-        urls.migrate(f"sqlite:///{old}")
+        store_at(f"sqlite:///{old}").migrate()
 
 
 @pytest.mark.parametrize("backup", [False, True])
@@ -205,7 +205,7 @@ def test_half_a_copy_does_not_stay(old: Path, tmp_path: Path, monkeypatch: pytes
         sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy"))
     monkeypatch.undo()
     assert not (tmp_path / "copy").exists()
-    assert urls.schemas(f"sqlite:///{old}").found == NOW
+    assert store_at(f"sqlite:///{old}").schemas().found == NOW
 
 
 @pytest.mark.usefixtures("newer")
@@ -251,14 +251,14 @@ def test_refuses_what_is_no_database_of_clews_and_makes_nothing(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("memory:", "names no SQLite file"),
-        ("postgresql+shards://me:secret@host/db", "names no SQLite file"),
-        ("mysql://me:secret@host/db", "names no store that Clew can open"),
-        ("http://[", "names no store that Clew can open"),
-        ("clew.db", "names no store that Clew can open"),
+        ("memory:", "memory: has no schema"),
+        ("postgresql+shards://me:secret@host/db", "is a directory of shards, not a store"),
+        ("mysql://me:secret@host/db", "does not name a store that Clew can open"),
+        ("http://[", "does not name a store that Clew can open"),
+        ("clew", "does not name a store that Clew can open"),
     ],
 )
 def test_a_url_of_no_file_is_refused_and_keeps_its_secrets(url: str, why: str) -> None:
     with pytest.raises(StoreUrlError, match=why) as found:
-        urls.migrate(url)
+        store_at(url).migrate()
     assert "secret" not in str(found.value)

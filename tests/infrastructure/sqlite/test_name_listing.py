@@ -9,7 +9,7 @@ import pytest
 
 from clew import Conversations
 from clew.infrastructure.name_listing import checkpoint_names, thread_ids
-from clew.infrastructure.sqlite.name_listing import SQLiteGlance
+from clew.infrastructure.sqlite.name_listing import SQLiteNames
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def test_looks_without_a_trace_when_nobody_has_the_store_open(path: str, tmp_pat
     with Conversations.open(f"sqlite:///{path}") as conversations:
         conversations.start_thread(thread_id="a").checkpoint("name")
     before = state(tmp_path)
-    assert thread_ids(SQLiteGlance(path), "default", "", 50) == ["a"]
-    assert checkpoint_names(SQLiteGlance(path), "default", "a", "", 50) == ["name"]
+    assert thread_ids(SQLiteNames(path), "default", "", 50) == ["a"]
+    assert checkpoint_names(SQLiteNames(path), "default", "a", "", 50) == ["name"]
     assert state(tmp_path) == before
 
 
 def test_sees_what_is_only_in_the_log_while_another_has_the_store_open(path: str) -> None:
     with Conversations.open(f"sqlite:///{path}") as conversations:
         conversations.start_thread(thread_id="a")
-        assert thread_ids(SQLiteGlance(path), "default", "", 50) == ["a"]
+        assert thread_ids(SQLiteNames(path), "default", "", 50) == ["a"]
 
 
 def test_a_store_that_is_not_there_is_an_error_and_is_not_made(path: str, tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError):
-        thread_ids(SQLiteGlance(path), "default", "", 50)
+        thread_ids(SQLiteNames(path), "default", "", 50)
     assert list(tmp_path.iterdir()) == []

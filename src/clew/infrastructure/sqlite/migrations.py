@@ -9,10 +9,10 @@ from contextlib import closing, contextmanager, suppress
 from urllib.parse import quote
 
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.schemas import Schemas
 from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.errors import unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
+from clew.infrastructure.stores import Schemas
 
 LOCK_TIMEOUT = 30.0
 """Seconds to wait for the processes that write to the store."""

@@ -26,7 +26,7 @@ WHERE e.type = ? ORDER BY e.version DESC"""
 _HIGHEST = 2**63 - 1
 
 
-class SQLiteGlance:
+class SQLiteNames:
     """A look into the file at a path. Raises what SQLite raises."""
 
     def __init__(self, path: str) -> None:

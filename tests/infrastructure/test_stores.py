@@ -7,11 +7,11 @@ import pytest
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreError, StoreUnavailableError, StoreUrlError
-from clew.infrastructure.urls import open_log, shown
+from clew.infrastructure.stores import store_at
 
 
 def test_memory_opens_an_empty_log_of_its_own() -> None:
-    first, second = open_log("memory:"), open_log("memory:")
+    first, second = store_at("memory:").open_log(), store_at("memory:").open_log()
     try:
         assert first.last_position() == second.last_position() == 0
         assert first.recorder is not second.recorder
@@ -31,14 +31,21 @@ def test_three_slashes_are_relative_and_four_are_absolute(tmp_path: Path, monkey
         assert conversations.thread("a").version == 1
 
 
+def test_a_plain_path_is_a_sqlite_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("near.db", "./a b%20c.db", f"{tmp_path}/far.db"):
+        store_at(path).open_log().close()
+    assert {each.name for each in tmp_path.glob("*.db")} == {"near.db", "a b%20c.db", "far.db"}
+
+
 def test_more_slashes_before_an_absolute_path_are_no_more_than_one(tmp_path: Path) -> None:
-    open_log(f"sqlite://///{tmp_path}/a.db").close()
+    store_at(f"sqlite://///{tmp_path}/a.db").open_log().close()
     assert (tmp_path / "a.db").is_file()
 
 
 @pytest.mark.parametrize(("written", "name"), [("a%20b.db", "a b.db"), ("%C3%BC.db", "ü.db"), ("a%3Fb.db", "a?b.db")])
 def test_percent_escapes_are_read(tmp_path: Path, written: str, name: str) -> None:
-    open_log(f"sqlite:///{tmp_path}/{written}").close()
+    store_at(f"sqlite:///{tmp_path}/{written}").open_log().close()
     assert (tmp_path / name).is_file()
 
 
@@ -47,7 +54,7 @@ def test_percent_escapes_are_read(tmp_path: Path, written: str, name: str) -> No
     [("", 2), ("?synchronous=FULL", 2), ("?synchronous=normal", 1), ("?synchronous=OFF", 0)],
 )
 def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: int) -> None:
-    log = open_log(f"sqlite:///{tmp_path}/a.db{query}")
+    log = store_at(f"sqlite:///{tmp_path}/a.db{query}").open_log()
     try:
         datastore: Any = log.recorder.datastore  # type: ignore[attr-defined]  # of a SQLite store
         assert datastore.writing().execute("PRAGMA synchronous").fetchone()[0] == level
@@ -59,8 +66,8 @@ def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: i
     "url",
     [
         "",
-        "clew.db",
-        "/folder/clew.db",
+        "clew.db?synchronous=OFF",
+        "host=clew.db password=x",
         "sqlite:",
         "sqlite://",
         "sqlite:///",
@@ -93,7 +100,7 @@ def test_refuses_what_names_no_store_and_says_what_does(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreUrlError) as caught:
-        open_log(url)
+        store_at(url).open_log()
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -113,19 +120,19 @@ def test_refuses_what_names_no_store_and_says_what_does(
 )
 def test_an_error_shows_no_password(url: str) -> None:
     with pytest.raises(StoreUrlError) as caught:
-        open_log(url)
+        store_at(url).open_log()
     assert "secret" not in str(caught.value)
 
 
 def test_a_folder_that_is_not_there_is_unavailable_and_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError):
-        open_log(f"sqlite:///{tmp_path}/missing/clew.db")
+        store_at(f"sqlite:///{tmp_path}/missing/clew.db").open_log()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
-        open_log(f"sqlite:///{tmp_path}")
+        store_at(f"sqlite:///{tmp_path}").open_log()
 
 
 @pytest.mark.parametrize("name", ["new.db", "missing/new.db", "file.txt/new.db"])
@@ -134,26 +141,26 @@ def test_without_leave_to_create_a_database_that_is_not_there_is_unavailable_and
 ) -> None:
     (tmp_path / "file.txt").touch()
     with pytest.raises(StoreUnavailableError, match="there is no database"):
-        open_log(f"sqlite:///{tmp_path}/{name}", create=False)
+        store_at(f"sqlite:///{tmp_path}/{name}").open_log(create=False)
     assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
 
 
 def test_without_leave_to_create_an_empty_file_is_unavailable_and_stays_empty(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     with pytest.raises(StoreUnavailableError, match="the file is empty"):
-        open_log(f"sqlite:///{tmp_path}/empty.db", create=False)
+        store_at(f"sqlite:///{tmp_path}/empty.db").open_log(create=False)
     assert [(each.name, each.stat().st_size) for each in tmp_path.iterdir()] == [("empty.db", 0)]
 
 
 def test_without_leave_to_create_a_name_that_is_too_long_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="too long"):
-        open_log(f"sqlite:///{tmp_path}/{'x' * 10_000}.db", create=False)
+        store_at(f"sqlite:///{tmp_path}/{'x' * 10_000}.db").open_log(create=False)
 
 
 def test_without_leave_to_create_a_url_that_names_no_store_is_still_that(tmp_path: Path) -> None:
     for url in ("sqlite://", "mysql://host/db", f"sqlite:///{tmp_path}/new.db?mode=ro"):
         with pytest.raises(StoreUrlError):
-            open_log(url, create=False)
+            store_at(url).open_log(create=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,8 +174,8 @@ def test_without_leave_to_create_what_is_there_opens_and_can_be_written_and_memo
 
 
 def test_shows_a_server_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown("postgresql:///d") == "postgresql://localhost:5432/d"
+    assert store_at("postgresql:///d").name == "postgresql://localhost:5432/d"
     monkeypatch.setenv("PGHOST", "db")
     monkeypatch.setenv("PGPORT", "6432")
-    assert shown("postgresql://u@/d") == "postgresql://db:6432/d"
-    assert shown("postgresql://u@other:1/d") == "postgresql://other:1/d"
+    assert store_at("postgresql://u@/d").name == "postgresql://db:6432/d"
+    assert store_at("postgresql://u@other:1/d").name == "postgresql://other:1/d"

@@ -1,0 +1,167 @@
+"""Stores: what a URL scheme brings, and the store that a URL names."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from clew.domain.errors import StoreUrlError
+
+if TYPE_CHECKING:
+    from clew.domain.memory.ports import VectorIndex
+    from clew.domain.projection_store import ProjectionStore
+    from clew.domain.views.diagnostics import Finding
+    from clew.infrastructure.event_log import ConversationLog
+    from clew.infrastructure.name_listing import NameListing
+
+FORMS = (
+    "Use file.db or sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database, "
+    "postgresql+shards://user@host/directory or memory:."
+)
+
+
+class Schemas(NamedTuple):
+    """The schema that a database has, 0 for none, and the schema that this Clew knows."""
+
+    found: int
+    known: int
+
+
+class Store(ABC):
+    """The store that a URL names: everything that a URL scheme brings.
+
+    Nothing is opened before a method opens it. A new kind of store is a subclass and a line in ``SCHEMES``. It must
+    give a log, tables for projections and an index of vectors. The other methods have a default.
+    """
+
+    name: str
+    """The database as it can be shown: the path of a file, or a server without the password."""
+
+    is_lasting = True
+    """Whether the store outlives the process."""
+
+    @abstractmethod
+    def __init__(self, url: str) -> None:
+        """Read the URL. Raises StoreUrlError."""
+
+    @abstractmethod
+    def open_log(self, *, create: bool = True, tenant: str | None = None) -> ConversationLog:
+        """Open the event log. With ``create`` the tables are made when they do not exist.
+
+        ``tenant`` is the tenant whose rows are read and written, in a database that separates tenants itself. Raises
+        StoreUnavailableError or StoreSchemaError.
+        """
+
+    @abstractmethod
+    def open_projections(self, *, tenant: str | None = None) -> ProjectionStore:
+        """The tables of projections. Nothing is made before something is written."""
+
+    @abstractmethod
+    def open_vectors(self, *, tenant: str | None = None) -> VectorIndex:
+        """The index of vectors. Nothing is made before something is written."""
+
+    def of_tenant(self, tenant: str, *, create: bool) -> Store:  # noqa: ARG002 - a directory of shards uses both
+        """The store that holds a tenant: this one, or a shard of a directory.
+
+        With ``create`` a tenant without a shard is given one. Raises ShardError.
+        """
+        return self
+
+    def list_names(self, tenant: str) -> NameListing:  # noqa: ARG002 - a store that can list names uses it
+        """Names of a tenant's streams for tab completion, read without opening the store."""
+        raise StoreUrlError(f"{self.name} cannot list names for tab completion.")
+
+    def schemas(self) -> Schemas:
+        """The schema of the database and the schema that this Clew knows. Raises what migrate() raises."""
+        raise StoreUrlError(f"{self.name} has no schema. Only a database has one.")
+
+    def migrate(
+        self, *, backup: str | None = None, partitions: int | None = None, row_level_security: bool = False
+    ) -> Schemas:
+        """Bring the database to the schema that this Clew knows; returns what its schema was.
+
+        First copies it to the file ``backup``, which must not exist. ``partitions`` divides the tables of an empty
+        PostgreSQL database, into 2 to 1024, or 0 for none. It is a StoreSchemaError if the tables already exist with
+        another number. With ``row_level_security`` a PostgreSQL database separates tenants itself from then on; no
+        other program may be connected. Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+        """
+        del backup, partitions, row_level_security
+        return self.schemas()
+
+    def check_environment(self) -> Iterator[Finding]:
+        """For ``clew doctor``: the library or the server, before the database is opened."""
+        return iter(())
+
+    def check_files(self) -> Iterator[Finding]:
+        """For ``clew doctor``: the files of the database, seen from outside."""
+        return iter(())
+
+    def check_tables(self, tenant: str, now: int) -> Iterator[Finding]:  # noqa: ARG002 - see the subclasses
+        """For ``clew doctor``: the tables next to the chain; ``now`` is in microseconds since 1970."""
+        return iter(())
+
+    def check_pages(self) -> Iterator[Finding]:
+        """For ``clew doctor --verify``: all pages. Takes as long as reading the database."""
+        return iter(())
+
+
+SCHEMES: dict[str, str | type[Store]] = {
+    "memory": "clew.infrastructure.inmemory.store:InMemoryStore",
+    "postgres": "clew.infrastructure.postgres.store:PostgresStore",
+    "postgresql": "clew.infrastructure.postgres.store:PostgresStore",
+    "postgresql+shards": "clew.infrastructure.shards.store:ShardedStore",
+    "sqlite": "clew.infrastructure.sqlite.store:SQLiteStore",
+}
+"""The class of each URL scheme, or where to import it from when it is needed."""
+
+
+def store_at(url: str) -> Store:
+    """The store that a URL or the path of a SQLite file names. Raises StoreUrlError.
+
+    ``file.db`` and ``sqlite:///file.db`` are relative to the working directory, ``/folder/file.db`` and
+    ``sqlite:////folder/file.db`` are absolute. ``?synchronous=OFF`` (or NORMAL; the default is FULL) trades durability
+    for speed. ``memory:`` ends with the process.
+
+    ``postgresql://user:password@host:5432/database`` is PostgreSQL's own form, with all settings of its client library
+    (``?sslmode=verify-full``), a service or a password file. ``?workers=16`` and ``?readers=8`` limit how many appends
+    and queries the process sends at a time. ``?prepare=no`` is for a pooler that does not support prepared statements,
+    such as PgBouncer before 1.22. ``postgresql+shards://…`` is a directory of several such databases.
+    """
+    if not isinstance(url, str):
+        raise StoreUrlError(f"{type(url).__name__} is not a URL. {FORMS}")
+    if _is_path(url):
+        url = f"sqlite:///{quote(url)}"
+    kind = SCHEMES.get(scheme_of(url))
+    if kind is None:
+        raise StoreUrlError(f"{without_secrets(url)!r} does not name a store that Clew can open. {FORMS}")
+    if isinstance(kind, str):
+        module, _, name = kind.partition(":")
+        kind = getattr(import_module(module), name)
+    return kind(url)
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL, empty when it has none."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:  # brackets that hold no address
+        return ""
+
+
+def without_secrets(url: str) -> str:
+    """As much of a URL as can be shown: a password can be before the host, or in the query."""
+    if "password=" in url and "://" not in url:  # the other form of PostgreSQL's client library
+        return "…"
+    shown, _, query = url.partition("?")
+    if "@" in query:  # then the question mark can be a part of the password
+        return f"{scheme_of(url)}://…"
+    _, at, host = shown.rpartition("@")
+    return f"{scheme_of(url)}://…@{host}" if at else shown
+
+
+def _is_path(url: str) -> bool:
+    """Whether it is the path of a file: no scheme, and more than a word, which is rather a mistyped scheme."""
+    return not scheme_of(url) and "://" not in url and ("/" in url or "." in url) and not set(url) & set("?#=\0")
