@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from clew.domain.errors import StoreUrlError
 from clew.infrastructure.postgres.store import PostgresStore
-from clew.infrastructure.shards.directory import Directory
 from clew.infrastructure.stores import Schemas, Store, store_at, without_secrets
 
 if TYPE_CHECKING:
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.postgres.name_listing import PostgresGlance
     from clew.infrastructure.postgres.projections import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
+    from clew.infrastructure.shards.directory import Directory
 
 
 class ShardedStore(Store):
@@ -26,6 +26,8 @@ class ShardedStore(Store):
 
     def directory(self) -> Directory:
         """The directory itself."""
+        from clew.infrastructure.shards.directory import Directory
+
         return Directory(self._plain, self._database.address)
 
     def of_tenant(self, tenant: str, *, create: bool) -> Store:
