@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.name_listing import NameListing
 
 FORMS = (
-    "Use file.db or sqlite:///file.db (sqlite:////absolute/file.db), postgresql://user@host/database, "
+    "Use sqlite:///file.db (sqlite:////absolute/file.db) or the path of a file, postgresql://user@host/database, "
     "postgresql+shards://user@host/directory or memory:."
 )
 
