@@ -175,4 +175,4 @@ def test_refuses_a_url_that_names_no_store_with_an_error_of_its_own() -> None:
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
         Conversations.open("mysql://localhost/clew")
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
-        Engine.open("clew.db")
+        Engine.open("clew")
