@@ -15,25 +15,25 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.figures import Figure, table, tally
-from benchmarks.measuring import Setting, median_fdatasync
+from benchmarks.measurement import Setting, median_fdatasync
 
 BENCHMARKS = {
     "machine": "The machine itself (CPU)",
-    "durable": "Durable appends, SQLite",
+    "durable_appends": "Durable appends, SQLite",
     "postgres_appends": "Durable appends, PostgreSQL, in saves a second",
-    "million": "A million events in PostgreSQL: a page, a history, a search, catching up, and what they take",
+    "million_events": "A million events in PostgreSQL: a page, a history, a search, catching up, and what they take",
     "long_threads": "Append to and fork of a long thread (CPU, synchronous=OFF)",
     "histories": "Typed histories (CPU)",
     "sizes": "Bytes a turn of 200 + 200 characters, beside openai-agents' SQLiteSession",
-    "projecting": "Read models catching up (CPU), beside appends, and rebuilt",
-    "listing": "Listing threads",
-    "searching": "Searching messages",
-    "retrieving": "Retrieving passages of documents",
-    "stepping": "Stepping through a long thread, in a pseudo-terminal, by the clock",
-    "awaited": "Awaited appends (synchronous=OFF)",
-    "wakeups": "Subscribers",
-    "running": "Runs of an agent, against a server that answers at once",
-    "corpus": "Import and export of conversations",
+    "projections": "Read models catching up (CPU), beside appends, and rebuilt",
+    "thread_lists": "Listing threads",
+    "search": "Searching messages",
+    "retrieval": "Retrieving passages of documents",
+    "replay": "Stepping through a long thread, in a pseudo-terminal, by the clock",
+    "async_appends": "Awaited appends (synchronous=OFF)",
+    "subscriptions": "Subscribers",
+    "runs": "Runs of an agent, against a server that answers at once",
+    "import_export": "Import and export of conversations",
     "startup": "Start-up, whole processes by the clock",
 }
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from benchmarks.figures import Figure, at_most_times
-from benchmarks.measuring import Setting, cpu, interleaved, median_ratio, store_url
+from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, store_url
 from benchmarks.words import Speaker
 from clew import Conversations
 from clew.domain.events import MessageAppended

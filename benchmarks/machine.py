@@ -11,7 +11,7 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from benchmarks.figures import Figure
-from benchmarks.measuring import Setting, cpu, interleaved
+from benchmarks.measurement import Setting, cpu, interleaved
 from benchmarks.raw_sqlite import insert, raw_store
 
 MANY = 2_000

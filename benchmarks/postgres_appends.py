@@ -16,7 +16,7 @@ from tests.servers.tenanted import keep_apart
 
 from benchmarks.contenders.postgres_writers import CONTENDERS, Save
 from benchmarks.figures import Budget, Figure, at_least_times
-from benchmarks.measuring import Setting, at_once, interleaved, median_ratio
+from benchmarks.measurement import Setting, at_once, interleaved, median_ratio
 from clew.infrastructure.stores import store_at
 
 VERSION = 18

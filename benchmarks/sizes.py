@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Budget, Figure, at_most
-from benchmarks.measuring import Setting, size_on_disk, store_url
+from benchmarks.measurement import Setting, size_on_disk, store_url
 from benchmarks.words import Speaker
 from clew import Conversations
 from clew.domain.projection import Projection

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, at_most
-from benchmarks.measuring import Setting, interleaved, wall
+from benchmarks.measurement import Setting, interleaved, wall
 
 COMMANDS = {
     "python -c pass": ([sys.executable, "-c", "pass"], None),

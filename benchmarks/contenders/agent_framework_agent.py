@@ -10,7 +10,7 @@ import openai
 from agent_framework import Agent  # type: ignore[import-not-found]  # it is in an environment of its own
 from agent_framework.openai import OpenAIChatCompletionClient  # type: ignore[import-not-found]  # the same
 
-from benchmarks.contenders.conversing import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
+from benchmarks.contenders.conversation import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
 
 
 class AgentFrameworkAgent:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import openai
 
-from benchmarks.contenders.conversing import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
+from benchmarks.contenders.conversation import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
 
 TOOL = {
     "type": "function",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from benchmarks.contenders.conversing import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
-from benchmarks.durable import Commits, counted_commits
+from benchmarks.contenders.conversation import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
+from benchmarks.durable_appends import Commits, counted_commits
 from clew import Agent, Engine, OpenAIChatClient
 from clew.projections import SHIPPED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.capacity import TOLERANCE, fill, measure, off, plan
+from benchmarks.capacity_plan import TOLERANCE, fill, measure, off, plan
 
 
 @pytest.mark.parametrize(("threads", "turns"), [(20, 10), (100, 3)])

@@ -12,8 +12,8 @@ from contextlib import closing
 from tests.servers.postgres_server import PostgresServer, ask
 
 from benchmarks.figures import Figure, at_least, at_most
-from benchmarks.made import corpus_texts, repeated_in
-from benchmarks.measuring import Setting, interleaved, percentile, wall
+from benchmarks.measurement import Setting, interleaved, percentile, wall
+from benchmarks.synthetic_data import corpus_texts, repeated_in
 from clew import Conversations
 from clew.domain.projection import Projection
 from clew.infrastructure.stores import store_at

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from benchmarks.figures import Figure, at_least
-from benchmarks.measuring import Setting, interleaved, median_ratio
+from benchmarks.measurement import Setting, interleaved, median_ratio
 from benchmarks.words import Speaker
 from clew import Conversations, Engine
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks.measuring import cpu
+from benchmarks.measurement import cpu
 from clew import Conversations, Message
 
 

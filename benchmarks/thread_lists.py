@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from benchmarks.figures import Figure, at_most
-from benchmarks.made import VALUES, made_id, many_threads
-from benchmarks.measuring import Setting, interleaved, percentile, store_url, wall
+from benchmarks.measurement import Setting, interleaved, percentile, store_url, wall
+from benchmarks.synthetic_data import VALUES, made_id, many_threads
 from clew import Conversations
 from clew.projections import Directory
 

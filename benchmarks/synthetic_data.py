@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from eventsourcing.persistence import StoredEvent
 
-from benchmarks.measuring import store_url
+from benchmarks.measurement import store_url
 from clew import Conversations, Message
 from clew.domain.events import Event, MessageAppended, ThreadEvent, ThreadStarted
 from clew.domain.json_values import JsonObject

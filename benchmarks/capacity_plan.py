@@ -1,6 +1,6 @@
 """The capacity plan's arithmetic: what a number of threads takes in PostgreSQL, and stores that check it.
 
-``python -m benchmarks.capacity`` fills stores of three sizes, and prints what the plan says beside what was found.
+``python -m benchmarks.capacity_plan`` fills stores of three sizes, and prints what the plan says beside what was found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import cast
 from eventsourcing.persistence import StoredEvent
 from tests.servers.postgres_server import PostgresServer, ask
 
-from benchmarks.made import made_event, made_id
+from benchmarks.synthetic_data import made_event, made_id
 from benchmarks.words import Speaker
 from clew import Conversations
 from clew.domain.events import MessageAppended, ThreadStarted
@@ -134,7 +134,7 @@ def off(planned: Sizes, found: Sizes) -> float:
 
 def main() -> int:
     """Print the plan beside what was found, for three sizes; 1 when they differ by more than the tolerance."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity_plan", description=__doc__)
     parser.add_argument("--scale", type=float, default=SCALE, help=f"of the threads of each size ({SCALE})")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"of each thread ({TURNS})")
     options = parser.parse_args()

@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import TypeAlias
 
 from benchmarks.figures import Figure, at_most
-from benchmarks.made import WORDS, corpus_texts, made_id, many_messages, vocabulary
-from benchmarks.measuring import Setting, cpu, percentile, size_on_disk, store_url, wall
+from benchmarks.measurement import Setting, cpu, percentile, size_on_disk, store_url, wall
+from benchmarks.synthetic_data import WORDS, corpus_texts, made_id, many_messages, vocabulary
 from clew import Conversations
 from clew.infrastructure import code_digest
 from clew.infrastructure.sqlite.projections import SQLiteProjections

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.contenders.installation import python_of
+from benchmarks.contenders.environments import python_of
 from benchmarks.figures import Figure, at_most
-from benchmarks.made import vocabulary
-from benchmarks.measuring import Setting, percentile, wall
+from benchmarks.measurement import Setting, percentile, wall
+from benchmarks.synthetic_data import vocabulary
 from clew import Document, Embedder, Engine, HashingEmbedder, LocalEmbedder
 from clew.domain.memory.ranking import Ranking
 from clew.domain.runs.errors import MissingExtraError

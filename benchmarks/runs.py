@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from urllib.request import urlopen
 
-from benchmarks.contenders.conversing import SHAPES, Shape
-from benchmarks.contenders.installation import python_of
+from benchmarks.contenders.conversation import SHAPES, Shape
+from benchmarks.contenders.environments import python_of
 from benchmarks.figures import Budget, Figure, at_most
-from benchmarks.measuring import Setting, interleaved, median_ratio, size_on_disk, store_url
+from benchmarks.measurement import Setting, interleaved, median_ratio, size_on_disk, store_url
 from benchmarks.words import Speaker
 from clew import Agent, Conversations, Engine, ScriptedChatClient
 

@@ -15,8 +15,8 @@ from eventsourcing.sqlite import SQLiteDatastore, SQLiteTrackingRecorder
 from tests.servers.postgres_server import PostgresServer
 
 from benchmarks.figures import Budget, Figure, at_least
-from benchmarks.made import AT_ONCE, many_threads, repeated_conversations
-from benchmarks.measuring import Setting, at_once, cpu, interleaved, median_ratio, percentile, store_url, wall
+from benchmarks.measurement import Setting, at_once, cpu, interleaved, median_ratio, percentile, store_url, wall
+from benchmarks.synthetic_data import AT_ONCE, many_threads, repeated_conversations
 from benchmarks.words import Speaker
 from clew import Conversations
 from clew.domain.ports import EventLog

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from benchmarks.made import corpus_files
-from benchmarks.measuring import Setting, interleaved, store_url, wall
+from benchmarks.measurement import Setting, interleaved, store_url, wall
+from benchmarks.synthetic_data import corpus_files
 
 CLEW = str(Path(sys.executable).with_name("clew"))
 COPY = """import json, sys

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, at_most
-from benchmarks.measuring import Setting, percentile, store_url, wall
+from benchmarks.measurement import Setting, percentile, store_url, wall
 from benchmarks.words import Speaker
 from clew import Conversations
 

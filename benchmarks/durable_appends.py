@@ -16,7 +16,7 @@ from eventsourcing.persistence import StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
 
 from benchmarks.figures import Budget, Figure, at_least, at_least_times, at_most
-from benchmarks.measuring import Setting, at_once, interleaved, median_fdatasync, median_ratio
+from benchmarks.measurement import Setting, at_once, interleaved, median_fdatasync, median_ratio
 from benchmarks.raw_sqlite import STATE, TYPE, insert, raw_store
 from benchmarks.words import Speaker
 from clew import Conversations

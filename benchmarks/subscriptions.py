@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.figures import Figure, at_most
-from benchmarks.measuring import Setting, percentile, store_url
+from benchmarks.measurement import Setting, percentile, store_url
 from benchmarks.words import Speaker
 from clew import Conversations, Message
 from clew.domain.events import MessageAppended
@@ -62,7 +62,7 @@ def _delays(setting: Setting, appends: int, *, across: bool) -> list[float]:
 
 
 def _writer_elsewhere(url: str, thread_id: str, appends: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "benchmarks.wakeups", url, thread_id, str(appends)])
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.subscriptions", url, thread_id, str(appends)])
 
 
 def _log_under_a_subscriber(setting: Setting) -> Iterator[Figure]:
