@@ -1,4 +1,4 @@
-"""Runs the benchmarks and prints one table: a figure, its baseline, the ratio, the budget, and whether it is met."""
+"""Runs the benchmarks and prints one table: each figure with its baseline, ratio, budget and verdict."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from benchmarks.measurement import Setting, median_fdatasync
 BENCHMARKS = {
     "machine": "The machine itself (CPU)",
     "durable_appends": "Durable appends, SQLite",
-    "postgres_appends": "Durable appends, PostgreSQL, in saves a second",
-    "million_events": "A million events in PostgreSQL: a page, a history, a search, catching up, and what they take",
+    "postgres_appends": "Durable appends, PostgreSQL, saves per second",
+    "million_events": "A million events in PostgreSQL: a page, a history, a search, catching up, sizes",
     "long_threads": "Append to and fork of a long thread (CPU, synchronous=OFF)",
     "histories": "Typed histories (CPU)",
-    "sizes": "Bytes a turn of 200 + 200 characters, beside openai-agents' SQLiteSession",
-    "projections": "Read models catching up (CPU), beside appends, and rebuilt",
+    "sizes": "Bytes per turn of 200 + 200 characters, against openai-agents' SQLiteSession",
+    "projections": "Read models: catching up (CPU), during appends, and rebuilds",
     "thread_lists": "Listing threads",
     "search": "Searching messages",
     "retrieval": "Retrieving passages of documents",
-    "replay": "Stepping through a long thread, in a pseudo-terminal, by the clock",
-    "async_appends": "Awaited appends (synchronous=OFF)",
+    "replay": "Stepping through a long thread in a pseudo-terminal (wall clock)",
+    "async_appends": "Appends with asyncio (synchronous=OFF)",
     "subscriptions": "Subscribers",
-    "runs": "Runs of an agent, against a server that answers at once",
+    "runs": "Runs of an agent against a model server without delay",
     "import_export": "Import and export of conversations",
-    "startup": "Start-up, whole processes by the clock",
+    "startup": "Start-up of whole processes (wall clock)",
 }
 
 
 def main() -> int:
-    """Run what was asked for. A missed budget is printed as missed; only a benchmark that breaks is an error."""
+    """Run the selected benchmarks. A missed budget is only printed; a benchmark that raises is an error."""
     options = _options()
     found: list[tuple[str, list[Figure]]] = []
     broken = 0
@@ -56,7 +56,7 @@ def main() -> int:
             found.append((BENCHMARKS[benchmark], figures))
             try:
                 figures.extend(run(Setting(own, options.quick)))
-            except Exception:  # noqa: BLE001  # the figures of the others are wanted all the same
+            except Exception:  # noqa: BLE001  # the other figures are still useful
                 traceback.print_exc()
                 broken += 1
     print("\n".join(["", *table(found), "", tally(figure for _, figures in found for figure in figures)]))
@@ -69,9 +69,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="run this one; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds: budgets do not apply")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds, without budgets")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file as well")
-    parser.add_argument("--folder", type=Path, help="where the databases lie; the system's temporary folder otherwise")
+    parser.add_argument("--folder", type=Path, help="folder for the databases; default: the system's temporary folder")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Awaited appends: tasks of one event loop, each on its own thread of conversation."""
+"""Appends with asyncio: many tasks of one event loop, each on its own conversation."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure, at_least
 from benchmarks.measurement import Setting, interleaved, median_ratio
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations, Engine
 
-SAID = Speaker().messages(64)
+MESSAGES = MessageGenerator().messages(64)
 
 Contender: TypeAlias = Callable[[Setting, int, int], Coroutine[None, None, float]]
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Appends a second through Engine, against Conversations in asyncio's threads."""
+    """Appends per second through Engine, against Conversations in asyncio's threads."""
     for tasks in (16, 64):
         each = setting.size(6_400, 1_600) // tasks
         measured = interleaved(
@@ -61,7 +61,7 @@ async def _engine(setting: Setting, tasks: int, each: int) -> float:
 
         async def one(number: int) -> None:
             for turn in range(each):
-                await threads[number].append(SAID[turn % 64])
+                await threads[number].append(MESSAGES[turn % 64])
 
         begin = time.perf_counter()
         await asyncio.gather(*(one(number) for number in range(tasks)))
@@ -69,7 +69,7 @@ async def _engine(setting: Setting, tasks: int, each: int) -> float:
 
 
 async def _futures(_: Setting, tasks: int, each: int) -> float:
-    """The most that this machine allows: what is left of an awaited append without Clew and without SQLite."""
+    """The upper limit of this machine: an awaited append without Clew and without SQLite."""
     waiting: SimpleQueue[Future[int] | None] = SimpleQueue()
 
     def answer() -> None:
@@ -98,7 +98,7 @@ async def _to_thread(setting: Setting, tasks: int, each: int) -> float:
 
         async def one(number: int) -> None:
             for turn in range(each):
-                await asyncio.to_thread(threads[number].append, SAID[turn % 64])
+                await asyncio.to_thread(threads[number].append, MESSAGES[turn % 64])
 
         begin = time.perf_counter()
         await asyncio.gather(*(one(number) for number in range(tasks)))

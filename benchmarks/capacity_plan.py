@@ -1,6 +1,6 @@
-"""The capacity plan's arithmetic: what a number of threads takes in PostgreSQL, and stores that check it.
+"""The capacity plan: the calculated size of a number of threads in PostgreSQL, checked against real stores.
 
-``python -m benchmarks.capacity_plan`` fills stores of three sizes, and prints what the plan says beside what was found.
+``python -m benchmarks.capacity_plan`` fills stores of three sizes and prints planned and measured sizes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import cast
 from eventsourcing.persistence import StoredEvent
 from tests.servers.postgres_server import PostgresServer, ask
 
-from benchmarks.synthetic_data import made_event, made_id
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator, thread_event, thread_id_of
 from clew import Conversations
 from clew.domain.events import MessageAppended, ThreadStarted
 from clew.infrastructure.recorder import Append, Recorder
@@ -27,28 +26,28 @@ from clew.infrastructure.stores import store_at
 THREADS = (1_000, 10_000, 100_000)
 TURNS = 10
 SCALE = 0.1
-"""Of the threads of a size so many are made, unless more are asked for."""
+"""Default share of the threads of each size that is created."""
 
 TOLERANCE = 0.15
-"""Of what the plan says, what is found may differ by so much."""
+"""Accepted relative difference between plan and measurement."""
 
 LIVE_TURNS = 1_000
 
 AT_ONCE = 200
-"""Threads of one append."""
+"""Threads per append."""
 
 PAGE = 8_192
 USED = PAGE - 24
-"""Bytes of a page below its header."""
+"""Bytes of a page without its header."""
 
 SPLIT = 0.5
-"""How full the leaves of an index are whose keys come in order within a thread, and threads in none."""
+"""Fill factor of index leaves whose keys are ordered within a thread, with threads in random order."""
 
 FIRST_PAGES = 14
-"""Pages that the indexes take before anything is in them that counts."""
+"""Pages of empty indexes."""
 
 FULL = 0.9
-"""How full those are whose keys only grow."""
+"""Fill factor of index leaves whose keys only grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,9 @@ class Sizes:
 
 
 def plan(threads: int, turns: int, state: float, name: int) -> Sizes:
-    """What so many threads of so many turns take, as PostgreSQL lays them out.
+    """The size of that many threads with that many turns in PostgreSQL's layout.
 
-    ``state`` is the mean length of an event as it is stored, ``name`` that of a stream's name, both in bytes.
+    ``state`` is the mean length of a stored event, ``name`` the mean length of a stream's name, both in bytes.
     """
     events = threads * (1 + 2 * turns)
     # A row begins with 24 bytes and has a pointer of 4; numbers take 8, bytes their length and 1 or 4 for it.
@@ -84,8 +83,8 @@ def plan(threads: int, turns: int, state: float, name: int) -> Sizes:
 
 
 def fill(url: str, threads: int, turns: int) -> tuple[float, float]:
-    """Fill a database with threads of turns of 200 + 200 characters; the mean lengths of a state and of a name."""
-    speaker = Speaker()
+    """Fill a database with turns of 200 + 200 characters. Returns the mean lengths of a state and of a name."""
+    generator = MessageGenerator()
     states = names = 0
     with closing(store_at(url).open_log()) as log:
         recorder = cast("Recorder", log.recorder)
@@ -93,7 +92,7 @@ def fill(url: str, threads: int, turns: int) -> tuple[float, float]:
             events = [
                 event
                 for number in range(first, min(first + AT_ONCE, threads))
-                for event in _thread(number, turns, speaker)
+                for event in _thread(number, turns, generator)
             ]
             states += sum(len(event.state) for event in events)
             names += sum(len(str(event.originator_id)) for event in events if event.originator_version == 1)
@@ -102,7 +101,7 @@ def fill(url: str, threads: int, turns: int) -> tuple[float, float]:
 
 
 def measure(url: str) -> Sizes:
-    """What a database has of the log."""
+    """The measured size of the log in a database."""
     ask(url, "VACUUM ANALYZE clew_event, clew_stream")
     [(streams, events)] = ask(url, "SELECT (SELECT count(*) FROM clew_stream), (SELECT count(*) FROM clew_event)")
     [(table, indexes)] = ask(
@@ -114,13 +113,13 @@ def measure(url: str) -> Sizes:
 
 
 def live(url: str, turns: int) -> tuple[float, float, float]:
-    """Of a turn whose messages are appended one by one: bytes of WAL, milliseconds of the server's CPU, and commits."""
+    """Costs of a turn with two separate appends: bytes of WAL, milliseconds of server CPU, and commits."""
     with Conversations.open(url, embedded=False) as conversations:
-        speaker = Speaker()
+        generator = MessageGenerator()
         threads = [conversations.start_thread() for _ in range(16)]
         before = _wal(url), _cpu(url), _commits(url)
         for turn in range(turns):
-            for message in speaker.turn():
+            for message in generator.turn():
                 threads[turn % 16].append(message)
         after = _wal(url), _cpu(url), _commits(url)
     wal, cpu, commits = ((one - other) / turns for one, other in zip(after, before, strict=True))
@@ -128,15 +127,15 @@ def live(url: str, turns: int) -> tuple[float, float, float]:
 
 
 def off(planned: Sizes, found: Sizes) -> float:
-    """By how much of what was planned the bytes differ."""
+    """The relative difference between the planned and the measured bytes."""
     return abs(found.bytes - planned.bytes) / planned.bytes
 
 
 def main() -> int:
-    """Print the plan beside what was found, for three sizes; 1 when they differ by more than the tolerance."""
+    """Print plan and measurement for three sizes. Returns 1 if they differ by more than the tolerance."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity_plan", description=__doc__)
-    parser.add_argument("--scale", type=float, default=SCALE, help=f"of the threads of each size ({SCALE})")
-    parser.add_argument("--turns", type=int, default=TURNS, help=f"of each thread ({TURNS})")
+    parser.add_argument("--scale", type=float, default=SCALE, help=f"share of the threads of each size ({SCALE})")
+    parser.add_argument("--turns", type=int, default=TURNS, help=f"turns of each thread ({TURNS})")
     options = parser.parse_args()
     print(f"{'threads':>9} {'rows':>10} {'planned':>14} {'found':>14} {'off':>6} {'WAL a turn':>11}")
     wrong = False
@@ -165,7 +164,7 @@ def main() -> int:
 
 
 def _aligned(length: float) -> float:
-    """What a length takes, as a multiple of eight."""
+    """A length, rounded up to a multiple of eight."""
     return -(-length // 8) * 8
 
 
@@ -175,7 +174,7 @@ def _wal(url: str) -> int:
 
 
 def _cpu(url: str) -> float:
-    """Milliseconds of CPU that the sessions of a server on this machine have had."""
+    """Milliseconds of CPU used by the sessions of a server on this machine."""
     ticks = 0
     others = "datname = current_database() AND pid <> pg_backend_pid()"
     for (pid,) in ask(url, f"SELECT pid FROM pg_stat_activity WHERE {others}"):  # noqa: S608  # of constants
@@ -185,17 +184,17 @@ def _cpu(url: str) -> float:
 
 
 def _commits(url: str) -> int:
-    """Transactions that were committed, and wrote something."""
+    """Committed transactions that wrote something."""
     [(transaction,)] = ask(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
     return int(transaction)
 
 
-def _thread(number: int, turns: int, speaker: Speaker) -> Iterator[StoredEvent]:
-    yield made_event(made_id(number), 1, ThreadStarted(), number, 0)
+def _thread(number: int, turns: int, generator: MessageGenerator) -> Iterator[StoredEvent]:
+    yield thread_event(thread_id_of(number), 1, ThreadStarted(), number, 0)
     for turn in range(turns):
-        for place, message in enumerate(speaker.turn()):
+        for place, message in enumerate(generator.turn()):
             version = 2 * turn + place + 1
-            yield made_event(made_id(number), version + 1, MessageAppended(message=message), number, version)
+            yield thread_event(thread_id_of(number), version + 1, MessageAppended(message=message), number, version)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Durable appends to SQLite, of 1, 4 and 16 threads: through Clew, a raw loop and eventsourcing's own recorder."""
+"""Durable appends to SQLite by 1, 4 and 16 threads: Clew, a raw loop, and eventsourcing's recorder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from eventsourcing.persistence import StoredEvent
 from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
 
 from benchmarks.figures import Budget, Figure, at_least, at_least_times, at_most
-from benchmarks.measurement import Setting, at_once, interleaved, median_fdatasync, median_ratio
+from benchmarks.measurement import Setting, interleaved, median_fdatasync, median_ratio, run_concurrently
 from benchmarks.raw_sqlite import STATE, TYPE, insert, raw_store
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.infrastructure.recorder import Append, Recorder
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
@@ -30,16 +30,16 @@ SYNCS = 20
 
 @dataclass(slots=True)
 class Commits:
-    """How many commits Clew's datastores made, in this process."""
+    """The number of commits of Clew's datastores in this process."""
 
     count: int = 0
 
 
 @dataclass(slots=True)
 class Contender:
-    """One way of appending. ``append`` appends one event of the thread of that number.
+    """One way of appending. ``append`` appends one event to the thread with that number.
 
-    ``commits`` and ``writer_seconds`` are of each round, where they can be known.
+    ``commits`` and ``writer_seconds`` are measured per round, if possible.
     """
 
     append: Callable[[int], object]
@@ -49,7 +49,7 @@ class Contender:
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Appends a second, appends a commit, and the CPU of the writer thread."""
+    """Appends per second, appends per commit, and the CPU of the writer thread."""
     with counted_commits() as commits:
         for threads in (1, 4, 16):
             yield from _with_threads(setting, threads, commits)
@@ -101,14 +101,14 @@ def _with_threads(setting: Setting, threads: int, commits: Commits) -> Iterator[
         )
         many = each * threads
         yield Figure(
-            f"{name}, {writers}, appends a commit",
+            f"{name}, {writers}, appends per commit",
             statistics.median(many / count for count in contender.commits),
             "",
             budget=at_least(6) if threads == 16 else None,
         )
         if contender.writer_seconds:
             yield Figure(
-                f"{name}, {writers}, CPU of the writer an append, against the raw loop's",
+                f"{name}, {writers}, CPU of the writer per append, against the raw loop",
                 statistics.median(contender.writer_seconds) / many * 1e6,
                 "µs",
                 baseline=statistics.median(raw_seconds) / many * 1e6,
@@ -133,7 +133,7 @@ def _rate(contender: Contender, threads: int, each: int) -> float:
 
         return appends
 
-    return threads * each / at_once([work(number) for number in range(threads)])
+    return threads * each / run_concurrently([work(number) for number in range(threads)])
 
 
 def _counting(contender: Contender, threads: int, each: int, commits: Commits) -> Callable[[], float]:
@@ -149,7 +149,7 @@ def _counting(contender: Contender, threads: int, each: int, commits: Commits) -
 
 
 def _cpu_of(thread: threading.Thread | None) -> float | None:
-    """Seconds of CPU of one thread, None where the system does not tell (macOS, Windows)."""
+    """CPU seconds of one thread; None if the system does not report them (macOS, Windows)."""
     if thread is None or thread.ident is None or not hasattr(time, "pthread_getcpuclockid"):
         return None
     return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
@@ -157,7 +157,7 @@ def _cpu_of(thread: threading.Thread | None) -> float | None:
 
 @contextmanager
 def counted_commits() -> Iterator[Commits]:
-    """Count the commits of every datastore of Clew's while this lasts."""
+    """Count the commits of all of Clew's datastores in this context."""
     commits = Commits()
     commit = ClewSQLiteDatastore.commit
 
@@ -171,7 +171,7 @@ def counted_commits() -> Iterator[Commits]:
 
 @contextmanager
 def _raw(setting: Setting) -> Iterator[Contender]:
-    """One INSERT a commit on one connection: what SQLite itself can do with rows of this shape."""
+    """One INSERT per commit on one connection: SQLite's own speed with such rows."""
     connection = raw_store(setting.fresh("raw"), "FULL")
     versions = _versions()
     with closing(connection):
@@ -180,7 +180,7 @@ def _raw(setting: Setting) -> Iterator[Contender]:
 
 @contextmanager
 def _library(setting: Setting) -> Iterator[Contender]:
-    """What eventsourcing itself has: its SQLite connections are at ``synchronous=FULL``, the default of Python's."""
+    """Eventsourcing's recorder. Its SQLite connections use ``synchronous=FULL``, Python's default."""
     datastore = SQLiteDatastore(str(setting.fresh("library")), lock_timeout=60, pool_size=16, originator_id_type="text")
     recorder = SQLiteApplicationRecorder(datastore)
     recorder.create_table()
@@ -193,7 +193,7 @@ def _library(setting: Setting) -> Iterator[Contender]:
 
 @contextmanager
 def _recorder(setting: Setting) -> Iterator[Contender]:
-    """Clew's recorder: hash chain, contiguity and group commit, on bytes."""
+    """Clew's recorder: hash chain, contiguity and group commit, for stored bytes."""
     log = store_at(setting.url("recorder", durable=True)).open_log()
     recorder = cast("Recorder", log.recorder)
     versions = _versions()
@@ -207,8 +207,8 @@ def _recorder(setting: Setting) -> Iterator[Contender]:
 
 @contextmanager
 def _conversations(setting: Setting, threads: int) -> Iterator[Contender]:
-    """The service: messages are checked, decided on and encoded."""
-    messages = Speaker().messages(64)
+    """The service: validates, decides and encodes messages."""
+    messages = MessageGenerator().messages(64)
     with Conversations.open(setting.url("conversations", durable=True)) as conversations:
         writer = _writer_of(conversations.start_thread)
         lines = [conversations.start_thread() for _ in range(threads)]
@@ -217,7 +217,7 @@ def _conversations(setting: Setting, threads: int) -> Iterator[Contender]:
 
 
 def _writer_of(first: Callable[[], object]) -> threading.Thread | None:
-    """The writer thread of a store, which begins with its first append."""
+    """The writer thread of a store, which starts with the first append."""
     before = set(threading.enumerate())
     first()
     began = [thread for thread in threading.enumerate() if thread not in before and thread.name == "clew-writer"]

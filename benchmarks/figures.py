@@ -1,4 +1,4 @@
-"""A figure beside its baseline and its budget, and the table that they are printed in."""
+"""A figure with its baseline and budget, and the printed table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HEADER = ("what", "measured", "baseline", "ratio", "budget", "")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a figure, or its ratio to the baseline, may be at the most, or must be at the least."""
+    """A limit for a figure or for its ratio to the baseline, at most or at least."""
 
     limit: float
     at_most: bool
     of: Of
 
     def met_by(self, figure: Figure) -> bool | None:
-        """Whether a figure keeps the budget; None when what it speaks of was not measured."""
+        """Whether a figure meets the budget; None if the value was not measured."""
         value = figure.measured if self.of == "measured" else figure.ratio
         if value is None:
             return None
@@ -41,12 +41,12 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``MISSED``, or nothing when there is no budget or nothing to hold against it."""
+        """``met`` or ``MISSED``; empty without a budget or without a value."""
         met = None if self.budget is None else self.budget.met_by(self)
         return "" if met is None else ("met" if met else "MISSED")
 
     def as_json(self, benchmark: str) -> dict[str, object]:
-        """The figure for a file."""
+        """The figure as a JSON object."""
         return {
             "benchmark": benchmark,
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Typed histories: of 1,000 messages against reading and validating the rows, and 1,000 forks deep against flat."""
+"""Typed histories: 1,000 messages against reading and validating rows, and 1,000 nested forks against one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 
 from benchmarks.figures import Figure, at_most_times
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, store_url
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.events import MessageAppended
 
@@ -36,7 +36,7 @@ _ROWS = (
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """The figures of one long history, then those of deep ones."""
+    """The figures of one long history, then those of nested forks."""
     yield from _typed(setting)
     yield from _deep(setting)
 
@@ -44,21 +44,21 @@ def run(setting: Setting) -> Iterator[Figure]:
 def _typed(setting: Setting) -> Iterator[Figure]:
     messages = setting.size(1_000, 300)
     path = setting.fresh("history")
-    speaker = Speaker()
+    generator = MessageGenerator()
     with Conversations.open(store_url(path)) as conversations:
-        conversations.start_thread(thread_id="long", messages=speaker.messages(messages))
-        conversations.start_thread(thread_id="other", messages=speaker.messages(1))
+        conversations.start_thread(thread_id="long", messages=generator.messages(messages))
+        conversations.start_thread(thread_id="other", messages=generator.messages(1))
     again: list[float] = []
 
     def cold() -> float:
         with Conversations.open(store_url(path)) as conversations:
-            conversations.thread("other").history()  # the connection for reading is there, as the baseline's is
+            conversations.thread("other").history()  # opens the read connection, as the baseline has one
             thread = conversations.thread("long")
             took = cpu(lambda: len(thread.history().messages))
             if len(again) % 2 == 0:
-                fork = thread.fork(thread_id=f"fork-{len(again)}")  # so that the thread itself does not grow
+                fork = thread.fork(thread_id=f"fork-{len(again)}")  # keeps the thread itself unchanged
                 fork.history()
-                fork.append(speaker.message())
+                fork.append(generator.message())
                 again.append(cpu(lambda: len(fork.history().messages)))
             else:
                 again.append(again[-1])
@@ -95,15 +95,15 @@ def _deep(setting: Setting) -> Iterator[Figure]:
     levels = setting.size(1_000, 200)
     path = setting.fresh("deep")
     with Conversations.open(store_url(path)) as conversations:
-        speaker = Speaker()
-        deep = conversations.start_thread(messages=speaker.messages(9))
+        generator = MessageGenerator()
+        deep = conversations.start_thread(messages=generator.messages(9))
         for _ in range(levels - 1):
             deep = deep.fork()
-            deep.append(speaker.messages(9))
+            deep.append(generator.messages(9))
         flat = conversations.start_thread()
         for _ in range(levels):
-            # As many messages and as many events that are none as in the deep one.
-            flat.append(speaker.messages(9))
+            # As many messages and as many other events as in the nested forks.
+            flat.append(generator.messages(9))
             flat.label(topic="a label is about as long as a fork is")
         bare = conversations.start_thread()
         for _ in range(levels - 1):

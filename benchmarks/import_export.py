@@ -1,4 +1,4 @@
-"""Importing and exporting whole conversations with the command line, each a durable commit of its own."""
+"""Importing and exporting conversations on the command line, with one durable commit per conversation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for path in sys.argv[1:]:
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Messages a second of whole processes; ``CLEW_CORPUS`` names a file or a directory, else it is the samples."""
+    """Messages per second of whole processes. ``CLEW_CORPUS`` names a file or a directory; default: the samples."""
     names = list(map(str, corpus_files()))
     urls: list[str] = []
     messages: list[int] = []
@@ -45,7 +45,7 @@ def run(setting: Setting) -> Iterator[Figure]:
         command = [sys.executable, "-c", COPY, *names]
         return messages[-1] / wall(lambda: subprocess.run(command, capture_output=True, check=True))
 
-    imports()  # byte code is compiled and the disk's cache filled
+    imports()  # compile byte code and fill the disk cache
     contenders = {"import": imports, "import again, nothing new": again, "export": exports, "copy": copies}
     measured = interleaved(setting.size(3, 1), contenders)
     what = "CLEW_CORPUS" if os.environ.get("CLEW_CORPUS") else "the samples"
@@ -53,7 +53,7 @@ def run(setting: Setting) -> Iterator[Figure]:
         figure = statistics.median(measured[name])
         shown = f"{name}, {messages[-1]:,} messages of {what}"
         if name == "copy":
-            shown = "beside: the same file read and written again by Python's json"
+            shown = "for comparison: the same file read and written with Python's json"
         yield Figure(shown, figure, "/s", note=f"{messages[-1] / figure:.2f} s")
 
 

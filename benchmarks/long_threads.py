@@ -10,21 +10,21 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, at_most, at_most_times
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, size_on_disk, store_url
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.domain.control import SNAPSHOT_EVERY
 
 SHORT = 10
 EACH = SNAPSHOT_EVERY
-"""Appends a round: as many as there are from one snapshot of the control to the next, so each thread pays for one."""
+"""Appends per round: one per version between two control snapshots, so each round writes one snapshot."""
 
 FORKS = 64
 TAIL = 120
-"""Events since the last snapshot; the appends that are measured add a few more."""
+"""Events since the last snapshot; the measured appends add a few more."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """The figures of a short and of a long thread, warm, in a new process, and on the disk."""
+    """Figures of a short and a long thread: warm, in a new process, and on disk."""
     long = setting.size(10_000, 2_000)
     yield from _warm(setting, long)
     yield from _in_a_new_process(setting, long)
@@ -32,20 +32,20 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 
 def _warm(setting: Setting, long: int) -> Iterator[Figure]:
-    speaker = Speaker()
-    said = speaker.messages(EACH)
+    generator = MessageGenerator()
+    messages = generator.messages(EACH)
     with Conversations.open(setting.url("long")) as conversations:
 
         def begun(events: int) -> str:
-            return conversations.start_thread(messages=speaker.messages(events - 1)).id
+            return conversations.start_thread(messages=generator.messages(events - 1)).id
 
         kept = {SHORT: begun(SHORT), long: begun(long)}
 
         def appending(events: int) -> Callable[[], float]:
             def one_round() -> float:
-                # A short thread does not stay short, so each round has a new one.
+                # Appends make a short thread longer, so each round starts a new one.
                 thread = conversations.thread(begun(SHORT) if events == SHORT else kept[long])
-                return cpu(lambda: [thread.append(message) for message in said]) / EACH * 1e6
+                return cpu(lambda: [thread.append(message) for message in messages]) / EACH * 1e6
 
             return one_round
 
@@ -55,7 +55,7 @@ def _warm(setting: Setting, long: int) -> Iterator[Figure]:
 
         for name, contender in (("append", appending), ("fork", forking)):
             for events in (SHORT, long):
-                contender(events)()  # what is built once is built
+                contender(events)()  # builds what is built once
             measured = interleaved(setting.size(9, 3), {"short": contender(SHORT), "long": contender(long)})
             yield Figure(
                 f"{name}, warm, a thread of {long:,} events against {SHORT}",
@@ -70,15 +70,15 @@ def _warm(setting: Setting, long: int) -> Iterator[Figure]:
 def _in_a_new_process(setting: Setting, long: int) -> Iterator[Figure]:
     """The worst case: nearly as many events as there can be since the last snapshot of the control."""
     path = setting.fresh("new-process")
-    speaker = Speaker()
+    generator = MessageGenerator()
     snapshot = long // SNAPSHOT_EVERY * SNAPSHOT_EVERY
     cases = [(what, first) for what in ("append", "fork") for first in (True, False)]
     with Conversations.open(store_url(path)) as conversations:
-        conversations.start_thread(thread_id="other", messages=speaker.messages(1))
+        conversations.start_thread(thread_id="other", messages=generator.messages(1))
         for number in range(len(cases)):
-            conversations.start_thread(thread_id=f"short-{number}", messages=speaker.messages(SHORT - 1))
-            thread = conversations.start_thread(thread_id=f"long-{number}", messages=speaker.messages(snapshot - 1))
-            thread.append(speaker.messages(TAIL))
+            conversations.start_thread(thread_id=f"short-{number}", messages=generator.messages(SHORT - 1))
+            thread = conversations.start_thread(thread_id=f"long-{number}", messages=generator.messages(snapshot - 1))
+            thread.append(generator.messages(TAIL))
     for number, (what, first) in enumerate(cases):
         names = {name: f"{name}-{number}" for name in ("short", "long")}
         measured = interleaved(
@@ -113,7 +113,7 @@ def _bytes_of_a_fork(setting: Setting, long: int) -> Iterator[Figure]:
         path = setting.fresh("fork")
         url = store_url(path)
         with Conversations.open(url) as conversations:
-            thread = conversations.start_thread(messages=Speaker().messages(events - 1))
+            thread = conversations.start_thread(messages=MessageGenerator().messages(events - 1))
             for _ in range(levels):
                 thread = thread.fork()
         before = size_on_disk(path)

@@ -1,4 +1,4 @@
-"""What the machine itself takes, so that figures in seconds can be read: no code of Clew's runs here."""
+"""The speed of the machine itself, without any code of Clew, as a reference for figures in seconds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from benchmarks.raw_sqlite import insert, raw_store
 
 MANY = 2_000
 MESSAGE = bytes(540)
-"""As long as the stored form of a message of the corpus."""
+"""As long as a stored message of the corpus."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """CPU of four things that every store of this shape does for each append."""
+    """CPU of four operations that any such store performs for each append."""
     with closing(raw_store(setting.fresh("machine"), "OFF")) as connection:
         numbers = iter(range(1, 10_000_000))
         contenders = {

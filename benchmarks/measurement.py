@@ -1,4 +1,4 @@
-"""Clocks, rounds and medians: contenders take turns, and a ratio is taken within a round before the median is."""
+"""Clocks, rounds and medians. Contenders take turns; ratios are computed per round, then their median."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ SCALE = float(os.environ.get("CLEW_SCALE", "1"))
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a run works, and how large it is."""
+    """The folder and the size of a benchmark run."""
 
     folder: Path
     quick: bool
 
     def size(self, full: int, quick: int) -> int:
-        """A number that is smaller in a quick run."""
+        """The full number, or the smaller one in a quick run."""
         return quick if self.quick else full
 
-    def made(self, full: int) -> int:
-        """How much data is made: so much times ``CLEW_SCALE``, and a tenth of that in a quick run."""
+    def data_size(self, full: int) -> int:
+        """The amount of generated data: times ``CLEW_SCALE``, and a tenth of that in a quick run."""
         return max(1_000, int(full * SCALE / (10 if self.quick else 1)))
 
     def fresh(self, name: str) -> Path:
-        """A path in the run's folder where nothing is yet."""
+        """A new path in the run's folder."""
         number = sum(1 for path in self.folder.iterdir() if path.name.startswith(f"{name}-") and path.suffix == ".db")
         path = self.folder / f"{name}-{number}.db"
-        path.touch()  # SQLite takes an empty file for a new database
+        path.touch()  # SQLite treats an empty file as a new database
         return path
 
     def url(self, name: str, *, durable: bool = False) -> str:
-        """The URL of a new Clew store, at ``synchronous=FULL`` or OFF."""
+        """The URL of a new Clew store with ``synchronous=FULL`` or OFF."""
         return store_url(self.fresh(name), durable=durable)
 
 
@@ -48,7 +48,7 @@ def store_url(path: Path, *, durable: bool = False) -> str:
 
 
 def median_fdatasync(folder: Path, times: int = 200) -> float:
-    """Milliseconds that the disk takes to make one appended page durable, the median of many."""
+    """Median milliseconds until an appended page is durable on disk."""
     path = folder / "fdatasync"
     took: list[float] = []
     with path.open("wb", buffering=0) as file:
@@ -63,7 +63,7 @@ def median_fdatasync(folder: Path, times: int = 200) -> float:
 
 
 def interleaved(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """What each contender measured, round by round; each round begins with another, so that none is always first."""
+    """The measurements of each contender per round. Each round starts with another contender."""
     names = list(contenders)
     measured: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
@@ -75,26 +75,26 @@ def interleaved(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> d
 
 
 def median_ratio(measured: Sequence[float], baseline: Sequence[float]) -> float:
-    """The median of the ratios of each round: what slowed the machine down for a while slowed both."""
+    """The median of the ratios per round, so that a temporarily slow machine affects both sides."""
     return statistics.median(one / other for one, other in zip(measured, baseline, strict=True))
 
 
 def cpu(work: Callable[[], object]) -> float:
-    """Seconds of CPU of the whole process, its writer threads included."""
+    """CPU seconds of the whole process, including its writer threads."""
     begin = time.process_time()
     work()
     return time.process_time() - begin
 
 
 def wall(work: Callable[[], object]) -> float:
-    """Seconds by the clock."""
+    """Wall time in seconds."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
-def at_once(work: Sequence[Callable[[], object]]) -> float:
-    """Seconds by the clock that many pieces of work take, each on its own thread, from a common start."""
+def run_concurrently(work: Sequence[Callable[[], object]]) -> float:
+    """Wall time in seconds of several functions, each in its own thread, with a common start."""
     start = threading.Barrier(len(work) + 1)
 
     def one(piece: Callable[[], object]) -> None:
@@ -112,12 +112,12 @@ def at_once(work: Sequence[Callable[[], object]]) -> float:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value that so many of a hundred do not exceed."""
+    """The given percentile of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def size_on_disk(path: Path) -> int:
-    """Bytes of a closed database, with what may be left of its write-ahead log."""
+    """Bytes of a closed database, including the rest of its write-ahead log."""
     log = path.with_name(path.name + "-wal")
     return path.stat().st_size + (log.stat().st_size if log.exists() else 0)

@@ -1,4 +1,4 @@
-"""A million events in PostgreSQL: how long its readers wait, how fast its read models come, and how large it is."""
+"""A million events in PostgreSQL: read times, the speed of its read models, and its size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSION = 18
 PAGE = 100
 HITS = 20
 LIMIT = 20
-"""Milliseconds that a page, a history or a search may take, the median."""
+"""Budget of a page, a history or a search: median in milliseconds."""
 
 PARTITIONS = 16
 PROJECTIONS: tuple[Projection, ...] = (Directory(), Usage(), Search())
@@ -35,8 +35,8 @@ SIZES = (
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """The figures of a store as it is made by itself, then of the reads of one that is divided."""
-    events = setting.made(1_000_000)
+    """The figures of a normal store, then the reads of a partitioned one."""
+    events = setting.data_size(1_000_000)
     with PostgresServer(VERSION) as server:
         with server.database() as url:
             yield from _store(setting, url, events)
@@ -44,7 +44,7 @@ def run(setting: Setting) -> Iterator[Figure]:
             store_at(url).migrate(partitions=PARTITIONS)
             filled = wall(lambda: repeated_in(url, events))
             ask(url, "VACUUM ANALYZE")
-            note = f"the log was made in {filled:.0f} s"
+            note = f"the log was created in {filled:.0f} s"
             with Conversations.open(url, embedded=False) as conversations:
                 yield from _log(setting, conversations, _some_ids(url), f"in {PARTITIONS} partitions: ", note)
 
@@ -60,7 +60,7 @@ def _store(setting: Setting, url: str, events: int) -> Iterator[Figure]:
             events / caught_up,
             "/s",
             budget=at_least(25_000),
-            note=f"by the clock, in one process; the log was made in {filled:.0f} s",
+            note=f"wall clock, in one process; the log was created in {filled:.0f} s",
         )
         ask(url, "VACUUM ANALYZE")
         ids = _some_ids(url)
@@ -72,13 +72,13 @@ def _store(setting: Setting, url: str, events: int) -> Iterator[Figure]:
             f"rebuilding usage over {events:,} events",
             events / took,
             "/s",
-            note=f"by the clock; progress was told {len(seen):,} times",
+            note=f"wall clock; {len(seen):,} progress reports",
         )
     rows, indexes = log
     both = sum(_sizes(url))
-    yield Figure("bytes of the log an event, with its indexes", (rows + indexes) / events, "B")
-    yield Figure("of these in indexes", indexes / events, "B")
-    yield Figure("bytes of the log and three read models an event", both / events, "B")
+    yield Figure("bytes of the log per event, with indexes", (rows + indexes) / events, "B")
+    yield Figure("of which in indexes", indexes / events, "B")
+    yield Figure("bytes of the log and three read models per event", both / events, "B")
 
 
 def _sizes(url: str) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def _sizes(url: str) -> tuple[int, int]:
 def _log(
     setting: Setting, conversations: Conversations, ids: list[str], where: str = "", note: str = ""
 ) -> Iterator[Figure]:
-    """What needs no read model."""
+    """Reads that need no read model."""
     chance = random.Random(1)
     took = interleaved(
         setting.size(101, 21),
@@ -103,7 +103,7 @@ def _log(
 
 
 def _some_ids(url: str) -> list[str]:
-    """Ids of threads, from all over the log."""
+    """Thread ids from random places of the log."""
     chance = random.Random(3)
     with closing(store_at(url).open_log()) as log:
         last = log.last_position()
@@ -124,7 +124,7 @@ def _read_models(setting: Setting, conversations: Conversations, ids: list[str])
         return _timed(once)
 
     def page(**options: object) -> Callable[[], object]:
-        return lambda: list(conversations.threads(limit=PAGE, **options))  # type: ignore[arg-type] # as they are named
+        return lambda: list(conversations.threads(limit=PAGE, **options))  # type: ignore[arg-type] # forwards named options
 
     yield from _figures(
         interleaved(
@@ -142,7 +142,7 @@ def _read_models(setting: Setting, conversations: Conversations, ids: list[str])
 
 
 def _timed(work: Callable[[], object]) -> Callable[[], float]:
-    """Milliseconds by the clock."""
+    """Milliseconds by the wall clock."""
 
     def once() -> float:
         begin = time.perf_counter()

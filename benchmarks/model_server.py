@@ -1,7 +1,7 @@
-"""A model service that answers at once: Chat Completions, whole or as a stream, in a process of its own.
+"""A model service without delay: Chat Completions, whole or streamed, in a separate process.
 
-Offered a tool by a user's message it calls that, and says 200 characters otherwise. ``GET /`` tells what was asked
-since it was told last, so that contenders can be held to have said the same. Standard library only.
+If a request offers a tool and ends with a user's message, it calls the tool; otherwise it answers with 200 characters.
+``GET /`` returns and resets the counts of requests, to check that all contenders send the same. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any, cast
 WORDS = "It is of no use to ask a model that knows nothing, but it answers at once. " * 3
 ANSWER = WORDS[:200]
 PIECE = 5
-"""Characters of a chunk: about a token, as services send them."""
+"""Characters per chunk: about a token, as with real services."""
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bergen"}'}}
 
 
-class Asked:
-    """How many requests, messages and characters of messages came."""
+class RequestCounts:
+    """Counts of requests, messages and characters of messages."""
 
     def __init__(self) -> None:
         self.requests = self.messages = self.characters = 0
 
-    def take(self, body: dict[str, Any]) -> None:
+    def add(self, body: dict[str, Any]) -> None:
         """Count a request."""
         self.requests += 1
         self.messages += len(body["messages"])
@@ -34,23 +34,23 @@ class Asked:
 
 
 def _words(content: Any) -> str:
-    """What a content says; some send a list of parts."""
+    """The text of a content; some clients send a list of parts."""
     return "".join(part["text"] for part in content) if isinstance(content, list) else content or ""
 
 
 class Service(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
+    def __init__(self, counts: RequestCounts) -> None:
+        self._counts = counts
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way back."""
+        """Store the transport for answers."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer each request as soon as its last byte is there."""
+        """Answer each request as soon as it is complete."""
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head = self._received[:end].lower()
@@ -59,18 +59,18 @@ class Service(asyncio.Protocol):
             if len(self._received) < end + 4 + length:
                 return
             body, self._received = self._received[end + 4 : end + 4 + length], self._received[end + 4 + length :]
-            self._transport.write(self._answered(body) if body else self._told())
+            self._transport.write(self._completion(body) if body else self._report())
 
-    def _told(self) -> bytes:
-        counts = dict(vars(self._asked))
-        self._asked.__init__()  # type: ignore[misc]  # counting begins anew
+    def _report(self) -> bytes:
+        counts = dict(vars(self._counts))
+        self._counts.__init__()  # type: ignore[misc]  # resets the counts
         return _reply("application/json", json.dumps(counts).encode())
 
-    def _answered(self, data: bytes) -> bytes:
+    def _completion(self, data: bytes) -> bytes:
         body = json.loads(data)
-        self._asked.take(body)
+        self._counts.add(body)
         calls = bool(body.get("tools")) and body["messages"][-1]["role"] == "user"
-        return (CALLED if calls else SAID)[bool(body.get("stream"))]
+        return (CALLS if calls else ANSWERS)[bool(body.get("stream"))]
 
 
 def _reply(kind: str, content: bytes) -> bytes:
@@ -99,21 +99,21 @@ def _about(kind: str) -> dict[str, Any]:
     return {"id": "chatcmpl-1", "object": kind, "created": 1_700_000_000, "model": "instant-1"}
 
 
-SAID = (
+ANSWERS = (
     _whole({"content": ANSWER}, "stop"),
     _streamed([{"content": ANSWER[at : at + PIECE]} for at in range(0, len(ANSWER), PIECE)], "stop"),
 )
-CALLED = (
+CALLS = (
     _whole({"content": None, "tool_calls": [CALL]}, "tool_calls"),
     _streamed([{"tool_calls": [{"index": 0, **CALL}]}], "tool_calls"),
 )
 
 
 async def main() -> None:
-    """Serve on a port of the system's choice, which is printed, until the standard input ends."""
-    asked = Asked()
+    """Serve on a free port, which is printed, until the standard input ends."""
+    counts = RequestCounts()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Service(asked), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Service(counts), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.close()

@@ -1,4 +1,4 @@
-"""Durable appends to PostgreSQL, of threads and processes: through Clew, a plain INSERT, and eventsourcing's own."""
+"""Durable appends to PostgreSQL from threads and processes: Clew, a plain INSERT, and eventsourcing's recorder."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tests.servers.tenanted import keep_apart
 
 from benchmarks.contenders.postgres_writers import CONTENDERS, Save
 from benchmarks.figures import Budget, Figure, at_least_times
-from benchmarks.measurement import Setting, at_once, interleaved, median_ratio
+from benchmarks.measurement import Setting, interleaved, median_ratio, run_concurrently
 from clew.infrastructure.stores import store_at
 
 VERSION = 18
 
-# The library's own takes so many times as long: its rounds are that much shorter.
+# The library's recorder is slower, so its rounds are shorter by this factor.
 SHARE = {"library": 0.15}
 
 SECURED = "row-level security"
-"""So end the names of those that write as a user who sees one tenant."""
+"""Suffix of the contenders that write as a user who sees one tenant."""
 
 Round = Callable[[int], float]
-"""Has every writer make so many saves; the saves of all of them a second."""
+"""Lets every writer make that many saves. Returns the total saves per second."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Saves a second, of one event and of ten, each in a commit of its own."""
+    """Saves per second of one event and of ten, each save in its own commit."""
     with PostgresServer(VERSION) as server:
         for events in (1, 10):
             for writers in (1, 4, 16):
@@ -52,14 +52,14 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
                 store_at(url).migrate()
         rounds = stack.enter_context(crew(urls, writers, events))
         for name, one in rounds.items():
-            one(max(int(saves * SHARE.get(name, 1) / 2), 8))  # statements are prepared, and the disk's cache is filled
+            one(max(int(saves * SHARE.get(name, 1) / 2), 8))  # prepares statements and fills the disk cache
         measured = interleaved(
             setting.size(7, 3),
             {name: partial(one, max(int(saves * SHARE.get(name, 1)), 8)) for name, one in rounds.items()},
         )
     for name in [name for name in CONTENDERS if name not in ("raw", "library")]:
         yield Figure(
-            f"{name}, {shown}, {events} event{'s'[: events > 1]} a save, against a plain INSERT",
+            f"{name}, {shown}, {events} event{'s'[: events > 1]} per save, against a plain INSERT",
             statistics.median(measured[name]),
             "/s",
             baseline=statistics.median(measured["raw"]),
@@ -67,7 +67,7 @@ def _measured(setting: Setting, server: PostgresServer, shown: str, writers: int
             budget=None if name.endswith(SECURED) else _budget(name, writers),
         )
     yield Figure(
-        f"insert_events, {shown}, {events} event{'s'[: events > 1]} a save, against eventsourcing's own",
+        f"insert_events, {shown}, {events} event{'s'[: events > 1]} per save, against eventsourcing's recorder",
         statistics.median(measured["insert_events"]),
         "/s",
         baseline=statistics.median(measured["library"]),
@@ -84,7 +84,7 @@ def _budget(name: str, writers: int) -> Budget | None:
 
 @contextmanager
 def _threads(urls: Mapping[str, str], writers: int, events: int) -> Iterator[dict[str, Round]]:
-    """Writers that are threads of this process."""
+    """Writers as threads of this process."""
     with ExitStack() as stack:
         saves = {name: stack.enter_context(CONTENDERS[name](url, writers, events)) for name, url in urls.items()}
         yield {name: partial(_in_threads, save, writers) for name, save in saves.items()}
@@ -95,12 +95,12 @@ def _in_threads(save: Save, writers: int, each: int) -> float:
         for _ in range(each):
             save(writer)
 
-    return writers * each / at_once([partial(work, writer) for writer in range(writers)])
+    return writers * each / run_concurrently([partial(work, writer) for writer in range(writers)])
 
 
 @contextmanager
 def _processes(urls: Mapping[str, str], writers: int, events: int) -> Iterator[dict[str, Round]]:
-    """Writers that are processes, each with the stores opened for itself."""
+    """Writers as processes, each with its own open stores."""
     context = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     processes = []
@@ -129,7 +129,7 @@ def _in_processes(pipes: list[Connection], name: str, each: int) -> float:
 
 
 def _serve(pipe: Connection, urls: dict[str, str], events: int) -> None:
-    """One process: makes the saves that it is asked for until it is asked for none."""
+    """One writer process: makes the requested saves until it receives None."""
     with ExitStack() as stack:
         saves = {name: stack.enter_context(CONTENDERS[name](url, 1, events)) for name, url in urls.items()}
         pipe.send(None)

@@ -1,4 +1,4 @@
-"""Read models: how fast they catch up with a log, what they cost who appends, and reading while they are rebuilt."""
+"""Read models: catching up with a log, their cost for appends, and reads during a rebuild."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from eventsourcing.sqlite import SQLiteDatastore, SQLiteTrackingRecorder
 from tests.servers.postgres_server import PostgresServer
 
 from benchmarks.figures import Budget, Figure, at_least
-from benchmarks.measurement import Setting, at_once, cpu, interleaved, median_ratio, percentile, store_url, wall
-from benchmarks.synthetic_data import AT_ONCE, many_threads, repeated_conversations
-from benchmarks.words import Speaker
+from benchmarks.measurement import (
+    Setting,
+    cpu,
+    interleaved,
+    median_ratio,
+    percentile,
+    run_concurrently,
+    store_url,
+    wall,
+)
+from benchmarks.synthetic_data import AT_ONCE, MessageGenerator, many_threads, repeated_conversations
 from clew import Conversations
 from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Where
@@ -32,19 +40,19 @@ from clew.service.projector import BATCH, Projector
 from clew.service.rebuilding import rebuilding
 
 VERSION = 18
-"""Of PostgreSQL."""
+"""Version of PostgreSQL."""
 
-SAID = Speaker().messages(64)
+MESSAGES = MessageGenerator().messages(64)
 PAGE = Query("thread", [Where("tenant", "=", "default")], order=("-updated_at", "-begun"), limit=100)
 SETS: dict[str, tuple[tuple[Projection, ...], Budget | None]] = {
     "directory and usage": ((Directory(), Usage()), at_least(50_000)),
     "directory, usage and search": ((Directory(), Usage(), Search()), at_least(25_000)),
-    "all that are shipped": (SHIPPED, None),
+    "all shipped projections": (SHIPPED, None),
 }
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """The figures of catching up, then those of appending and of reading beside it."""
+    """The figures of catching up, then of concurrent appends and of concurrent reads."""
     yield from _catching_up(setting)
     yield from _appending(setting)
     yield from _rebuilding(setting)
@@ -55,7 +63,7 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 def _catching_up(setting: Setting) -> Iterator[Figure]:
     path = setting.fresh("log")
-    events = repeated_conversations(path, setting.made(200_000))
+    events = repeated_conversations(path, setting.data_size(200_000))
     with closing(store_at(store_url(path)).open_log()) as log:
         clocks: dict[str, list[float]] = {name: [] for name in SETS}
         measured = interleaved(
@@ -76,13 +84,13 @@ def _catching_up(setting: Setting) -> Iterator[Figure]:
             baseline=statistics.median(measured["decoding"]),
             ratio=median_ratio(measured[name], measured["decoding"]),
             budget=budget,
-            note=f"by the clock: {statistics.median(clocks[name]):,.0f} /s",
+            note=f"wall clock: {statistics.median(clocks[name]):,.0f} /s",
         )
-    yield Figure("beside: one table in eventsourcing's manner, a transaction an event", library, "/s")
+    yield Figure("for comparison: one table and one transaction per event, as in eventsourcing", library, "/s")
 
 
 def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> Iterator[Figure]:
-    """The same log in a PostgreSQL database, and tables beside it: against SQLite by the clock, in turns."""
+    """The same log and its tables in PostgreSQL, against SQLite by the wall clock, in turns."""
     clocks: dict[str, list[float]] = {}
     rates: dict[str, list[float]] = {}
     with PostgresServer(VERSION) as server, server.database() as url, closing(store_at(url).open_log()) as copy:
@@ -100,7 +108,7 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
                     _filling(setting, log, events, projections, clocks.setdefault(f"{name} on SQLite", []))()
     for name, (_, budget) in SETS.items():
         yield Figure(
-            f"{name}, on PostgreSQL by the clock, against SQLite",
+            f"{name}, on PostgreSQL by the wall clock, against SQLite",
             statistics.median(clocks[name]),
             "/s",
             baseline=statistics.median(clocks[f"{name} on SQLite"]),
@@ -108,14 +116,14 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
             budget=budget,
         )
         yield Figure(
-            f"{name}, on PostgreSQL by the time of the worker's process, without the server's",
+            f"{name}, on PostgreSQL, CPU of the worker process without the server",
             statistics.median(rates[name]),
             "/s",
         )
 
 
 def _copy(log: EventLog, to: EventLog) -> None:
-    """Append the rows of a log to another, as they are."""
+    """Append the rows of a log to another log unchanged."""
     source, target = cast("Recorder", cast("Any", log).recorder), cast("Recorder", cast("Any", to).recorder)
     after = 0
     while rows := source.rows(after=after, limit=AT_ONCE):
@@ -132,7 +140,7 @@ def _filling(
             begin = time.perf_counter()
             took = cpu(_projector(log, store, projections).settle)
             clock.append(events / (time.perf_counter() - begin))
-        path.unlink()  # all rounds together would take a gigabyte
+        path.unlink()  # all rounds together would need a gigabyte
         return events / took
 
     return once
@@ -149,7 +157,7 @@ def _decode(log: EventLog) -> None:
 
 
 def _one_at_a_time(path: Path, log: EventLog, events: int) -> None:
-    """A count of each thread's events in a table, in the transaction that tracks the position."""
+    """Count each thread's events in a table, in the transaction that tracks the position."""
     with closing(SQLiteDatastore(str(path), originator_id_type="text")) as datastore:
         recorder = SQLiteTrackingRecorder(datastore)
         recorder.create_table()
@@ -160,7 +168,7 @@ def _one_at_a_time(path: Path, log: EventLog, events: int) -> None:
             for event in log.events_after(position, BATCH, ""):
                 position = event.position or 0
                 with datastore.transaction(commit=True) as cursor:
-                    recorder._insert_tracking(cursor, Tracking("log", position))  # noqa: SLF001 - the library's way
+                    recorder._insert_tracking(cursor, Tracking("log", position))  # noqa: SLF001 - as the library does it
                     cursor.execute(
                         "INSERT INTO counted VALUES (?, 1) ON CONFLICT (stream) DO UPDATE SET events = events + 1",
                         (event.stream,),
@@ -173,17 +181,17 @@ def _one_at_a_time(path: Path, log: EventLog, events: int) -> None:
 def _appending(setting: Setting) -> Iterator[Figure]:
     for writers in (1, 16):
         each = setting.size(8_000, 1_600) // writers
-        late: dict[bool, list[float]] = {True: [], False: []}
+        latencies: dict[bool, list[float]] = {True: [], False: []}
         measured = interleaved(
             setting.size(5, 3),
             {
-                "embedded": lambda: _rate(setting, writers, each, late[True], embedded=True),  # noqa: B023 - now
-                "alone": lambda: _rate(setting, writers, each, late[False], embedded=False),  # noqa: B023 - now
+                "embedded": lambda: _rate(setting, writers, each, latencies[True], embedded=True),  # noqa: B023 - now
+                "alone": lambda: _rate(setting, writers, each, latencies[False], embedded=False),  # noqa: B023 - now
             },
         )
         many = "1 thread" if writers == 1 else f"{writers} threads"
         yield Figure(
-            f"appends while read models are filled, {many}, against without",
+            f"appends while read models are updated, {many}, against without",
             statistics.median(measured["embedded"]),
             "/s",
             baseline=statistics.median(measured["alone"]),
@@ -191,14 +199,14 @@ def _appending(setting: Setting) -> Iterator[Figure]:
         )
         yield Figure(
             f"their p99, {many}",
-            percentile(late[True], 99) * 1e3,
+            percentile(latencies[True], 99) * 1e3,
             "ms",
-            baseline=percentile(late[False], 99) * 1e3,
-            ratio=percentile(late[True], 99) / percentile(late[False], 99),
+            baseline=percentile(latencies[False], 99) * 1e3,
+            ratio=percentile(latencies[True], 99) / percentile(latencies[False], 99),
         )
 
 
-def _rate(setting: Setting, writers: int, each: int, late: list[float], *, embedded: bool) -> float:
+def _rate(setting: Setting, writers: int, each: int, latencies: list[float], *, embedded: bool) -> float:
     with Conversations.open(setting.url("appends", durable=True), embedded=embedded) as conversations:
         threads = [conversations.start_thread() for _ in range(writers)]
 
@@ -206,12 +214,12 @@ def _rate(setting: Setting, writers: int, each: int, late: list[float], *, embed
             def appends() -> None:
                 for turn in range(each):
                     begin = time.perf_counter()
-                    threads[number].append(SAID[turn % 64])
-                    late.append(time.perf_counter() - begin)
+                    threads[number].append(MESSAGES[turn % 64])
+                    latencies.append(time.perf_counter() - begin)
 
             return appends
 
-        return writers * each / at_once([work(number) for number in range(writers)])
+        return writers * each / run_concurrently([work(number) for number in range(writers)])
 
 
 # Rebuilding
@@ -247,5 +255,5 @@ def _rebuilding(setting: Setting) -> Iterator[Figure]:
 def _page(store: SQLiteProjections) -> None:
     found = len(store.select("directory", PAGE))
     if found != 100:
-        message = f"A page of {found} threads was read instead of one of 100: a rebuild shows."
+        message = f"A page has {found} threads instead of 100: the rebuild is visible."
         raise RuntimeError(message)

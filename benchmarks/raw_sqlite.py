@@ -1,4 +1,4 @@
-"""The raw loop that Clew is compared with: one INSERT a commit, rows of Clew's shape, no chain, no queue."""
+"""The raw loop as a baseline: one INSERT per commit, rows like Clew's, no chain, no queue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 STATE = bytes(range(256)) + bytes(64)
-"""As long as the stored form of a message of 200 characters."""
+"""As long as a stored message of 200 characters."""
 
 HASH = bytes(32)
 TYPE = "message-appended"

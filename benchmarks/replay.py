@@ -12,30 +12,30 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, percentile, store_url, wall
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 
 COMMIT = 100
-"""Messages a commit, in the thread that was written bit by bit."""
+"""Messages per commit, in the thread that was written in parts."""
 
 COMMAND = (sys.executable, "-m", "clew")
 
-BACK, ON = "\x1b[D", "\x1b[C"
+BACK, FORWARD = "\x1b[D", "\x1b[C"
 DRAWN = b"\x1b[J"
-"""What a drawn screen ends with."""
+"""The end of a drawn screen."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Seconds of a whole process until it shows the newest version, and milliseconds of the keys after that."""
+    """Seconds until a new process shows the newest version, and milliseconds per key after that."""
     events = setting.size(10_000, 2_000)
     path = setting.fresh("thread")
-    speaker = Speaker()
+    generator = MessageGenerator()
     with Conversations.open(store_url(path)) as conversations:
         thread = conversations.start_thread(thread_id="many")
         while thread.version < events:
-            thread.append(speaker.messages(min(COMMIT, events - thread.version)))
-        conversations.start_thread(thread_id="one", messages=speaker.messages(events - 1))
-    for thread_id, written in (("many", f"{COMMIT} messages a commit"), ("one", "one commit")):
+            thread.append(generator.messages(min(COMMIT, events - thread.version)))
+        conversations.start_thread(thread_id="one", messages=generator.messages(events - 1))
+    for thread_id, written in (("many", f"{COMMIT} messages per commit"), ("one", "one commit")):
         yield from _stepped(setting, path, thread_id, events, f"{events:,} events, {written}")
 
 
@@ -43,17 +43,17 @@ def _stepped(setting: Setting, path: Path, thread_id: str, events: int, of: str)
     times = setting.size(40, 10)
     opened: list[float] = []
     helped: list[float] = []
-    stepped: dict[str, list[float]] = {"a step back": [], "a step on": [], "a jump": []}
+    stepped: dict[str, list[float]] = {"a step back": [], "a step forward": [], "a jump": []}
     for _ in range(setting.size(5, 3)):
         helped.append(wall(lambda: subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)))
         stepper = _Stepper(path, thread_id)
         opened.append(wall(stepper.drawn))
         for number in range(times):
-            stepped["a step back"].append(stepper.pressed(BACK))
+            stepped["a step back"].append(stepper.press(BACK))
             if number % 2:
-                stepped["a step on"].append(stepper.pressed(ON))
+                stepped["a step forward"].append(stepper.press(FORWARD))
         for number in range(times):
-            stepped["a jump"].append(stepper.pressed(f"{1 + number * 3_777 % events}\r"))
+            stepped["a jump"].append(stepper.press(f"{1 + number * 3_777 % events}\r"))
         stepper.end()
     yield Figure(
         f"clew replay, {of}: to the first screen",
@@ -74,7 +74,7 @@ def _stepped(setting: Setting, path: Path, thread_id: str, events: int, of: str)
 
 
 class _Stepper:
-    """A stepper in a process of its own, and the other end of its terminal."""
+    """A stepper in a separate process, and the other end of its terminal."""
 
     def __init__(self, path: Path, thread_id: str) -> None:
         self._end, terminal = pty.openpty()
@@ -85,19 +85,19 @@ class _Stepper:
         self._left = b""
 
     def drawn(self) -> None:
-        """Wait until a screen has been drawn."""
+        """Wait until a screen is drawn."""
         while DRAWN not in self._left:
             self._left += os.read(self._end, 65_536)
         self._left = self._left.partition(DRAWN)[2]
 
-    def pressed(self, keys: str) -> float:
-        """Seconds from the keys to the screen that they lead to."""
+    def press(self, keys: str) -> float:
+        """Seconds from the keys to the resulting screen."""
 
-        def press() -> None:
+        def press_and_wait() -> None:
             os.write(self._end, keys.encode())
             self.drawn()
 
-        return wall(press)
+        return wall(press_and_wait)
 
     def end(self) -> None:
         """Leave the stepper."""

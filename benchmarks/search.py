@@ -1,4 +1,4 @@
-"""Searching a million messages: words that are rare and common, phrases, beginnings, and within one thread."""
+"""Searching a million messages: rare and common words, phrases, prefixes, and within one thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, cpu, percentile, size_on_disk, store_url, wall
-from benchmarks.synthetic_data import WORDS, corpus_texts, made_id, many_messages, vocabulary
+from benchmarks.synthetic_data import WORDS, corpus_texts, many_messages, thread_id_of, vocabulary
 from clew import Conversations
 from clew.infrastructure import code_digest
 from clew.infrastructure.sqlite.projections import SQLiteProjections
@@ -23,12 +23,12 @@ HITS = 20
 PROJECTIONS = (Directory(), Search())
 
 Kinds: TypeAlias = dict[str, Callable[[], tuple[str, str | None]]]
-"""By what it is that is searched, the next text to search for, and within which thread."""
+"""By kind of search: a function that returns the next query, and a thread to search within."""
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Milliseconds of a search for the newest 20, everything that was written before being found."""
-    messages = setting.made(1_000_000)
+    """Milliseconds of a search for the newest 20 hits in everything that was written."""
+    messages = setting.data_size(1_000_000)
     path = setting.fresh("messages")
     events = 0
 
@@ -54,20 +54,20 @@ def run(setting: Setting) -> Iterator[Figure]:
                 took[name].append(search(*wanted()))
     every = [each for some in took.values() for each in some]
     yield Figure(
-        f"a search of {messages:,} messages, a mix of those below, median",
+        f"a search of {messages:,} messages, a mix of the kinds below, median",
         statistics.median(every),
         "ms",
         budget=at_most(50),
         note=f"p95 {percentile(every, 95):.2f} ms, longest {max(every):.1f} ms, first of a process {first:.1f} ms\n"
-        f"made in {built:.0f} s; indexed at {events / indexed:,.0f} events/s of CPU",
+        f"created in {built:.0f} s; indexed at {events / indexed:,.0f} events/s of CPU",
     )
     for name, some in took.items():
         yield Figure(name, statistics.median(some), "ms", note=f"p95 {percentile(some, 95):.2f} ms")
-    yield Figure("bytes of the index and the directory a message", size_on_disk(tables) / messages, "B")
+    yield Figure("bytes of the index and the directory per message", size_on_disk(tables) / messages, "B")
 
 
 def _kinds(chance: random.Random, words: list[str], threads: int) -> Kinds:
-    """Words by how often they are said: the first of the vocabulary most often, word number n as often as 1/n."""
+    """Kinds of search. Word number n of the vocabulary has the frequency 1/n."""
     phrases = [found[0] for text in corpus_texts() if (found := re.search("[a-z]{4,} [a-z]{4,}", text))]
 
     def one(first: int, last: int) -> str:
@@ -83,20 +83,20 @@ def _kinds(chance: random.Random, words: list[str], threads: int) -> Kinds:
         return one(WORDS // 2, WORDS)
 
     def thread() -> str:
-        return made_id(chance.randrange(threads))
+        return thread_id_of(chance.randrange(threads))
 
     return {
         "a rare word": lambda: (rare(), None),
         "a common word": lambda: (common(), None),
         "two common words": lambda: (f"{common()} {common()}", None),
-        "two uncommon words, seldom together": lambda: (f"{uncommon()} {uncommon()}", None),
+        "two uncommon words, rarely together": lambda: (f"{uncommon()} {uncommon()}", None),
         "a phrase of two common words": lambda: (f'"{common()} {common()}"', None),
         "a phrase of the corpus'": lambda: (f'"{chance.choice(phrases)}"', None),
         "a common word without another": lambda: (f"{common()} -{common()}", None),
-        "a word that nobody said": lambda: (f"{rare()}x", None),
-        "a common word and one that nobody said": lambda: (f"{common()} {rare()}x", None),
-        "the beginning of many words": lambda: (f"{common()[:5]}*", None),
-        "the beginning of a few words": lambda: (f"{rare()[:7]}*", None),
+        "an unknown word": lambda: (f"{rare()}x", None),
+        "a common and an unknown word": lambda: (f"{common()} {rare()}x", None),
+        "a prefix of many words": lambda: (f"{common()[:5]}*", None),
+        "a prefix of a few words": lambda: (f"{rare()[:7]}*", None),
         "a common word within a thread": lambda: (common(), thread()),
         "a rare word within a thread": lambda: (rare(), thread()),
     }

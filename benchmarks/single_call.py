@@ -1,7 +1,7 @@
-"""One append or fork, and the CPU that it took: the process that ``long_threads`` starts.
+"""One append or fork in a new process, and its CPU time: the program that ``long_threads`` starts.
 
-Not counted: the interpreter, imports, opening the store. Counted: everything from asking for the thread by its id to
-the event being stored; with ``none`` also what the first call of a process builds once for all later ones.
+Not counted: the interpreter, imports, opening the store. Counted: everything from looking up the thread by its id to
+storing the event; with ``none`` also what the first call of a process builds for all later ones.
 """
 
 from __future__ import annotations

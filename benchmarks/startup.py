@@ -1,4 +1,4 @@
-"""How long a fresh process takes to import Clew and to say its help."""
+"""The time that a new process takes to import Clew and to print its help."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COMMANDS = {
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Seconds by the clock of whole processes, the interpreter's own start included."""
+    """Wall time of whole processes in seconds, including the start of the interpreter."""
     contenders = {name: _process(command) for name, (command, _) in COMMANDS.items()}
-    interleaved(1, contenders)  # byte code is compiled and the disk's cache filled
+    interleaved(1, contenders)  # compile byte code and fill the disk cache
     measured = interleaved(setting.size(9, 5), contenders)
     bare = statistics.median(measured["python -c pass"])
     for name, (_, limit) in COMMANDS.items():

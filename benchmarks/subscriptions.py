@@ -1,4 +1,4 @@
-"""Subscribers: how soon one hears of an append, in its process and across, and the log that one leaves behind."""
+"""Subscribers: the delay of an event within and across processes, and the size of the write-ahead log."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Iterator
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, percentile, store_url
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations, Message
 from clew.domain.events import MessageAppended
 
 WARM_UP = 5
 LONGEST_PAUSE = 0.04
-"""Seconds between appends at the most: twice the pause of the poller, so that they meet it at any point."""
+"""Longest pause between appends in seconds: twice the polling interval, so that appends hit any point of it."""
 
 PATIENCE = 30.0
 MEBI = 1024 * 1024
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """From the call of append() in the writer to the event in the subscriber's hands, at ``synchronous=OFF``."""
+    """Time from the call of append() to the delivery of the event to the subscriber, at ``synchronous=OFF``."""
     appends = setting.size(250, 60)
     for where, across, budget in (("in the process", False, 10), ("across processes", True, 60)):
         took = _delays(setting, appends, across=across)
@@ -34,7 +34,7 @@ def run(setting: Setting) -> Iterator[Figure]:
 
 
 def write(conversations: Conversations, thread_id: str, appends: int) -> None:
-    """Append messages that say when their append was called, by the clock that all processes of a machine share."""
+    """Append messages that contain their start time, by the clock that all processes of a machine share."""
     pause = random.Random(appends)
     thread = conversations.thread(thread_id)
     for _ in range(WARM_UP + appends):
@@ -66,12 +66,12 @@ def _writer_elsewhere(url: str, thread_id: str, appends: int) -> subprocess.Pope
 
 
 def _log_under_a_subscriber(setting: Setting) -> Iterator[Figure]:
-    """A subscriber that never stops reading must not keep the log from being written back."""
+    """A subscriber that reads without a pause must not prevent checkpoints of the log."""
     path = setting.fresh("log")
     log = path.with_name(path.name + "-wal")
     batches = setting.size(400, 60)
-    speaker = Speaker()
-    messages = [speaker.message(4_000) for _ in range(100)]
+    generator = MessageGenerator()
+    messages = [generator.message(4_000) for _ in range(100)]
     largest = 0
     with Conversations.open(store_url(path)) as conversations:
         thread = conversations.start_thread()

@@ -1,9 +1,10 @@
-"""Stores of made data: as large as it takes, quickly made, with the shapes of conversations."""
+"""Synthetic conversations and stores, generated quickly at any size."""
 
 from __future__ import annotations
 
 import os
 import random
+import string
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import accumulate, islice
@@ -23,29 +24,58 @@ from clew.infrastructure.stores import store_at
 
 SAMPLES = Path(__file__).parent.parent / "examples"
 AT_ONCE = 5_000
-"""Events of one append."""
+"""Events per append."""
 
 BEGAN = 1_700_000_000_000_000
-"""When the first thread began, in microseconds since 1970; events follow each other by a millisecond."""
+"""Start of the first thread in microseconds since 1970; events are a millisecond apart."""
+
+CHARACTERS = 200
+"""Length of a message."""
 
 WORDS = 50_000
 VALUES = 20
 
 
+class MessageGenerator:
+    """Repeatable random messages that neither compress nor repeat."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+        self._words = [
+            "".join(self._random.choices(string.ascii_lowercase, k=3 + number % 8)) for number in range(4096)
+        ]
+
+    def text(self, characters: int = CHARACTERS) -> str:
+        """Words with that many characters in total."""
+        return " ".join(self._random.choices(self._words, k=characters // 4))[:characters]
+
+    def message(self, characters: int = CHARACTERS) -> Message:
+        """A user's message."""
+        return Message.user(self.text(characters))
+
+    def turn(self) -> tuple[Message, Message]:
+        """A user's message and its answer."""
+        return self.message(), Message.assistant(self.text())
+
+    def messages(self, count: int) -> list[Message]:
+        """That many user messages."""
+        return [self.message() for _ in range(count)]
+
+
 def corpus_files() -> list[Path]:
-    """The files of conversations: ``CLEW_CORPUS`` names a file or a directory, else it is the samples."""
+    """Files of conversations. ``CLEW_CORPUS`` names a file or a directory; default: the samples."""
     named = os.environ.get("CLEW_CORPUS")
     corpus = Path(named) if named else SAMPLES
     return sorted(corpus.glob("**/*.jsonl")) if corpus.is_dir() else [corpus]
 
 
 def repeated_conversations(path: Path, events: int) -> int:
-    """Fill a store with the corpus' conversations over and over, each time with other ids; the number of events."""
+    """Fill a store with repetitions of the corpus under new ids. Returns the number of events."""
     return repeated_in(store_url(path), events)
 
 
 def repeated_in(url: str, events: int) -> int:
-    """The same in the store that a URL names."""
+    """The same for the store at a URL."""
     with Conversations.open(url, embedded=False) as conversations:
         conversations.import_files(corpus_files())
     with closing(store_at(url).open_log()) as log:
@@ -62,41 +92,41 @@ def many_threads(path: Path, threads: int) -> int:
 
 
 def many_messages(path: Path, messages: int) -> int:
-    """Fill a store with messages, a hundred a thread, of words as unevenly used as a language's; the number of events.
+    """Fill a store with messages, 100 per thread, with natural word frequencies. Returns the number of events.
 
-    Word number n is said as often as 1/n; one message of twenty is one of the corpus'.
+    Word number n has the frequency 1/n; one message of twenty is from the corpus.
     """
-    texts = corpus_texts()
+    corpus = corpus_texts()
     chance = random.Random(1)
     words = vocabulary()
     weights = list(accumulate(1 / number for number in range(1, WORDS + 1)))
 
-    def said() -> Iterator[str]:
+    def texts() -> Iterator[str]:
         while True:
             drawn = chance.choices(words, cum_weights=weights, k=12_000)
             begin = 0
             for number in range(1_000):
                 end = begin + 8 + number % 9
-                yield chance.choice(texts) if number % 20 == 0 else " ".join(drawn[begin:end])
+                yield chance.choice(corpus) if number % 20 == 0 else " ".join(drawn[begin:end])
                 begin = end
 
     with closing(store_at(store_url(path)).open_log()) as log:
-        _append(cast("Recorder", log.recorder), _conversations(islice(said(), messages)))
+        _append(cast("Recorder", log.recorder), _conversations(islice(texts(), messages)))
     return messages + -(-messages // 100)
 
 
 def vocabulary() -> list[str]:
-    """Made words, the most used first: none of them is a word of the corpus."""
+    """Generated words, the most frequent first. None of them is in the corpus."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
     return [_word(number, syllables) for number in range(WORDS)]
 
 
 def corpus_texts() -> list[str]:
-    """The texts of the corpus' messages."""
+    """The message texts of the corpus."""
     with Conversations.open("memory:", embedded=False) as conversations:
         conversations.import_files(corpus_files())
-        said: list[Any] = [message for each in conversations.export() for message in cast("Any", each["messages"])]
-        return [message["content"] for message in said if isinstance(message["content"], str)]
+        messages: list[Any] = [message for each in conversations.export() for message in cast("Any", each["messages"])]
+        return [message["content"] for message in messages if isinstance(message["content"], str)]
 
 
 def _word(number: int, syllables: list[str]) -> str:
@@ -109,7 +139,7 @@ def _word(number: int, syllables: list[str]) -> str:
 
 
 def _again(rows: list[Row]) -> Iterator[StoredEvent]:
-    """The same rows under other names."""
+    """The same rows, again and again, under other names."""
     time = 0
     while True:
         time += 1
@@ -119,30 +149,30 @@ def _again(rows: list[Row]) -> Iterator[StoredEvent]:
 
 def _threads(count: int) -> Iterator[StoredEvent]:
     for number in range(count):
-        name = made_id(number)
+        name = thread_id_of(number)
         labels: JsonObject = {"channel": "web", "team": f"team {number % VALUES}"}
         began = ThreadStarted(title=f"Conversation {number}", labels=labels, metadata={"number": number})
-        yield made_event(name, 1, began, 2 * number, 0)
-        yield made_event(name, 2, MessageAppended(message=Message.user("Where is my parcel?")), 2 * number + 1, 1)
+        yield thread_event(name, 1, began, 2 * number, 0)
+        yield thread_event(name, 2, MessageAppended(message=Message.user("Where is my parcel?")), 2 * number + 1, 1)
 
 
 def _conversations(texts: Iterable[str]) -> Iterator[StoredEvent]:
     for number, text in enumerate(texts):
         thread, version = divmod(number, 100)
-        name = made_id(thread)
+        name = thread_id_of(thread)
         if version == 0:
-            yield made_event(name, 1, ThreadStarted(), number, 0)
+            yield thread_event(name, 1, ThreadStarted(), number, 0)
         message = Message.user(text) if version % 2 == 0 else Message.assistant(text)
-        yield made_event(name, version + 2, MessageAppended(message=message), number, version + 1)
+        yield thread_event(name, version + 2, MessageAppended(message=message), number, version + 1)
 
 
-def made_id(number: int) -> str:
-    """The id of a made thread. As with Clew's own, their order is not that in which the threads began."""
+def thread_id_of(number: int) -> str:
+    """The id of a generated thread. As with real ids, their order differs from the order of creation."""
     return f"{number * 2_654_435_761 % 2**32:08x}"
 
 
-def made_event(thread: str, version: int, data: ThreadEvent, number: int, messages: int) -> StoredEvent:
-    """An event of a made thread as it is stored: the ``number``-th of all, after so many messages."""
+def thread_event(thread: str, version: int, data: ThreadEvent, number: int, messages: int) -> StoredEvent:
+    """A stored event of a generated thread: the ``number``-th of all, after that many messages."""
     stream = stream_name("default", "thread", thread)
     type_ = "thread-started" if isinstance(data, ThreadStarted) else "message-appended"
     event_id = f"00000000-0000-7000-8000-{number:012d}"

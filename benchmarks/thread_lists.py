@@ -1,4 +1,4 @@
-"""Listing threads: a page of 100 summaries out of 100,000, from either end, from the middle, and of one label."""
+"""Listing threads: a page of 100 of 100,000 summaries, from both ends, from the middle, and by label."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from benchmarks.figures import Figure, at_most
 from benchmarks.measurement import Setting, interleaved, percentile, store_url, wall
-from benchmarks.synthetic_data import VALUES, made_id, many_threads
+from benchmarks.synthetic_data import VALUES, many_threads, thread_id_of
 from clew import Conversations
 from clew.projections import Directory
 
@@ -16,26 +16,26 @@ PAGE = 100
 
 
 def run(setting: Setting) -> Iterator[Figure]:
-    """Milliseconds of a page, everything that was written before being in it."""
+    """Milliseconds of a page that includes everything written before."""
     threads = setting.size(100_000, 10_000)
     path = setting.fresh("threads")
     built = wall(lambda: many_threads(path, threads))
     with Conversations.open(store_url(path), projections=(Directory(),)) as conversations:
         page = partial(conversations.threads, newest_first=True, limit=PAGE)
         filled = wall(lambda: list(page()))
-        middle = made_id(threads // 2)
+        middle = thread_id_of(threads // 2)
         team, channel = {"team": f"team {VALUES // 2}"}, {"channel": "web"}
         pages: dict[str, Callable[[], Iterator[object]]] = {
             "newest first": page,
             "oldest first": partial(page, newest_first=False),
             "newest first, from the middle": partial(page, after=middle),
             "last changed first, from the middle": partial(page, order="updated", after=middle),
-            f"newest first, of a label that {threads // VALUES:,} have": partial(page, labels=team),
-            f"newest first, of a label that {threads:,} have": partial(page, labels=channel),
-            f"last changed first, of a label that {threads // VALUES:,} have": partial(
+            f"newest first, with a label of {threads // VALUES:,} threads": partial(page, labels=team),
+            f"newest first, with a label of {threads:,} threads": partial(page, labels=channel),
+            f"last changed first, with a label of {threads // VALUES:,} threads": partial(
                 page, order="updated", labels=team
             ),
-            f"last changed first, of a label that {threads:,} have": partial(page, order="updated", labels=channel),
+            f"last changed first, with a label of {threads:,} threads": partial(page, order="updated", labels=channel),
         }
         measured = interleaved(setting.size(51, 11), {name: _timed(page) for name, page in pages.items()})
     for number, (name, took) in enumerate(measured.items()):
@@ -45,7 +45,7 @@ def run(setting: Setting) -> Iterator[Figure]:
             statistics.median(took),
             "ms",
             budget=at_most(20),
-            note=f"{p95}; the log made in {built:.0f} s, its directory in {filled:.0f} s" if number == 0 else p95,
+            note=f"{p95}; log created in {built:.0f} s, directory in {filled:.0f} s" if number == 0 else p95,
         )
 
 

@@ -1,4 +1,4 @@
-"""agent-framework's agent with its history in memory. It runs in an environment of its own, where Clew is not."""
+"""agent-framework's agent with its history in memory. It runs in a separate environment without Clew."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
-from agent_framework import Agent  # type: ignore[import-not-found]  # it is in an environment of its own
-from agent_framework.openai import OpenAIChatCompletionClient  # type: ignore[import-not-found]  # the same
+from agent_framework import Agent  # type: ignore[import-not-found]  # installed in a separate environment
+from agent_framework.openai import OpenAIChatCompletionClient  # type: ignore[import-not-found]  # as above
 
 from benchmarks.contenders.conversation import INSTRUCTIONS, MODEL, Contender, Say, Shape, main, weather
 
@@ -36,7 +36,7 @@ class AgentFrameworkAgent:
         return say
 
     def counted(self) -> int:
-        """It keeps nothing."""
+        """It has no store."""
         return 0
 
 

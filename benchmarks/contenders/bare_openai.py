@@ -1,7 +1,7 @@
-"""The ``openai`` package and a list of messages: what a conversation costs that nobody keeps.
+"""The ``openai`` package and a list of messages: the cost of a conversation without any store.
 
-``sdk`` asks as the package's documentation shows, with ``chat.completions.create``. ``post`` has the same client send a
-body that is ready and takes the reply as it is: the least that a request over the package can cost.
+``sdk`` uses ``chat.completions.create`` as the package's documentation does. ``post`` lets the same client send a
+prepared body and reads the raw reply: the cheapest possible request with the package.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class BareOpenAI:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices])
 
     def counted(self) -> int:
-        """It keeps nothing."""
+        """It has no store."""
         return 0
 
 
 class PostingOpenAI(BareOpenAI):
-    """The same, past what the package makes of requests and replies."""
+    """The same, without the package's request and response models."""
 
     async def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
         response = await self._client.post("/chat/completions", cast_to=httpx2.Response, body=body)
@@ -96,7 +96,7 @@ class PostingOpenAI(BareOpenAI):
 
 @asynccontextmanager
 async def bare_openai(address: str, rest: list[str]) -> AsyncIterator[Contender]:
-    """A client of the server, used in one way or the other."""
+    """A client of the server, used in one of the two ways."""
     async with openai.AsyncOpenAI(api_key="none", base_url=address, max_retries=0) as client:
         yield PostingOpenAI(client) if rest == ["post"] else BareOpenAI(client)
 

@@ -1,4 +1,4 @@
-"""Clew's agent on a store: every model call and tool call on the log before the next thing happens."""
+"""Clew's agent on a store: each step is on the log before the next external call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.projections import SHIPPED
 
 
 class ClewAgent:
-    """An agent on threads of an engine."""
+    """An agent with an engine."""
 
     def __init__(self, engine: Engine, client: OpenAIChatClient, commits: Commits) -> None:
         self._agents = {
@@ -34,13 +34,13 @@ class ClewAgent:
         return say
 
     def counted(self) -> int:
-        """The writer's own count."""
+        """The writer's count."""
         return self._commits.count
 
 
 @asynccontextmanager
 async def clew_agent(address: str, rest: list[str]) -> AsyncIterator[Contender]:
-    """An agent on the store of a URL; ``log`` after it leaves the read models out."""
+    """An agent on the store at a URL; the argument ``log`` disables the read models."""
     url, what = rest
     client = OpenAIChatClient(MODEL, api_key="none", base_url=address)
     with counted_commits() as commits:

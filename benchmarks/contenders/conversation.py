@@ -1,8 +1,7 @@
-"""The conversation that all contenders hold, and how their CPU is taken. Standard library only: all of them have it.
+"""The conversation that all contenders hold, and the measurement of its costs. Standard library only.
 
-A contender is a function that opens what it is, and for each shape of conversation a function that says one thing and
-has it answered, the growing conversation sent with it. Its process holds a conversation of each shape and prints what
-that cost, as JSON.
+A contender opens its resources and returns, for each shape of conversation, a function that sends one message with the
+whole conversation and returns the answer. Its process holds one conversation per shape and prints the costs as JSON.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ SHAPES: tuple[Shape, ...] = ("whole", "streamed", "with a tool")
 MODEL = "instant-1"
 INSTRUCTIONS = "You answer at once."
 WARMING = 5
-"""Turns of another conversation before the one that is measured: connections, caches, what is built once."""
+"""Turns of another conversation before the measured one: they open connections and fill caches."""
 
 Say: TypeAlias = Callable[[str], Awaitable[str]]
-"""Says something and gives what was answered."""
+"""Sends a text and returns the answer."""
 
 
 class Contender(Protocol):
-    """What holds conversations."""
+    """An implementation that holds conversations."""
 
     async def converse(self, shape: Shape) -> Say:
-        """Begin a conversation."""
+        """Start a conversation."""
         ...
 
     def counted(self) -> int:
-        """How many commits were made so far; 0 for what makes none."""
+        """The number of commits so far; 0 without a store."""
         ...
 
 
 Opening: TypeAlias = Callable[[str, list[str]], AbstractAsyncContextManager[Contender]]
-"""Makes a contender, from the server's address and the rest of the command line."""
+"""Creates a contender from the server's address and further arguments."""
 
 
 def weather(city: str) -> str:
-    """The weather in a city."""
+    """Return the weather in a city."""
     return f"Rain in {city}."
 
 
 def main(opening: Opening) -> None:
-    """Hold the conversations; the command line has the server's address, the number of turns, and more."""
+    """Hold the conversations. Arguments: the server's address, the number of turns, and the contender's own."""
     address, turns, *rest = sys.argv[1:]
     print(json.dumps(asyncio.run(_measured(opening, address, int(turns), rest))))
 
@@ -71,7 +70,7 @@ async def _measured(opening: Opening, address: str, turns: int, rest: list[str])
             commits, began, cpu = contender.counted(), time.perf_counter(), time.process_time()
             for text in texts:
                 if len(await say(text)) != 200:
-                    raise RuntimeError("The answer is not what the server said.")
+                    raise RuntimeError("The answer is not the one that the server sent.")
             cpu, took = time.process_time() - cpu, time.perf_counter() - began
             made = contender.counted() - commits
             found[shape] = {"cpu": cpu * 1e3 / turns, "wall": took * 1e3 / turns, "commits": made / turns}
@@ -79,6 +78,6 @@ async def _measured(opening: Opening, address: str, turns: int, rest: list[str])
 
 
 def _texts(count: int) -> list[str]:
-    """Words of 200 characters, always the same."""
+    """Repeatable texts of 200 characters."""
     some = random.Random(1)
     return ["".join(some.choices(string.ascii_lowercase + "   ", k=200)) for _ in range(count)]

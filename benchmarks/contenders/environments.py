@@ -1,4 +1,4 @@
-"""Installs what Clew is compared with and its own environment does not have, once, into `.venv-bench`."""
+"""Installs the packages that Clew is compared with, once, into `.venv-bench`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = PINS.parent.parent / ".venv-bench"
 
 
 def python_of(name: str) -> str:
-    """The interpreter of an environment with exactly what ``NAME-pins.txt`` lists. Raises RuntimeError."""
+    """The interpreter of an environment with exactly the packages in ``NAME-pins.txt``. Raises RuntimeError."""
     pins = PINS / f"{name}-pins.txt"
     folder = FOLDER / name
     python = folder / "bin" / "python"
@@ -24,7 +24,7 @@ def python_of(name: str) -> str:
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder)]
-        # No dependencies: the file lists all of them, and pip need not look for versions that agree.
+        # No dependency resolution: the file lists all packages.
         _run([*pip, "install", "--quiet", "--quiet", "--no-compile", "--no-deps", "--requirement", str(pins)])
         ready.write_text(digest, encoding="utf-8")
     return str(python)

@@ -1,4 +1,4 @@
-"""Ways of appending to PostgreSQL: a plain INSERT, Clew's recorder, eventsourcing's own recorder, and the service."""
+"""Ways of appending to PostgreSQL: a plain INSERT, Clew's recorder, eventsourcing's recorder, and the service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.numeric import Int8
 
-from benchmarks.words import Speaker
+from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.infrastructure.postgres.datastore import PostgresDatastore as ClewDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder
@@ -27,23 +27,23 @@ HASH = bytes(32)
 TENANT = "default"
 
 Save = Callable[[int], object]
-"""Writes one save of the writer of that number, and returns when it is durable."""
+"""Makes one save as the writer with that number, and returns when it is durable."""
 
 COLUMNS = "position, tenant, stream, version, type, state, hash"
 
 
 @cache
 def state_size() -> int:
-    """How many bytes the service stores of a message of two hundred characters, on the average."""
+    """The mean number of stored bytes of a message of 200 characters."""
     with Conversations.open("memory:") as conversations:
-        conversations.start_thread().append(Speaker().messages(64))
-        log = conversations._core.log  # noqa: SLF001  # the stored bytes are what is asked for
+        conversations.start_thread().append(MessageGenerator().messages(64))
+        log = conversations._core.log  # noqa: SLF001  # needs the stored bytes
         return round(mean(len(row.state) for row in log.rows_after(0, 99, "") if row.type == TYPE))
 
 
 @contextmanager
 def raw(url: str, writers: int, events: int) -> Iterator[Save]:
-    """One prepared INSERT with binary parameters a commit, and a connection a writer, into Clew's own table."""
+    """One prepared INSERT with binary parameters per commit into Clew's table; one connection per writer."""
     row = "(%b, %b, %b, %b, %b, %b, %b)"
     sql = f"INSERT INTO clew_event ({COLUMNS}) VALUES {', '.join([row] * events)}".encode()  # noqa: S608  # constants
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def raw(url: str, writers: int, events: int) -> Iterator[Save]:
 
 @contextmanager
 def recorder(url: str, writers: int, events: int) -> Iterator[Save]:
-    """Clew's recorder: hash chain and contiguity, on bytes."""
+    """Clew's recorder: hash chain and contiguity, for stored bytes."""
     with closing(PostgresRecorder.open(url)) as opened:
         made = _events(writers, events)
         yield lambda writer: opened.submit(Append(made(writer))).result()
@@ -72,7 +72,7 @@ def recorder(url: str, writers: int, events: int) -> Iterator[Save]:
 
 @contextmanager
 def inserting(url: str, writers: int, events: int) -> Iterator[Save]:
-    """The same through the method that the library's applications call."""
+    """The same with the method that the library's applications call."""
     with closing(PostgresRecorder.open(url)) as opened:
         made = _events(writers, events)
         yield lambda writer: opened.insert_events(made(writer))
@@ -80,7 +80,7 @@ def inserting(url: str, writers: int, events: int) -> Iterator[Save]:
 
 @contextmanager
 def bound(url: str, writers: int, events: int) -> Iterator[Save]:
-    """Clew's recorder where the database keeps tenants apart by itself."""
+    """Clew's recorder on a database that isolates tenants by row-level security."""
     datastore = ClewDatastore(url, originator_id_type="text", tenant=TENANT)
     with closing(PostgresRecorder(datastore)) as opened:
         made = _events(writers, events)
@@ -89,17 +89,17 @@ def bound(url: str, writers: int, events: int) -> Iterator[Save]:
 
 @contextmanager
 def library(url: str, writers: int, events: int) -> Iterator[Save]:
-    """The recorder of eventsourcing itself, with a connection a writer."""
+    """Eventsourcing's recorder, with one connection per writer."""
     given = cast("dict[str, Any]", conninfo_to_dict(url))
     server = {name: given[name] for name in ("dbname", "host", "port", "user")}
     datastore = PostgresDatastore(
         **server, password="", pool_size=writers, pool_open_timeout=None, originator_id_type="text"
     )
     with datastore:
-        datastore.pool.open(wait=True)  # it cannot be opened by several threads at once
+        datastore.pool.open(wait=True)  # several threads cannot open it at once
         opened = PostgresApplicationRecorder(datastore)
         with psycopg.connect(url) as connection:
-            connection.execute("SELECT pg_advisory_xact_lock(1)")  # several at once would fail
+            connection.execute("SELECT pg_advisory_xact_lock(1)")  # concurrent creation would fail
             opened.create_table()
         made = _events(writers, events)
         yield lambda writer: opened.insert_events(made(writer))
@@ -107,13 +107,13 @@ def library(url: str, writers: int, events: int) -> Iterator[Save]:
 
 @contextmanager
 def conversations(url: str, writers: int, events: int) -> Iterator[Save]:
-    """The service: messages are checked, decided on and encoded. Read models are not filled here, beside the others."""
-    messages = Speaker().messages(64)
-    said = [messages[number : number + events] for number in range(64 - events)]
+    """The service: validates, decides and encodes messages. Without read models, like the others."""
+    messages = MessageGenerator().messages(64)
+    batches = [messages[number : number + events] for number in range(64 - events)]
     with Conversations.open(url, embedded=False) as opened:
         threads = [opened.start_thread() for _ in range(writers)]
         turns = [count() for _ in range(writers)]
-        yield lambda writer: threads[writer].append(said[next(turns[writer]) % len(said)])
+        yield lambda writer: threads[writer].append(batches[next(turns[writer]) % len(batches)])
 
 
 CONTENDERS: dict[str, Callable[[str, int, int], AbstractContextManager[Save]]] = {
@@ -128,12 +128,12 @@ CONTENDERS: dict[str, Callable[[str, int, int], AbstractContextManager[Save]]] =
 
 
 def _numbers(writers: int) -> list[int]:
-    """Numbers of streams that nobody else has, in this process or another."""
+    """Random numbers of streams, unique across processes."""
     return [int.from_bytes(os.urandom(8)) >> 1 for _ in range(writers)]
 
 
 def _events(writers: int, events: int) -> Callable[[int], list[StoredEvent]]:
-    """The next events of each writer's stream."""
+    """Returns the next events of a writer's stream."""
     names = [f"{TENANT}/thread/{number}" for number in _numbers(writers)]
     versions = [count(1) for _ in range(writers)]
     state = os.urandom(state_size())
