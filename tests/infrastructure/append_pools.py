@@ -23,13 +23,13 @@ def nothing() -> None:
     """What a pool calls after each batch, and these tests do not."""
 
 
-def pool_of(write: Write, *, workers: int, together: int = 4) -> AppendPool:
+def pool_of(write: Write, *, workers: int, batch_size: int = 4) -> AppendPool:
     """A pool that has each append of a batch written by this."""
 
     def each(appends: Sequence[Append], *, patient: bool) -> list[Appended | Exception]:  # noqa: ARG001 - the port's
         return [write(append) for append in appends]
 
-    return AppendPool(each, nothing, workers=workers, together=together)
+    return AppendPool(each, nothing, workers=workers, batch_size=batch_size)
 
 
 def by_itself(stream: str, version: int = 1) -> Append:

@@ -41,14 +41,14 @@ def test_looks_at_the_first_of_a_stream_only_however_many_wait(
 ) -> None:
     pool = pool_of(lambda _: DONE, workers=4)
     looked = 0
-    offer = pool._offer
+    offer = pool._set_ready
 
     def count(job: Any) -> None:
         nonlocal looked
         looked += 1
         offer(job)
 
-    monkeypatch.setattr(pool, "_offer", count)
+    monkeypatch.setattr(pool, "_set_ready", count)
     futures = [
         pool.submit(Append([event("a", version)]) if together else by_itself("a", version)) for version in range(1, 501)
     ]
@@ -125,7 +125,7 @@ def test_goes_on_after_one_was_cancelled_or_failed() -> None:
             raise RuntimeError(message)
         return ValueError("refused") if version == 4 else DONE
 
-    pool = pool_of(write, workers=2, together=1)
+    pool = pool_of(write, workers=2, batch_size=1)
     futures = [pool.submit(Append([event("a", version)])) for version in range(1, 6)]
     assert futures[1].cancel()
     go.set()
@@ -163,7 +163,7 @@ def _campaign(chance: random.Random) -> None:
             outcomes.append(None if left.issuperset(str(each.originator_id) for each in append.events) else DONE)
         return outcomes
 
-    pool = AppendPool(write, nothing, workers=chance.choice([1, 2, 4]), together=4)
+    pool = AppendPool(write, nothing, workers=chance.choice([1, 2, 4]), batch_size=4)
     kept: list[Future[Appended]] = []
     numbers, order = iter(range(10_000)), threading.Lock()
 

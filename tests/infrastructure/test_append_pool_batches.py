@@ -23,7 +23,7 @@ class Gate:
     def __init__(self, *, workers: int = 4, together: int = 4) -> None:
         self.go = threading.Semaphore(0)
         self.batches: list[list[str]] = []
-        self.pool = AppendPool(self.write, nothing, workers=workers, together=together)
+        self.pool = AppendPool(self.write, nothing, workers=workers, batch_size=together)
 
     def write(self, appends: Sequence[Append], *, patient: bool) -> list[Appended]:  # noqa: ARG002 - the port's
         self.batches.append(["".join(str(event.originator_id) for event in append.events) for append in appends])
@@ -86,7 +86,7 @@ def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
     monkeypatch.setattr(append_pool, "FLUSH_DELAY", 0.001)
     gate.begin("a", "b", "c", "d")
     gate.submit("e")
-    wait_until(lambda: gate.pool._lingers(next(iter(gate.pool._ready))))
+    wait_until(lambda: gate.pool._is_overdue(next(iter(gate.pool._ready))))
     assert gate.batches == [["a"], ["b"], ["c"], ["d"]]
 
 
@@ -105,7 +105,7 @@ class Hurried:
 
     def __init__(self) -> None:
         self.given: list[tuple[list[str], bool]] = []
-        self.pool = AppendPool(self.write, nothing, workers=4, together=4)
+        self.pool = AppendPool(self.write, nothing, workers=4, batch_size=4)
 
     def write(self, appends: Sequence[Append], *, patient: bool) -> list[Appended | None]:
         self.given.append(([f"{each.originator_id}{each.originator_version}" for (each,), *_ in appends], patient))
@@ -147,14 +147,14 @@ def test_has_no_patience_in_a_thread_that_waits_for_something_else(hurried: Hurr
     futures = hurried.submit("a1", "a2", "b1")
     with hurried.pool._lock:
         first = [hurried.pool._queues["a"][0]]
-        hurried.pool._begun.append(first)
-        first[0].by = threading.get_ident()
+        hurried.pool._running.append(first)
+        first[0].thread = threading.get_ident()
         hurried.pool._ready.pop(first[0])
     thread = threading.Thread(target=futures[1].result)  # waits behind another, and writes b1 meanwhile
     thread.start()
     assert futures[2].result(PATIENCE) == DONE
     assert hurried.given == [(["b1"], False), (["b1"], True)]
-    hurried.pool._answer(first, None, more=False)
+    hurried.pool._execute(first, None, more=False)
     end([thread])
     assert hurried.given[2:] == [(["a1"], True), (["a2"], True)]
 

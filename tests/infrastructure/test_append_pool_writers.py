@@ -76,7 +76,7 @@ def test_writes_what_nobody_waits_for_also_after_a_long_silence(
         writers.submit(9)
         assert writers.inside.wait(PATIENCE)
         writers.go.set()
-        wait_until(lambda: writers.pool._asleep)
+        wait_until(lambda: writers.pool._flusher_sleeps)
 
 
 def test_keeps_who_waits_behind_an_append_of_the_same_stream(writers: Writers) -> None:
@@ -119,13 +119,13 @@ def test_ends_in_a_second_close_what_the_first_was_interrupted_in(writers: Write
             writers.pool.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writers.pool, "_is_left", _interrupt)
+        patch.setattr(writers.pool, "_drain", _interrupt)
         close()
     with pytest.raises(ClosedError):
         writers.submit(11)
     second = threading.Thread(target=writers.pool.close)
     second.start()
-    wait_until(lambda: bool(writers.pool._ended._waiters))  # type: ignore[attr-defined]  # as below
+    wait_until(lambda: bool(writers.pool._finished._waiters))  # type: ignore[attr-defined]  # as below
     writers.go.set()
     end([second])
     assert [future.done() for future in futures] == [True, True]
@@ -153,7 +153,7 @@ def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pyte
         assert len(appends) == 2
         raise KeyboardInterrupt
 
-    pool = AppendPool(write, nothing, workers=2, together=4)
+    pool = AppendPool(write, nothing, workers=2, batch_size=4)
     mine, other = (pool.submit(Append([event(name, 1)])) for name in "ab")
     found: list[BaseException | None] = []
 
@@ -204,11 +204,11 @@ def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> N
     waiting = [threading.Thread(target=pool.submit(by_itself(name)).result) for name in gates]
     for thread in waiting:
         thread.start()
-    wait_until(lambda: len(pool._begun) == 2)
+    wait_until(lambda: len(pool._running) == 2)
     behind = {name: pool.submit(by_itself(name, 2)) for name in gates}
     closing = threading.Thread(target=pool.close)
     closing.start()
-    wait_until(lambda: bool(pool._ended._waiters))  # type: ignore[attr-defined]  # whether it waits is what matters
+    wait_until(lambda: bool(pool._finished._waiters))  # type: ignore[attr-defined]  # whether it waits is what matters
     gates["a"].set()
     assert wait_for([behind["a"]], PATIENCE).not_done == set()
     wait_until(lambda: pool._idle == 1 or not pool._threads)
@@ -247,7 +247,7 @@ def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
         lines.next_in(lambda: writers.submit(version).result())  # noqa: B023 - called at once
         assert writers.submit(version + 1).result(PATIENCE) == DONE
         assert writers.submit(version + 2, "another").result() == DONE
-        wait_until(lambda: not writers.pool._queues and not writers.pool._begun)
+        wait_until(lambda: not writers.pool._queues and not writers.pool._running)
     assert lines.made > 30
 
 

@@ -51,7 +51,7 @@ class PostgresDatastore:
         self.reading = ConnectionPool(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
         self.listeners = CommitListeners(self._changed)
-        self.pool = AppendPool(self.writer.write, self.listeners.notify, workers=workers, together=MOST_AT_ONCE)
+        self.pool = AppendPool(self.writer.write, self.listeners.notify, workers=workers, batch_size=MOST_AT_ONCE)
         self._seen = 0
         self._closed = False
         process_forks.watch(self)
