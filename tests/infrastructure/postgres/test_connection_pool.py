@@ -74,14 +74,14 @@ def used_up(url: str) -> Iterator[None]:
 def one(pool: ConnectionPool) -> int:
     """The process of the server that a connection of the pool is to."""
     with pool.use() as session:
-        return int(session.ask("SELECT pg_backend_pid()")[0][0])
+        return int(session.query("SELECT pg_backend_pid()")[0][0])
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits in vain, or is not called, waits for ever, and the test ends it."""
-    monkeypatch.setattr(connection_pool, "PATIENCE", FOR_EVER)
-    monkeypatch.setattr(connection_pool, "RESTED", FOR_EVER)
+    monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", FOR_EVER)
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER", FOR_EVER)
 
 
 # Where the server makes no more
@@ -125,7 +125,7 @@ def test_threads_projections_and_searches_of_a_service_share_two_connections(lim
 def test_says_soon_that_somebody_else_has_them_all_and_goes_on_afterwards(
     limited: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_pool, "LEAVING", 0.1)
+    monkeypatch.setattr(connection_pool, "RELEASE_TIMEOUT", 0.1)
     recorder = PostgresRecorder.open(limited)
     try:
         for _ in range(2):  # before it has had any, and after
@@ -180,7 +180,7 @@ def test_one_that_is_closed_has_another_in_its_place(limited: str) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_takes_more_again_when_the_server_makes_more(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_pool, "RESTED", 0.01)
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER", 0.01)
     pool = ConnectionPool(Address(limited), 4)
     ready, go = threading.Semaphore(0), threading.Event()
 
@@ -249,7 +249,7 @@ def test_who_waits_when_a_store_is_closed_is_told_so(pool: ConnectionPool) -> No
 
 
 def test_who_has_waited_long_enough_is_told_so(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_pool, "PATIENCE", 0.01)
+    monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", 0.01)
     with pool.use(), pytest.raises(StoreUnavailableError, match="all 1 connections of this process are busy"):
         one(pool)
     assert not pool._queue
@@ -278,7 +278,7 @@ def test_a_child_begins_with_none_and_keeps_nobody_waiting(pool: ConnectionPool)
 def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
     pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_pool, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", PATIENCE)
 
     def begun() -> None:
         pool.drop()
@@ -288,7 +288,7 @@ def test_no_connection_is_lost_wherever_a_thread_is_interrupted(
         with pool.use() as session:
             session.begin()
 
-    monkeypatch.setattr(connection_pool, "RESTED", -1.0)  # so that each is asked whether it is there
+    monkeypatch.setattr(connection_pool, "CHECK_AFTER", -1.0)  # so that each is asked whether it is there
     for do in (begun, lambda: one(pool), unfit):
         points = Interruptions(_looks)
         while points.more:

@@ -13,7 +13,7 @@ from clew.infrastructure.postgres import transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Fork, RecordedConflictError
 
-MANY = transaction.LEAST_ROWS
+MANY = transaction.COPY_THRESHOLD
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_lets_one_of_two_have_the_versions_and_leaves_nothing_of_the_other(
 def test_writes_eight_thousand_events_in_one_append(
     recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, least: int, copied: list[int]
 ) -> None:
-    monkeypatch.setattr(transaction, "LEAST_ROWS", least)
+    monkeypatch.setattr(transaction, "COPY_THRESHOLD", least)
     state = os.urandom(652)
     outcome = append(recorder, *[event("a", version, state) for version in range(1, 8_001)])
     assert len(outcome.positions) == 8_000

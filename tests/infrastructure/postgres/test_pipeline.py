@@ -16,13 +16,13 @@ from clew.infrastructure.postgres.errors import is_cut
 from clew.infrastructure.postgres.pipeline import (
     BYTEA_TYPE,
     INT8_TYPE,
-    Asked,
+    BoundStatement,
     Statement,
-    answer,
     byteas,
+    execute_transaction,
     int8,
     int8s,
-    numbers,
+    read_numbers,
 )
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append
@@ -36,8 +36,8 @@ def said(number: int, text: bytes = b"x") -> tuple[bytes, bytes]:
     return int8(number), text
 
 
-def said_last(session: Session, *asked: Asked) -> list[int]:
-    return numbers(answer(session.connection, session.prepared, *asked))
+def said_last(session: Session, *asked: BoundStatement) -> list[int]:
+    return read_numbers(execute_transaction(session.connection, session.prepared, *asked))
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def session(postgres: str) -> Iterator[Session]:
 
 
 def test_answers_the_numbers_that_are_there(session: Session) -> None:
-    assert session.numbers(DOUBLED, said(-4)) == [-8, -7, -6]
-    assert session.numbers(DOUBLED, said(1, b"")) == []
+    assert session.query_numbers(DOUBLED, said(-4)) == [-8, -7, -6]
+    assert session.query_numbers(DOUBLED, said(1, b"")) == []
     nothing = Statement(b"SELECT nullif(n, 2) FROM generate_series(1, $1) AS n", [INT8_TYPE])
-    assert session.numbers(nothing, [int8(3)]) == [1, 3]
-    assert session.numbers(nothing, [None]) == []
+    assert session.query_numbers(nothing, [int8(3)]) == [1, 3]
+    assert session.query_numbers(nothing, [None]) == []
 
 
 def test_says_several_statements_in_one_transaction(session: Session) -> None:
@@ -62,11 +62,11 @@ def test_says_several_statements_in_one_transaction(session: Session) -> None:
     length = Statement(b"SELECT length(current_setting('clew.tenant'))::int8 + $1", [INT8_TYPE])
     for _ in range(2):
         assert said_last(session, (put, [b"abc"]), (length, [int8(10)])) == [13]
-    assert session.numbers(length, [int8(0)]) == [0]
+    assert session.query_numbers(length, [int8(0)]) == [0]
     divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
         said_last(session, (put, [b"abc"]), (divided, [int8(0)]), (length, [int8(0)]))
-    assert session.numbers(length, [int8(0)]) == [0]
+    assert session.query_numbers(length, [int8(0)]) == [0]
 
 
 def test_answers_rows_of_numbers_and_bytes_and_takes_arrays_of_them(session: Session) -> None:
@@ -74,9 +74,9 @@ def test_answers_rows_of_numbers_and_bytes_and_takes_arrays_of_them(session: Ses
     given = [(7, b"x"), (None, b""), (-(2**63), None), (2**63 - 1, bytes(range(256)))]
     asked = whole, [int8s(n for n, _ in given), byteas(b for _, b in given)]
     nothing = whole, [int8s([]), byteas([])]
-    assert session.together(asked, nothing, asked) == [given, [], given]
-    assert session.together((Statement(b"SELECT"), ())) == [[()]]
-    assert session.together() == []
+    assert session.execute_together(asked, nothing, asked) == [given, [], given]
+    assert session.execute_together((Statement(b"SELECT"), ())) == [[()]]
+    assert session.execute_together() == []
 
 
 def test_carries_out_nothing_after_what_fails_and_says_why_that_did(session: Session) -> None:
@@ -85,13 +85,13 @@ def test_carries_out_nothing_after_what_fails_and_says_why_that_did(session: Ses
     divided = Statement(b"SELECT 1 / $1", [INT8_TYPE]), [int8(0)]
     for first in ((), (put,)):
         with pytest.raises(psycopg.errors.DivisionByZero):
-            session.together(*first, divided, put, divided)
-        assert session.together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
+            session.execute_together(*first, divided, put, divided)
+        assert session.execute_together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
     session.begin(put)
     with pytest.raises(psycopg.errors.DivisionByZero):
         session.commit(put, divided)
     session.roll_back()
-    assert session.together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
+    assert session.execute_together((Statement(b"SELECT count(*) FROM kept"), ())) == [[(0,)]]
 
 
 @pytest.mark.parametrize("beside", [(), ((DOUBLED, said(1)),)])
@@ -110,10 +110,10 @@ def test_prepares_again_what_the_driver_had_the_server_forget(
 def test_raises_what_the_cursor_would_and_goes_on(session: Session) -> None:
     divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
-        session.numbers(divided, [int8(0)])
+        session.query_numbers(divided, [int8(0)])
     with pytest.raises(psycopg.errors.SyntaxError):
-        session.numbers(Statement(b"SELEC $1", [INT8_TYPE]), [int8(0)])
-    assert session.numbers(divided, [int8(1)]) == [1]
+        session.query_numbers(Statement(b"SELEC $1", [INT8_TYPE]), [int8(0)])
+    assert session.query_numbers(divided, [int8(1)]) == [1]
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -128,8 +128,8 @@ def test_raises_what_the_cursor_would_where_the_server_ends_the_connection(sessi
 def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
     with Address(f"{postgres}?prepare=no").connect() as connection:
         known: dict[Statement, bytes] = {}
-        assert numbers(answer(connection, known, (DOUBLED, said(1)))) == [2, 3, 4]
-        assert numbers(answer(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2)))) == [4, 5, 6]
+        assert read_numbers(execute_transaction(connection, known, (DOUBLED, said(1)))) == [2, 3, 4]
+        assert read_numbers(execute_transaction(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2)))) == [4, 5, 6]
         assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
         assert not known
 
@@ -137,14 +137,14 @@ def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
 def test_sends_more_than_the_network_takes_at_once(session: Session) -> None:
     text = bytes(range(256)) * 100_000
     length = Statement(b"SELECT length($1)::int8", [BYTEA_TYPE])
-    assert session.numbers(length, [text]) == [len(text)]
+    assert session.query_numbers(length, [text]) == [len(text)]
     assert said_last(session, (length, [text]), (length, [text])) == [len(text)]
 
 
 def test_sees_ctrl_c_while_the_server_is_silent(session: Session, postgres: str) -> None:
     sleeps = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
     with interrupted(lambda: ask(postgres, sleeps) == [(1,)]):
-        session.numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
+        session.query_numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
 
 
 def test_writes_an_append_after_one_that_was_rolled_back(postgres: str) -> None:

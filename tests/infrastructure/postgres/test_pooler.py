@@ -101,7 +101,7 @@ def test_prepares_or_does_not_as_the_url_says(postgres: str) -> None:
         recorder = PostgresRecorder.open(postgres + said)
         fill(recorder, said or "plain", 1)
         with recorder.datastore.reading.use() as session:
-            found = session.ask("SELECT count(*) FROM pg_prepared_statements")
+            found = session.query("SELECT count(*) FROM pg_prepared_statements")
         assert (found[0][0] > 0) == there
         recorder.close()
     with pytest.raises(StoreUrlError, match="yes or no"):

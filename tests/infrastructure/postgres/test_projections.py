@@ -278,14 +278,14 @@ def test_pages_of_threads_and_searches_are_read_by_indexes(postgres: str, monkey
                 asked.append((query, parameters))
             return execute(self, query, parameters, **more)
 
-        say = Session.ask
+        say = Session.query
 
         def note_said(self: Session, sql: str, parameters: Any = None, **more: Any) -> Any:
             asked.append((sql.encode(), parameters))
             return say(self, sql, parameters, **more)
 
         monkeypatch.setattr(psycopg.Cursor, "execute", note)
-        monkeypatch.setattr(Session, "ask", note_said)
+        monkeypatch.setattr(Session, "query", note_said)
         for order in ("begun", "updated"):
             first = list(conversations.threads(order=order, newest_first=True, limit=20))
             assert len(list(conversations.threads(order=order, newest_first=True, limit=20, after=first[-1]))) == 20

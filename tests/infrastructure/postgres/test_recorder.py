@@ -15,6 +15,7 @@ from tests.infrastructure.recording import PATIENCE, Opener, event, held
 from tests.infrastructure.waiting_contract import LostReplyContract
 from tests.servers.postgres_server import ask
 
+from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
@@ -30,9 +31,7 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         return lambda: PostgresRecorder.open(postgres)
 
     @pytest.fixture
-    def break_commit(self, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-        store = recorder.datastore
-
+    def break_commit(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
         def break_next(happens: bool) -> None:  # noqa: FBT001 - the parameter is the whole of it
             def lost(write: Callable[..., object], *parts: Any) -> None:
                 monkeypatch.undo()
@@ -41,9 +40,9 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
                 message = "the connection is lost, says the test"
                 raise psycopg.OperationalError(message)
 
-            commit, at_once = store.commit, store.write_at_once
-            monkeypatch.setattr(store, "commit", lambda *parts: lost(commit, *parts))
-            monkeypatch.setattr(store, "write_at_once", lambda *parts: lost(at_once, *parts))
+            commit, query_numbers = Session.commit, Session.query_numbers
+            monkeypatch.setattr(Session, "commit", lambda *parts: lost(commit, *parts))
+            monkeypatch.setattr(Session, "query_numbers", lambda *parts: lost(query_numbers, *parts))
 
         return break_next
 

@@ -46,14 +46,14 @@ def test_a_tenant_is_set_for_one_transaction_and_not_for_the_next(kept: Logins) 
         with store.reading.use() as session:
             assert session.secured
             for _ in range(3):
-                assert session.ask(setting) == [("a", 1)]
+                assert session.query(setting) == [("a", 1)]
                 assert session.connection.execute(setting).fetchall() == [("", 0)]
             session.begin()
-            assert session.ask(setting) == [("a", 1)]
+            assert session.query(setting) == [("a", 1)]
             session.connection.execute("COMMIT")
             with pytest.raises(psycopg.errors.UndefinedTable):
-                session.ask("SELECT * FROM clew_nothing")
-            assert session.ask(setting) == [("a", 1)]
+                session.query("SELECT * FROM clew_nothing")
+            assert session.query(setting) == [("a", 1)]
             assert session.connection.execute(setting).fetchall() == [("", 0)]
     finally:
         store.close()
@@ -83,7 +83,7 @@ def test_a_name_that_is_written_in_sql_is_only_a_name(kept: Logins) -> None:
     try:
         with store.writing.use() as session:
             session.begin()
-            assert session.ask("SELECT current_setting('clew.tenant')") == [("a'; RESET ROLE; --",)]
+            assert session.query("SELECT current_setting('clew.tenant')") == [("a'; RESET ROLE; --",)]
             session.connection.execute("ROLLBACK")
     finally:
         store.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -18,8 +18,7 @@ from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 from clew.domain.chain import ROOT, digest
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 from clew.infrastructure.postgres.connection import Session
-from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.pipeline import Asked
+from clew.infrastructure.postgres.pipeline import BoundStatement
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.store import PostgresStore
 from clew.infrastructure.recorder import Append, Claim, Draft, Key, RecordedConflictError, Shred
@@ -140,9 +139,9 @@ def test_writes_what_has_no_rows_though_the_id_of_its_transaction_was_given_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server that broke down forgot the transaction, and commits somebody else's under its id."""
-    commit = PostgresDatastore.commit
+    commit = Session.commit
 
-    def broken(datastore: PostgresDatastore, session: Session, left: Sequence[Asked]) -> None:
+    def broken(session: Session, *bound: BoundStatement) -> None:
         monkeypatch.undo()
         ((given,),) = session.connection.execute("SELECT pg_current_xact_id()::text::int8").fetchall()
         server.kill()
@@ -150,11 +149,11 @@ def test_writes_what_has_no_rows_though_the_id_of_its_transaction_was_given_agai
         while ask(url, "SELECT pg_current_xact_id()::text::int8")[0][0] < given:
             pass
         assert ask(url, f"SELECT pg_xact_status('{given}')") == [("committed",)]
-        commit(datastore, session, left)
+        commit(session, *bound)
 
     with PostgresServer(18) as server, server.database() as url, closing(PostgresRecorder.open(url)) as recorder:
         fill(recorder, "a", 2)
-        monkeypatch.setattr(PostgresDatastore, "commit", broken)
+        monkeypatch.setattr(Session, "commit", broken)
         append(recorder, drafts=[Draft("a", "run", b"data")])
         assert recorder.draft("a") == Draft("a", "run", b"data")
 

@@ -19,7 +19,7 @@ from clew.domain.chain import digest
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.transaction import LEAST_ROWS
+from clew.infrastructure.postgres.transaction import COPY_THRESHOLD
 from clew.infrastructure.recorder import (
     Append,
     Appended,
@@ -92,7 +92,7 @@ DONE: dict[str, tuple[int, Callable[[Recorder, str], object]]] = {
         ),
     ),
     "a redaction": (3, lambda log, name: redact(log, int(name))),
-    "many events": (5, lambda log, name: append(log, *[event(name, version + 1) for version in range(LEAST_ROWS)])),
+    "many events": (5, lambda log, name: append(log, *[event(name, version + 1) for version in range(COPY_THRESHOLD)])),
 }
 
 
@@ -216,7 +216,7 @@ def test_prepares_nothing_again_after_a_roll_back(recorder: PostgresRecorder) ->
 
 
 def test_copies_after_the_streams_have_begun_and_at_the_positions_that_are_told(recorder: PostgresRecorder) -> None:
-    done = append(recorder, *[event("c", version + 1) for version in range(LEAST_ROWS)], key=Key("c", "k", b""))
+    done = append(recorder, *[event("c", version + 1) for version in range(COPY_THRESHOLD)], key=Key("c", "k", b""))
     assert [row.position for row in recorder.rows_at(done.positions)] == list(done.positions)
     assert recorder.repeated(Key("c", "k", b"")) == done._replace(repeated=True)
     assert verify_store(recorder).first_bad is None

@@ -99,16 +99,16 @@ def test_a_batch_whose_reply_is_lost_is_there_once(
     monkeypatch: pytest.MonkeyPatch,
     happens: bool,  # noqa: FBT001 - pytest's
 ) -> None:
-    store, at_once = recorder.datastore, recorder.datastore.write_at_once
+    query_numbers = Session.query_numbers
 
-    def lose(*parts: object) -> list[int]:
+    def lose(session: Session, statement: Statement, values: list[bytes | None]) -> list[int]:
         monkeypatch.undo()
         if happens:
-            at_once(*parts)  # type: ignore[arg-type]  # they are passed on
+            query_numbers(session, statement, values)
         message = "the connection is lost, says the test"
         raise psycopg.OperationalError(message)
 
-    monkeypatch.setattr(store, "write_at_once", lose)
+    monkeypatch.setattr(Session, "query_numbers", lose)
     refused = Append([event("c", 2)], previous={"c": bytes(31) + b"x"})
     batch = [Append([event("a", 2)]), Append([event("a", 3), event("a", 4)]), refused, Append([event("b", 2)])]
     kinds = [type(each) for each in write(recorder, *batch)]
@@ -184,13 +184,13 @@ def test_orders_the_appends_of_a_statement_by_stream(
 ) -> None:
     """Two processes that write to the same streams at once wait for each other in no circle."""
     said: list[list[bytes | None]] = []
-    at_once = recorder.datastore.write_at_once
+    query_numbers = Session.query_numbers
 
     def note(session: Session, statement: Statement, values: list[bytes | None]) -> list[int]:
         said.append([each for number, each in enumerate(values[2:]) if number % 8 == 1 and each is not None])
-        return at_once(session, statement, values)
+        return query_numbers(session, statement, values)
 
-    monkeypatch.setattr(recorder.datastore, "write_at_once", note)
+    monkeypatch.setattr(Session, "query_numbers", note)
     for order in ("abc", "cba"):
         version = 2 if order == "abc" else 3
         outcomes = write(recorder, *[Append([event(name, version)]) for name in order])
@@ -245,12 +245,12 @@ def test_leaves_all_of_a_statement_that_meets_a_lock_and_changes_no_setting_of_t
     writer = recorder.datastore.writer
     batch = [Append([event(name, 2)]) for name in "ab"]
     with recorder.datastore.writing.use() as session:
-        before = session.ask("SHOW lock_timeout")
+        before = session.query("SHOW lock_timeout")
     assert writer.write(batch, patient=False) == [None, None]
     stranger.rollback()
     assert [type(each) for each in writer.write(batch, patient=False)] == [Appended, Appended]
     with recorder.datastore.writing.use() as session:
-        assert session.ask("SHOW lock_timeout") == before
+        assert session.query("SHOW lock_timeout") == before
 
 
 def test_says_what_its_user_s_own_limit_on_locks_came_to(postgres: str, stranger: psycopg.Connection[object]) -> None:

@@ -1,4 +1,4 @@
-"""A session with a PostgreSQL database: a connection, what it found when it began, and how statements go over it."""
+"""A session with a PostgreSQL database: a connection, what was found when it was opened, and how statements use it."""
 
 from __future__ import annotations
 
@@ -6,145 +6,141 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.pq.abc import PGresult
 
 from clew.domain.errors import StoreSchemaError, TenantRequiredError
+from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import PostgresUnavailableError
 from clew.infrastructure.postgres.pipeline import (
     BYTEA_TYPE,
-    Asked,
+    BoundStatement,
     Statement,
-    answer,
-    answers,
-    asked,
-    found,
-    numbers,
-    rows,
+    bind,
+    execute,
+    execute_transaction,
+    load_rows,
+    read_numbers,
+    read_rows,
 )
 from clew.infrastructure.postgres.sql_files import statements
 
 ORDINAL_BITS = 20
-"""Of a position, below those of its transaction."""
+"""The lowest bits of a position: which event of its transaction it is. The others are the transaction."""
 
-_OPENING = statements("connection.sql")
-_BASE, _RAISE_BASE = (_OPENING[name].encode() for name in ("base", "raise base"))
+_SQL = {name: sql.encode() for name, sql in statements("connection.sql").items()}
+_SECURITY = statements("row_level_security.sql")
+_OWN_ROWS_PLACE, _OWN_ROWS = "/* mine */", _SECURITY["mine"]
+_SET_TENANT = Statement(_SECURITY["on behalf"].encode(), [BYTEA_TYPE])
 
-_UNSETTLED = (
-    "this is a standby of a server to which a dump was restored, and where its positions go on is not seen to yet. "
-    "Open the primary first."
-)
-
-_TENANCY = statements("row_level_security.sql")
-_IS_BOUND, _BASE_OF_ALL = (_TENANCY[name].encode() for name in ("is bound", "base"))
-
-_PLACE_OF_MINE, _MINE = "/* mine */", _TENANCY["mine"]
-
-_ON_BEHALF = Statement(_TENANCY["on behalf"].encode(), [BYTEA_TYPE])
-
-# What a transaction has waited for it must see, however the database would isolate it. Readers stop below a transaction
-# that is open: that of a process that stands still must not stay so.
-_BEGIN: Sequence[Asked] = (
+# A transaction must see what it has waited for, whatever the database's default isolation. Readers stop below an open
+# transaction: that of a process that hangs must end.
+_BEGIN: Sequence[BoundStatement] = (
     (Statement(b"BEGIN ISOLATION LEVEL READ COMMITTED"), ()),
     (Statement(b"SET LOCAL idle_in_transaction_session_timeout = '30s'"), ()),
 )
-
-_COMMIT: Asked = Statement(b"COMMIT"), ()
-_ROLL_BACK: Asked = Statement(b"ROLLBACK"), ()
+_COMMIT: BoundStatement = Statement(b"COMMIT"), ()
+_ROLL_BACK: BoundStatement = Statement(b"ROLLBACK"), ()
 
 Rows = list[tuple[Any, ...]]
 
 
 class Session(NamedTuple):
-    """A connection, and what it found when it was made."""
+    """A connection, and what was found when it was opened."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
     cursor: psycopg.Cursor[tuple[Any, ...]]
     """For statements whose rows are fetched at once."""
     base: int
-    """What is added to transaction ids."""
+    """Is added to transaction ids."""
     standby: bool
-    """Whether the server only follows another, and is written to by that one alone."""
+    """Whether the server only follows a primary, and cannot be written to."""
     secured: bool
-    """Whether policies on rows are in force; COPY FROM is refused then."""
+    """Whether row-level security is in force; COPY FROM is then refused."""
     tenant: str | None
-    """Whose rows alone can be seen and written; None where the user may see all."""
+    """The only tenant whose rows are visible; None if the user sees all."""
     prepared: dict[Statement, bytes]
-    """Statements that were prepared past the cursor, and their names."""
+    """The names of the statements that were prepared without the cursor."""
 
-    def ask(
+    def query(
         self, sql: str, parameters: Mapping[str, Any] | Sequence[Any] | None = None, *, setting: bytes | None = None
     ) -> Rows:
-        """The rows of a prepared statement, in binary; ``setting`` is a statement that sets something for it alone."""
-        before: list[Asked] = []
+        """The rows of a prepared statement, in binary. ``setting`` is a statement that changes a setting for it."""
+        before: list[BoundStatement] = []
         if self.tenant is not None:
-            sql = sql.replace(_PLACE_OF_MINE, _MINE)
+            sql = sql.replace(_OWN_ROWS_PLACE, _OWN_ROWS)
         if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            before += self._on_behalf()
+            before += self._set_tenant()
         if setting is not None:
             before.append((Statement(setting), ()))
-        if before:
-            # Sent together they are one transaction, and one round trip. Not by the driver's pipeline: what that sends
-            # when it has come to its end lets a pooler think that more is asked.
-            return found(self.connection, self._alone(*before, asked(self.connection, sql, parameters)))
+        if before:  # sent together they are one transaction and one round trip
+            bound = bind(self.connection, sql, parameters)
+            return load_rows(self.connection, execute_transaction(self.connection, self.prepared, *before, bound))
         self.cursor.execute(sql.encode(), parameters, prepare=True)
         return [] if self.cursor.rownumber is None else self.cursor.fetchall()
 
-    def numbers(self, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
-        """What a statement answers that is a transaction by itself."""
-        return numbers(self._alone(*self._on_behalf(), (statement, values)))
+    def query_numbers(self, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
+        """The numbers that a statement returns. It is a transaction by itself."""
+        if self.tenant is None:
+            return read_numbers(execute_transaction(self.connection, self.prepared, (statement, values)))
+        bound = (*self._set_tenant(), (statement, values))
+        return read_numbers(execute_transaction(self.connection, self.prepared, *bound))
 
-    def together(self, *asked: Asked) -> list[Rows]:
-        """The rows of statements that are sent together. Those after one that fails are not carried out.
+    def execute_together(self, *bound: BoundStatement) -> list[Rows]:
+        """The rows, of numbers and bytes, of statements that are sent in one round trip.
 
-        They are of numbers and bytes.
+        Statements after a failed one are not executed.
         """
-        return list(map(rows, answers(self.connection, self.prepared, *asked)))
+        return list(map(read_rows, execute(self.connection, self.prepared, *bound)))
 
-    def begin(self, *asked: Asked) -> list[Rows]:
-        """Begin a transaction, on behalf of the tenant, with what is asked in it first: the rows of that.
+    def begin(self, *bound: BoundStatement) -> list[Rows]:
+        """Begin a transaction for the tenant, and return the rows of these statements. The server ends idle ones."""
+        first = [*_BEGIN, *self._set_tenant()]
+        return self.execute_together(*first, *bound)[len(first) :]
 
-        One that stands still is ended by the server.
-        """
-        first = [*_BEGIN, *self._on_behalf()]
-        return self.together(*first, *asked)[len(first) :]
-
-    def commit(self, *asked: Asked) -> None:
-        """Commit the transaction after these statements: what comes to an error stays uncommitted."""
-        self.together(*asked, _COMMIT)
+    def commit(self, *bound: BoundStatement) -> None:
+        """Commit the transaction after these statements. If one fails, nothing is committed."""
+        self.execute_together(*bound, _COMMIT)
 
     def roll_back(self) -> None:
-        """Break the transaction off. What is prepared stays so, as the driver would not leave it."""
-        self.together(_ROLL_BACK)
+        """Roll the transaction back. Unlike the driver's rollback, this keeps the prepared statements."""
+        self.execute_together(_ROLL_BACK)
 
-    def _alone(self, *asked: Asked) -> PGresult:
-        return answer(self.connection, self.prepared, *asked)
-
-    def _on_behalf(self) -> Sequence[Asked]:
-        return () if self.tenant is None else ((_ON_BEHALF, (self.tenant.encode(),)),)
+    def _set_tenant(self) -> Sequence[BoundStatement]:
+        return () if self.tenant is None else ((_SET_TENANT, (self.tenant.encode(),)),)
 
 
-def begun(connection: psycopg.Connection[tuple[Any, ...]], shown: str, tenant: str | None) -> Session:
-    """See where the positions are: a dump that was restored begins with lower transaction ids than it holds.
+def open_session(address: Address, tenant: str | None) -> Session:
+    """Connect, and make sure that new positions are above the stored ones: a restored dump restarts transaction ids.
 
-    Raises TenantRequiredError on a connection that is bound to a tenant and is given none.
+    Raises StoreUnavailableError, or TenantRequiredError on a connection that needs a tenant and gets none.
     """
-    secured, bound = connection.execute(_IS_BOUND).fetchall()[0]
+    connection = address.connect()
+    try:
+        return _inspect(connection, address.shown, tenant)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _inspect(connection: psycopg.Connection[tuple[Any, ...]], label: str, tenant: str | None) -> Session:
+    secured, bound = connection.execute(_SECURITY["is bound"].encode()).fetchall()[0]
     if bound:
         if not tenant:
-            connection.close()
-            msg = f"{shown}: this database keeps tenants apart, and none was named. "
+            msg = f"{label}: this database separates tenants, and no tenant was named. "
             raise TenantRequiredError(msg + "Open it with a tenant, or as a user that is a member of clew_operator.")
-        # Without the others' rows it cannot be seen from here.
-        base, standby = connection.execute(_BASE_OF_ALL).fetchall()[0]
+        # The rows of other tenants are not visible here: a function of the operators looks at them.
+        base, standby = connection.execute(_SECURITY["base"].encode()).fetchall()[0]
     else:
-        found = connection.execute(_BASE).fetchone()
-        if found is None:
-            msg = f"{shown}: clew_meta is empty, as in a copy that was broken off. Restore or copy the database again."
+        row = connection.execute(_SQL["base"]).fetchone()
+        if row is None:
+            msg = f"{label}: clew_meta is empty, as in an incomplete copy. Restore or copy the database again."
             raise StoreSchemaError(msg)
-        base, last, transaction, standby = found
+        base, last, transaction, standby = row
         if last is not None and last >= base + transaction:
             if standby:
-                connection.close()
-                raise PostgresUnavailableError(f"{shown}: {_UNSETTLED}")
-            (base,) = connection.execute(_RAISE_BASE, {"base": last + 1}).fetchall()[0]
+                msg = (
+                    f"{label}: this is a standby of a server to which a dump was restored, and the primary has not "
+                    "adjusted the positions yet. Open the primary first."
+                )
+                raise PostgresUnavailableError(msg)
+            (base,) = connection.execute(_SQL["raise base"], {"base": last + 1}).fetchall()[0]
     return Session(connection, connection.cursor(binary=True), base, standby, secured, tenant if bound else None, {})

@@ -1,4 +1,7 @@
-"""Connections to one PostgreSQL database: made when they are needed, kept for the next, never shared by two threads."""
+"""A pool of sessions with one PostgreSQL database: opened when needed, reused, and never shared by two threads.
+
+psycopg_pool is not used: decision 25 says why, with figures.
+"""
 
 from __future__ import annotations
 
@@ -14,126 +17,127 @@ import psycopg
 
 from clew.domain.errors import ClosedError
 from clew.infrastructure.postgres.address import CONNECT_TIMEOUT, Address
-from clew.infrastructure.postgres.connection import Session, begun
+from clew.infrastructure.postgres.connection import Session, open_session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, TooManyConnectionsError, is_cut, unavailable
 
-PATIENCE = CONNECT_TIMEOUT * 3
-"""Seconds to wait for a connection that another thread of this process has."""
+WAIT_TIMEOUT = CONNECT_TIMEOUT * 3
+"""Seconds to wait for a connection that another thread of this process uses."""
 
-RESTED = 1.0
-"""Seconds after which a connection is asked whether it is there before it is used again, and a server that made no more
-whether it does."""
+CHECK_AFTER = 1.0
+"""Seconds of rest after which a connection is checked before its next use, and after which a server that refused
+another connection is asked again."""
 
-LEAVING = 1.0
-"""Seconds to wait for a connection that another pool closes: a server counts it for a while yet."""
+RELEASE_TIMEOUT = 1.0
+"""Seconds to wait for a connection that another pool closes: the server counts it a little longer."""
 
-_PAUSE = 0.02
-
-_CLOSED = "The store is closed: nothing can be read. Open it again."
+_RETRY_DELAY = 0.02
 
 
 class _Use:
-    """A connection for a block."""
+    """A session for the duration of a block."""
 
-    __slots__ = ("_sessions", "counted", "session")
+    __slots__ = ("_pool", "counted", "session")
 
-    def __init__(self, sessions: ConnectionPool) -> None:
-        self._sessions = sessions
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
         self.session: Session | None = None
         self.counted = False
+        """Whether it counts as used in the pool."""
 
     def __enter__(self) -> Session:
         try:
-            return self._sessions.take(self)
+            return self._pool.take(self)
         except BaseException:
-            self._sessions.give_back(self)  # whatever it had when it was interrupted
+            self._pool.give_back(self)  # whatever it had when it was interrupted
             raise
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._sessions.give_back(self)
+            self._pool.give_back(self)
         except BaseException:
-            self._sessions.give_back(self)  # what is left
+            self._pool.give_back(self)  # the rest
             raise
 
 
 class ConnectionPool:
-    """At most ``most`` connections at a time; who wants another waits. A standby is refused by those that ``write``.
+    """At most ``max_size`` sessions at a time; other threads wait, first come, first served.
 
-    Where the server makes no more, fewer have to do; and for a pool that has none others close what they do not need.
+    With ``write`` a standby is refused. If the server accepts no more connections, the pool works with fewer. A pool
+    without any takes the place of idle connections of this process's other pools.
     """
 
-    def __init__(self, address: Address, most: int, *, tenant: str | None = None, write: bool = False) -> None:
+    def __init__(self, address: Address, max_size: int, *, tenant: str | None = None, write: bool = False) -> None:
         self.address = address
         self._tenant = tenant
-        self._most = most
+        self._max_size = max_size
         self._write = write
-        self._made: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
+        self._opened: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
         self.restart()
         _pools[id(self)] = self
 
     def restart(self) -> None:
-        """Begin without connections: those that the parent of a forked process had are the parent's."""
-        _inherited.extend(self._made)
+        """Start without connections: in a forked child, the existing ones belong to the parent."""
+        _inherited.extend(self._opened)
         self._lock = threading.Lock()
         self._queue: list[threading.Condition] = []
-        """Of those who wait, each with a condition of its own: who came first is served first."""
+        """The waiting threads, each with its own condition."""
         self._idle: list[tuple[Session, float]] = []
-        self._made = weakref.WeakSet()
+        """Sessions, and when they were given back."""
+        self._opened = weakref.WeakSet()
         self._used = 0
-        self._room = self._most
-        """How many there may be: fewer than ``most`` where the server makes no more."""
+        self._limit = self._max_size
+        """How many the server accepts, as far as is known."""
         self._refused = -math.inf
-        """When the server last said so."""
+        """When the server last refused one."""
         self._closed = False
 
     def use(self) -> _Use:
-        """A connection for the block. Raises ClosedError or StoreUnavailableError."""
+        """A session for the block. Raises ClosedError or StoreUnavailableError."""
         return _Use(self)
 
     def fresh(self) -> Session:
-        """A new connection, that the caller closes. Raises StoreUnavailableError."""
+        """A new session, which the caller closes. Raises StoreUnavailableError."""
         try:
-            session = self._begun()
+            session = open_session(self.address, self._tenant)
         except psycopg.Error as error:
             if not is_cut(error):
                 raise unavailable(self.address.shown, error) from None
             try:
-                session = self._begun()
+                session = open_session(self.address, self._tenant)
             except psycopg.Error as second:
                 raise unavailable(self.address.shown, second) from None
         if session.standby and self._write:
-            # Not kept until it is promoted: where the positions are was not seen to on a server that only reads.
+            # Not kept until the server is promoted: a standby cannot adjust its positions.
             session.connection.close()
-            msg = f"{self.address.shown}: this is a standby, which is only read. Name the primary to write."
+            msg = f"{self.address.shown}: this is a standby, which is read-only. Name the primary to write."
             raise PostgresUnavailableError(msg)
         return session
 
     def drop(self) -> None:
-        """Close those that wait: the server has cut another."""
+        """Close the idle sessions: the server has closed another one."""
         with self._lock:
             idle, self._idle = self._idle, []
         for session, _ in idle:
             _close(session)
 
     def close(self) -> None:
-        """Close those that wait, and each of the others when it is given back. Later calls raise ClosedError."""
+        """Close the idle sessions now, and each other one when it is given back. Later calls raise ClosedError."""
         with self._lock:
             self._closed = True
-            self._call()
+            self._notify_first()
         self.drop()
 
     def take(self, use: _Use) -> Session:
-        """A connection, to be given back. Raises ClosedError or StoreUnavailableError.
+        """A session, to be given back. Raises ClosedError or StoreUnavailableError.
 
-        What is taken is put into ``use`` at once: no interruption comes where nothing is called.
+        ``use`` gets it at once, so that an interruption cannot lose it: none arrives where nothing is called.
         """
         now = since = time.monotonic()
-        until = now + PATIENCE
+        until = now + WAIT_TIMEOUT
         returns = False
         while True:
             with self._lock:
-                if self._queue or self._used >= self._room or self._closed:
+                if self._queue or self._used >= self._limit or self._closed:
                     self._wait(until, first=returns)
                 use.counted = True
                 self._used += 1
@@ -142,94 +146,99 @@ class ConnectionPool:
                     del self._idle[-1]
             session = use.session
             if session is None:
-                session = self._add(use)
+                session = self._open(use)
                 if session is not None:
                     return session
                 returns = True
-            elif now - since < RESTED or not _is_cut(session):
+            elif now - since < CHECK_AFTER or not _is_cut(session):
                 return session
             else:
                 _close(session)
             self.give_back(use)
 
     def give_back(self, use: _Use) -> None:
-        """Let others have it, if it can be used again. Does nothing the second time."""
+        """Let other threads use the session, if it is intact. Does nothing the second time."""
         session = use.session
-        fit = session is not None and session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        intact = (
+            session is not None and session.connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        )
         now = time.monotonic()
         with self._lock:
             if use.counted:
                 use.counted = False
                 self._used -= 1
-                if session is not None and fit and self._used < self._room and not self._closed:
+                if session is not None and intact and self._used < self._limit and not self._closed:
                     use.session = None
                     self._idle.append((session, now))
                 if self._queue:
-                    self._call()
+                    self._notify_first()
         if use.session is not None:
             _close(use.session)
             use.session = None
 
-    # With the lock
+    # Called with the lock
 
     def _wait(self, until: float, *, first: bool) -> None:
-        """Wait for one that is idle, or for the right to make one; ``first``: it was this one's turn before."""
+        """Wait until a session is idle or may be opened. ``first``: this thread was the first in the queue before."""
         turn = threading.Condition(self._lock)
         try:
             self._queue.insert(0 if first else len(self._queue), turn)
             while True:
                 if self._closed:
-                    raise ClosedError(_CLOSED)
-                if self._queue[0] is turn and self._is_room():
+                    raise ClosedError("The store is closed: nothing can be read. Open it again.")
+                if self._queue[0] is turn and self._is_available():
                     return
                 left = until - time.monotonic()
                 if left <= 0:
                     busy = f"all {self._used} connections of this process are busy"
-                    more = ", and the server makes no more" if self._room < self._most else ""
+                    more = ", and the server accepts no more" if self._limit < self._max_size else ""
                     msg = f"{self.address.shown}: {busy}{more}. Try again later."
                     raise PostgresUnavailableError(msg)
-                turn.wait(min(left, RESTED))
+                turn.wait(min(left, CHECK_AFTER))
         finally:
             with suppress(ValueError):
                 self._queue.remove(turn)
-            self._call()
+            self._notify_first()
 
-    def _call(self) -> None:
-        """Let the first of those who wait look."""
+    def _notify_first(self) -> None:
         if self._queue:
             self._queue[0].notify()
 
-    def _is_room(self) -> bool:
-        if not self._idle and self._room <= self._used < self._most and time.monotonic() - self._refused > RESTED:
-            self._room = self._used + 1  # the server may make one now
-        return bool(self._idle) or self._used < max(self._room, 1)
+    def _is_available(self) -> bool:
+        if (
+            not self._idle
+            and self._limit <= self._used < self._max_size
+            and time.monotonic() - self._refused > CHECK_AFTER
+        ):
+            self._limit = self._used + 1  # the server may accept one now
+        return bool(self._idle) or self._used < max(self._limit, 1)
 
-    # Without
+    # Called without the lock
 
-    def _add(self, use: _Use) -> Session | None:
-        """A new one; None where the server makes no more, and others of this pool will be given back."""
+    def _open(self, use: _Use) -> Session | None:
+        """A new session; None if the server accepts no more and the pool has others to wait for."""
         try:
             use.session = self.fresh()
         except TooManyConnectionsError:
             with self._lock:
                 others = self._used - 1 + len(self._idle)
-                self._room = max(others, 1)
+                self._limit = max(others, 1)
                 self._refused = time.monotonic()
             if others:
                 return None
-            use.session = self._instead()
+            use.session = self._replace_idle()
         with self._lock:
-            self._made.add(use.session.connection)
-            if self._room < self._most:
-                self._room += 1  # there may be more
-                self._call()
+            self._opened.add(use.session.connection)
+            if self._limit < self._max_size:
+                self._limit += 1  # the server may accept more
+                self._notify_first()
         return use.session
 
-    def _instead(self) -> Session:
-        """A new one, where the server makes none but in place of those that other pools have no use for."""
-        until = time.monotonic() + LEAVING
+    def _replace_idle(self) -> Session:
+        """A new session in place of idle ones that this process's other pools have with the same server."""
+        until = time.monotonic() + RELEASE_TIMEOUT
         while True:
-            for pool in [found() for found in _pools.valuerefs()]:  # a list at once: others open stores meanwhile
+            for pool in [reference() for reference in _pools.valuerefs()]:  # a copy: other threads open stores
                 if pool is not None and pool is not self and pool.address.server == self.address.server:
                     pool.drop()
             try:
@@ -237,19 +246,11 @@ class ConnectionPool:
             except TooManyConnectionsError:
                 if self._closed or time.monotonic() > until:
                     raise
-            time.sleep(_PAUSE)
-
-    def _begun(self) -> Session:
-        connection = self.address.connect()
-        try:
-            return begun(connection, self.address.shown, self._tenant)
-        except BaseException:
-            connection.close()
-            raise
+            time.sleep(_RETRY_DELAY)
 
 
 _inherited: list[psycopg.Connection[Any]] = []
-"""Connections of the parent of this process: neither used nor closed, as closing one would end it in the parent too."""
+"""Connections of the parent process. They are neither used nor closed: closing one here would end it in the parent."""
 
 _pools: weakref.WeakValueDictionary[int, ConnectionPool] = weakref.WeakValueDictionary()
 
@@ -260,7 +261,7 @@ def _close(session: Session) -> None:
 
 
 def _is_cut(session: Session) -> bool:
-    """Whether the server has something to say that was not asked: that it ends the connection."""
+    """Whether the server has sent something that was not requested: it ends the connection."""
     try:
         poll = select.poll()
         poll.register(session.connection.fileno(), select.POLLIN)

@@ -1,8 +1,7 @@
-"""One PostgreSQL database as Clew keeps it: sessions for writing and for reading, and the threads that write."""
+"""One PostgreSQL database of a store: its connection pools for writing and reading, and its writers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import psycopg
@@ -13,23 +12,21 @@ from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.connection import Rows, Session
+from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.pipeline import Asked, Statement
 from clew.infrastructure.postgres.reads import SQL, Horizon
-from clew.infrastructure.postgres.writer import MOST_AT_ONCE, PostgresWriter
+from clew.infrastructure.postgres.writer import MAX_BATCH, PostgresWriter
 
 WORKERS = 16
 READERS = 8
 
 
 class PostgresDatastore:
-    """The connections of a process to a database, which is prepared if it is empty and ``create`` says so.
+    """The connections of a store to its database; with ``create``, tables are created in an empty one.
 
-    ``workers`` appends are written at a time, ``readers`` queries answered, all on behalf of ``tenant`` if one is named
-    (as it stands in the names of streams). Raises StoreUrlError, StoreUnavailableError
-    or StoreSchemaError.
+    At most ``workers`` appends and ``readers`` queries run at a time. ``tenant`` (in its form in stream names) limits
+    both to that tenant. Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
     """
 
     def __init__(
@@ -51,20 +48,19 @@ class PostgresDatastore:
         self.reading = ConnectionPool(self.address, readers, tenant=tenant)
         self.writer = PostgresWriter(self)
         self.listeners = CommitListeners(self._changed)
-        self.pool = AppendPool(self.writer.write, self.listeners.notify, workers=workers, batch_size=MOST_AT_ONCE)
+        self.pool = AppendPool(self.writer.write, self.listeners.notify, workers=workers, batch_size=MAX_BATCH)
         self._seen = 0
         self._closed = False
         process_forks.watch(self)
 
     def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
-        """The rows of a query, asked again on another connection when one is cut. ``based``: it asks for the base.
+        """The rows of a query. ``based``: the query has a parameter for the session's base.
 
-        So it is where a standby has ended it, for the sake of what its primary has removed meanwhile.
-
-        Raises ClosedError or StoreUnavailableError.
+        It is repeated once on another connection if the connection is lost, or if a standby ends it because the primary
+        has removed the rows that it reads. Raises ClosedError or StoreUnavailableError.
         """
         try:
-            return self._ask(sql, parameters or {}, based=based)
+            return self._query(sql, parameters or {}, based=based)
         except psycopg.OperationalError as error:
             if not (is_cut(error) or isinstance(error, psycopg.errors.SerializationFailure)):
                 raise unavailable(self.address.shown, error) from error
@@ -72,35 +68,27 @@ class PostgresDatastore:
             raise unavailable(self.address.shown, error) from error
         self.reading.drop()
         try:
-            return self._ask(sql, parameters or {}, based=based)
+            return self._query(sql, parameters or {}, based=based)
         except psycopg.Error as error:
             raise unavailable(self.address.shown, error) from error
 
-    def _ask(self, sql: str, parameters: dict[str, Any], *, based: bool) -> Rows:
+    def _query(self, sql: str, parameters: dict[str, Any], *, based: bool) -> Rows:
         with self.reading.use() as session:
             if based:
                 parameters = {**parameters, "base": Int8(session.base)}
-            return session.ask(sql, parameters)
-
-    def commit(self, session: Session, left: Sequence[Asked] = ()) -> None:
-        """Commit the transaction of a session, after what is left to be said in it."""
-        session.commit(*left)
-
-    def write_at_once(self, session: Session, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
-        """The numbers that a statement answers which is a transaction by itself."""
-        return session.numbers(statement, values)
+            return session.query(sql, parameters)
 
     def _changed(self) -> bool:
-        """Whether there may be more to read than when this was last asked: a transaction of the server has ended."""
-        seen = self._horizon()
-        changed, self._seen = seen != self._seen, seen
+        """Whether a transaction of the server has ended since the last call, so that there may be more to read."""
+        horizon = self._horizon()
+        changed, self._seen = horizon != self._seen, horizon
         return changed
 
     def _horizon(self) -> int:
         return int(self.query(SQL["horizon"], based=True)[0][0])
 
     def close(self) -> None:
-        """Write what was submitted, then let go of everything. Does nothing the second time."""
+        """Write what was submitted, then close everything. Does nothing the second time."""
         if self._closed:
             return
         self.pool.close()
@@ -111,13 +99,13 @@ class PostgresDatastore:
         self._closed = True
 
     def before_fork(self) -> None:
-        """Nothing: what the child has a copy of it does not use."""
+        """Nothing to prepare: the child does not use its copies."""
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Nothing to restore."""
 
     def after_fork_in_child(self) -> None:
-        """Start afresh with connections and threads of the child's own."""
+        """Start with new connections and threads."""
         self.writing.restart()
         self.reading.restart()
         self.writer.forget()

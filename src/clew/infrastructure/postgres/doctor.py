@@ -79,7 +79,7 @@ def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Findin
     with closing(session.connection):
 
         def ask(name: str, **parameters: Any) -> Rows:
-            return session.ask(_SQL[name], parameters or None)
+            return session.query(_SQL[name], parameters or None)
 
         yield _looked("size", address, lambda: _size(*ask("sizes")[0]))
         yield _looked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))

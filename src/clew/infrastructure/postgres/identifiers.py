@@ -1,4 +1,4 @@
-"""How names and numbers stand in the tables of a PostgreSQL store."""
+"""The integers that stand for streams and tenants in PostgreSQL, and the conversion of names and numbers."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ HIGHEST = 2**63 - 1
 
 @lru_cache(maxsize=4_096)
 def stream_id(name: str) -> int:
-    """The integer that stands for a stream: the first 63 bits of SHA-256 of its name."""
+    """The integer of a stream: the first 63 bits of the SHA-256 of its name."""
     return int.from_bytes(sha256(name.encode()).digest()[:8]) >> 1
 
 
 def tenant_of(stream: str) -> str:
-    """The tenant of a stream: what its name begins with, up to the first ``/``."""
+    """The tenant of a stream: its name up to the first ``/``."""
     tenant, slash, _ = stream.partition("/")
     return tenant if slash else ""
 
 
+@lru_cache(maxsize=4_096)
 def tenant_id(stream: str) -> int:
-    """The integer that stands for the tenant of a stream."""
+    """The integer of a stream's tenant."""
     return stream_id(tenant_of(stream))
 
 
 def within(value: int) -> int:
-    """The nearest integer of 64 bits: no version, position or count lies between."""
+    """The nearest 64-bit integer: no version, position or count is outside."""
     return max(-HIGHEST, min(value, HIGHEST))
 
 
@@ -41,5 +42,5 @@ def index_name(table: str, which: int | str) -> str:
 
 
 def text(stored: bytes) -> str:
-    """Text as it was stored; what somebody damaged is shown as far as it can be, for verification to name."""
+    """Stored text. Damaged bytes are shown as well as possible, so that verification can name them."""
     return stored.decode(errors="surrogateescape")

@@ -1,7 +1,9 @@
-"""Statements that are sent together, straight through libpq, and what they answer: one round trip.
+"""Statements that are sent to the server together, directly through libpq: one round trip for all of them.
 
-The driver's cursor costs more than the rest of an append. Its pipeline, at the end, says of a statement that failed no
-more than that others were not carried out, and asks for a flush, for which a pooler gives it a session once more.
+The driver's cursor costs more than the rest of an append. The driver's own pipeline mode reports of a failed statement
+only that later ones were not executed, and ends with a flush request, for which a pooler assigns another session.
+
+Elsewhere a statement names its parameters as the driver does, ``%(name)b``; `bind` numbers them.
 """
 
 from __future__ import annotations
@@ -23,107 +25,137 @@ from psycopg.pq.abc import PGconn, PGresult
 
 INT8_TYPE, BYTEA_TYPE = 20, 17
 
+MAX_PREPARED = 400
+"""Prepared statements per connection; later ones are not prepared."""
+
 _INT8 = Struct(">q")
 _ARRAY = Struct(">iiiii")
 _LENGTH = Struct(">i")
 _NULL = _LENGTH.pack(-1)
 
+_SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+_PARAMETER = re.compile(r"%(?:\((\w+)\))?([bs])|%%")
+
+_names = count()
+"""For the names of prepared statements, so that no two are the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Statement:
+    """A statement with parameters ``$1``, ``$2``, … of these types; without types PostgreSQL infers them.
+
+    A statement with parameters is prepared.
+    """
+
+    command: bytes
+    types: Sequence[int] = ()
+    formats: Sequence[int] = ()
+    """Of the parameters; binary by default."""
+
+
+Values: TypeAlias = Sequence[Buffer | None]
+
+BoundStatement: TypeAlias = tuple[Statement, Values]
+
+
+# Values and results in PostgreSQL's binary format
+
 int8 = _INT8.pack
-"""A number as PostgreSQL takes it in binary; bytes are what they are."""
+"""A number as a parameter. Bytes are passed as they are."""
 
 
 def int8s(numbers: Iterable[int | None]) -> bytes:
-    """Numbers as one array."""
+    """Numbers as an array parameter."""
     return _array(INT8_TYPE, [None if number is None else int8(number) for number in numbers])
 
 
 def byteas(values: Iterable[bytes | None]) -> bytes:
-    """Values of bytes as one array."""
+    """Values of bytes as an array parameter."""
     return _array(BYTEA_TYPE, list(values))
 
 
 def _array(type_: int, items: Sequence[bytes | None]) -> bytes:
-    """One dimension, in which nulls may be; the type, how many there are, and the number of the first; each item."""
+    """One dimension that may contain nulls; then the type, the length and the first index; then each item."""
     parts = [_ARRAY.pack(1, 1, type_, len(items), 1)]
     for item in items:
         parts += (_NULL,) if item is None else (_LENGTH.pack(len(item)), item)
     return b"".join(parts)
 
 
-_DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
-
-_names = count()
-"""Of prepared statements: none has the name of one before it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Statement:
-    """A statement whose parameters are ``$1`` and so on, of these types, or of those that PostgreSQL sees they have.
-
-    It is prepared, unless it has none.
-    """
-
-    command: bytes
-    types: Sequence[int] = ()
-    formats: Sequence[int] = ()
-    """Of the parameters; in binary they are if nothing is said."""
+def read_numbers(result: PGresult) -> list[int]:
+    """The numbers in a result with one column, without nulls."""
+    values = map(result.get_value, range(result.ntuples), repeat(0))
+    return [_INT8.unpack(value)[0] for value in values if value is not None]
 
 
-Values: TypeAlias = Sequence[Buffer | None]
+def read_rows(result: PGresult) -> list[tuple[Any, ...]]:
+    """The rows of a result: int8 columns as numbers, every other type as bytes."""
+    are_numbers = [result.ftype(column) == INT8_TYPE for column in range(result.nfields)]
+    return [
+        tuple([_value(result.get_value(row, column), is_number) for column, is_number in enumerate(are_numbers)])
+        for row in range(result.ntuples)
+    ]
 
-MOST_PREPARED = 400
-"""Statements of a connection; what is asked after that is not prepared."""
 
-Asked: TypeAlias = tuple[Statement, Values]
-"""A statement and its parameters."""
+def _value(value: bytes | None, is_number: bool) -> int | bytes | None:  # noqa: FBT001 - of a column
+    return int(_INT8.unpack(value)[0]) if is_number and value is not None else value
 
 
-def answer(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> PGresult:
-    """What the last of these statements answers, which are one transaction; raises what the driver's cursor would.
+# Execution
 
-    ``known`` are those that this connection has prepared.
+
+def execute_transaction(
+    connection: psycopg.Connection[Any], prepared: dict[Statement, bytes], *bound: BoundStatement
+) -> PGresult:
+    """Execute statements that are a transaction together, and return the last result. Raises what `execute` does.
+
+    They are sent again if the session no longer knows its prepared statements.
     """
     try:
-        return answers(connection, known, *asked)[-1]
+        return execute(connection, prepared, *bound)[-1]
     except psycopg.errors.InvalidSqlStatementName:
-        return answers(connection, known, *asked)[-1]
+        return execute(connection, prepared, *bound)[-1]
 
 
-def answers(connection: psycopg.Connection[Any], known: dict[Statement, bytes], *asked: Asked) -> list[PGresult]:
-    """What each of these statements answers, sent together; raises what the driver's cursor would of the first to fail.
+def execute(
+    connection: psycopg.Connection[Any], prepared: dict[Statement, bytes], *bound: BoundStatement
+) -> list[PGresult]:
+    """Execute statements in one round trip, and return all results. Statements after a failed one are not executed.
 
-    Those after it are not carried out.
+    ``prepared`` has the names of the statements that this connection has prepared; new ones are added. Raises for the
+    first failed statement what the driver's cursor would raise.
     """
     pgconn = connection.pgconn
     steps: list[tuple[Statement, Values | None]] = []
-    fresh: dict[Statement, bytes] = {}
-    most = 0 if connection.prepare_threshold is None else MOST_PREPARED
-    for statement, values in asked:
-        if values and statement not in known and statement not in fresh and len(known) + len(fresh) < most:
-            fresh[statement] = b"clew_%d" % next(_names)
+    """Without values a step prepares the statement."""
+    new: dict[Statement, bytes] = {}
+    limit = 0 if connection.prepare_threshold is None else MAX_PREPARED
+    for statement, values in bound:
+        if values and statement not in prepared and statement not in new and len(prepared) + len(new) < limit:
+            new[statement] = b"clew_%d" % next(_names)
             steps.append((statement, None))
         steps.append((statement, values))
-    replies = _sent(pgconn, {**known, **fresh} if fresh else known, steps)
-    found: list[PGresult] = []
+    replies = _send(pgconn, {**prepared, **new} if new else prepared, steps)
+    results: list[PGresult] = []
     for (statement, given), reply in zip(steps, replies, strict=False):
-        if reply.status not in _DONE:
+        if reply.status not in _SUCCESS:
             error = psycopg.errors.error_from_result(reply)
             if isinstance(error, psycopg.errors.InvalidSqlStatementName):
-                known.clear()  # the session forgot all that is prepared: they are prepared again the next time
+                prepared.clear()  # the session forgot its prepared statements: prepare them again next time
             raise error
         if given is None:
-            known[statement] = fresh[statement]
+            prepared[statement] = new[statement]
         else:
-            found.append(reply)
+            results.append(reply)
     if len(replies) < len(steps):
         raise psycopg.OperationalError(pgconn.get_error_message())
-    return found
+    return results
 
 
-def _sent(
+def _send(
     pgconn: PGconn, names: Mapping[Statement, bytes], steps: Sequence[tuple[Statement, Values | None]]
 ) -> list[PGresult]:
-    """The replies to statements, each of which is prepared under its name where it comes without values."""
     pipelined = len(steps) > 1
     try:
         if pipelined:
@@ -139,9 +171,9 @@ def _sent(
                 pgconn.send_query_prepared(name, values, formats, Format.BINARY)
         if pipelined:
             pgconn.pipeline_sync()
-        return _replies(pgconn, pipelined=pipelined)
+        return _receive(pgconn, pipelined=pipelined)
     finally:
-        # Not where it is gone, or where this was interrupted and something is still to come.
+        # Not on a broken connection, nor after an interruption that left replies unread.
         if pgconn.status == ConnStatus.OK and pgconn.transaction_status != TransactionStatus.ACTIVE:
             pgconn.exit_pipeline_mode()
 
@@ -151,18 +183,15 @@ def _binary(count: int) -> Sequence[int]:
     return [Format.BINARY] * count
 
 
-def _replies(pgconn: PGconn, *, pipelined: bool) -> list[PGresult]:
-    """What the server answers.
-
-    It is waited for here and not in libpq, so that Ctrl-C is seen.
-    """
+def _receive(pgconn: PGconn, *, pipelined: bool) -> list[PGresult]:
+    """The server's replies. Waits here and not in libpq, so that Ctrl-C interrupts the wait."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
     while pgconn.flush():
         poll.poll()
         pgconn.consume_input()
     poll.modify(pgconn.socket, select.POLLIN)
-    found: list[PGresult] = []
+    replies: list[PGresult] = []
     ends = 0
     while ends <= pipelined:
         while pgconn.is_busy():
@@ -170,61 +199,42 @@ def _replies(pgconn: PGconn, *, pipelined: bool) -> list[PGresult]:
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None:
-            ends += 1  # of one of several statements, and a second time in succession of what is to come at all
+            ends += 1  # one ends a statement, two in a row end everything
         elif result.status == ExecStatus.PIPELINE_SYNC:
             break
         else:
             ends = 0
-            found.append(result)
-    return found
+            replies.append(result)
+    return replies
 
 
-def numbers(result: PGresult) -> list[int]:
-    """The numbers of an answer that has one column of them, without nulls."""
-    found = map(result.get_value, range(result.ntuples), repeat(0))
-    return [_INT8.unpack(each)[0] for each in found if each is not None]
+# The driver's form of statements
 
 
-def rows(result: PGresult) -> list[tuple[Any, ...]]:
-    """The rows of an answer: numbers, and of any other type than that of numbers the bytes."""
-    are_numbers = [result.ftype(column) == INT8_TYPE for column in range(result.nfields)]
-    return [
-        tuple([_value(result.get_value(row, column), is_number) for column, is_number in enumerate(are_numbers)])
-        for row in range(result.ntuples)
-    ]
-
-
-def _value(found: bytes | None, is_number: bool) -> int | bytes | None:  # noqa: FBT001 - of a column
-    return int(_INT8.unpack(found)[0]) if is_number and found is not None else found
-
-
-_PLACE = re.compile(r"%(?:\((\w+)\))?([bs])|%%")
-
-
-class Numbered(NamedTuple):
-    """A statement whose parameters are ``$1`` and so on."""
+class NumberedStatement(NamedTuple):
+    """A statement with numbered parameters."""
 
     command: bytes
     keys: Sequence[Any]
-    """Of the values in their order: names, or numbers from 0."""
+    """The names of the parameters in order, or numbers from 0."""
     formats: Sequence[PyFormat]
 
 
 @lru_cache(maxsize=1_024)
-def numbered(sql: str) -> Numbered:
-    """A statement of the driver's: ``%(name)b`` or ``%b`` is a value in binary, with ``s`` in whatever form."""
-    found: dict[Any, PyFormat] = {}
+def number_parameters(sql: str) -> NumberedStatement:
+    """Number the parameters of the driver's form: ``%(name)b`` or ``%b`` for binary, ``s`` for any format."""
+    formats: dict[Any, PyFormat] = {}
 
-    def number(place: re.Match[str]) -> str:
-        name, form = place.groups()
+    def number(parameter: re.Match[str]) -> str:
+        name, form = parameter.groups()
         if form is None:
             return "%"
-        key = len(found) if name is None else name
-        found.setdefault(key, PyFormat.BINARY if form == "b" else PyFormat.AUTO)
-        return f"${[*found].index(key) + 1}"
+        key = len(formats) if name is None else name
+        formats.setdefault(key, PyFormat.BINARY if form == "b" else PyFormat.AUTO)
+        return f"${[*formats].index(key) + 1}"
 
-    command = _PLACE.sub(number, sql).encode()
-    return Numbered(command, [*found], [*found.values()])
+    command = _PARAMETER.sub(number, sql).encode()
+    return NumberedStatement(command, [*formats], [*formats.values()])
 
 
 @lru_cache(maxsize=1_024)
@@ -232,9 +242,11 @@ def _statement(command: bytes, types: tuple[int, ...], formats: tuple[int, ...])
     return Statement(command, types, formats)
 
 
-def asked(connection: psycopg.Connection[Any], sql: str, values: Mapping[str, Any] | Sequence[Any] | None) -> Asked:
-    """A statement of the driver's with its values, as the driver would say them."""
-    command, keys, formats = numbered(sql)
+def bind(
+    connection: psycopg.Connection[Any], sql: str, values: Mapping[str, Any] | Sequence[Any] | None
+) -> BoundStatement:
+    """A statement in the driver's form with its values, converted as the driver does."""
+    command, keys, formats = number_parameters(sql)
     if values is None or not keys:
         return Statement(command), ()
     transformer = Transformer(connection)
@@ -242,8 +254,8 @@ def asked(connection: psycopg.Connection[Any], sql: str, values: Mapping[str, An
     return _statement(command, tuple(transformer.types or ()), tuple(transformer.formats or ())), dumped
 
 
-def found(connection: psycopg.Connection[Any], result: PGresult) -> list[tuple[Any, ...]]:
-    """The rows of an answer, as the driver would give them."""
+def load_rows(connection: psycopg.Connection[Any], result: PGresult) -> list[tuple[Any, ...]]:
+    """The rows of a result, converted as the driver does."""
     transformer = Transformer(connection)
     transformer.set_pgresult(result)
     return transformer.load_rows(0, result.ntuples, tuple)

@@ -141,7 +141,7 @@ def fetch(session: Session, tables: SqlTables, query: Query, *, alone: bool = Fa
     except UnicodeEncodeError:
         return []  # text that is not valid Unicode was never stored
     if alone:
-        return select.read(session.ask(select.sql, parameters))
+        return select.read(session.query(select.sql, parameters))
     cursor = session.connection.execute(select.sql.encode(), parameters, prepare=True, binary=True)
     return select.read(cursor.fetchall())
 

@@ -128,18 +128,18 @@ class PostgresProjections:
     def claim(self, worker: str, names: Sequence[str], seconds: float) -> list[str]:
         """The projections that a worker holds the leases of from now on."""
         with self._transaction() as session:
-            session.ask(_LEASES["lock"])
+            session.query(_LEASES["lock"])
             found = claimed(_shares(session), worker, names)
-            session.ask(_LEASES["drop those that have run out"], {"worker": worker, "names": list(names)})
+            session.query(_LEASES["drop those that have run out"], {"worker": worker, "names": list(names)})
             held = [name in found for name in names]
             row = {"worker": worker, "seconds": Float8(seconds), "names": list(names), "held": held}
-            session.ask(_LEASES["put"], row)
+            session.query(_LEASES["put"], row)
             return found
 
     def release(self, worker: str) -> None:
         """End the leases of a worker at once."""
         with self._transaction() as session:
-            session.ask(_LEASES["drop"], {"worker": worker})
+            session.query(_LEASES["drop"], {"worker": worker})
 
     def holders(self) -> dict[str, str]:
         """By projection, the worker that holds its lease."""
@@ -173,7 +173,7 @@ class PostgresProjections:
 
         def do(session: Session) -> tuple[int, list[Parked]]:
             of = {"generation": Int8(live(session, name)[0]), "limit": Int8(limit)}
-            found = session.ask(SQL["parked"], of)
+            found = session.query(SQL["parked"], of)
             first = [
                 Parked(position, text(stream), version, text(type_), text(error))
                 for _, position, stream, version, type_, error in found
@@ -295,7 +295,7 @@ class PostgresProjections:
 
 
 def _shares(session: Session) -> list[Share]:
-    return [Share._make(row) for row in session.ask(_LEASES["shares"])]
+    return [Share._make(row) for row in session.query(_LEASES["shares"])]
 
 
 def _take_turn(session: Session, locked: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What is read from a PostgreSQL store: lineages, rows by position, streams and snapshots, each in one query."""
+"""Reads of a PostgreSQL store: lineages, rows by position, streams and snapshots, each in one query."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from clew.infrastructure.postgres.connection_pool import ConnectionPool
 
 WINDOW = 50_000
-"""How many positions one query of a prefix looks at, so that none is long."""
+"""How many positions one query for a prefix examines at most, so that no query takes long."""
 
 FEW_STREAMS = 1_000
-"""Of a prefix that fewer streams have these are found by their names, else in the order in which they were made."""
+"""If fewer streams have a prefix, they are looked up by name, otherwise in the order of creation."""
 
 _FOUND = statements("reads.sql")
 SQL = {name: sql.replace("{horizon}", _FOUND["below"]) for name, sql in _FOUND.items() if name != "below"}
@@ -42,54 +42,57 @@ _KEYS = statements("appends.sql")
 
 
 OWN_WAIT = 1.0
-"""Seconds that a reader waits for what this process has appended: an older transaction is open."""
+"""Seconds that a reader waits to see this process's own appends while an older transaction is open."""
 
 
 class Horizon:
-    """The lowest transaction that is open; ``look`` asks where that is."""
+    """The position up to which readers in position order can read: the lowest open transaction.
 
-    def __init__(self, look: Callable[[], int]) -> None:
-        self._look = look
+    Below it, every event is visible or will never exist. ``query`` asks the server for it.
+    """
+
+    def __init__(self, query: Callable[[], int]) -> None:
+        self._query = query
         self.newest = 0
         """The highest position that this process has appended."""
         self._seen = 0
-        """Below it there is nothing that readers do not see."""
+        """Readers see everything below this position."""
 
     def await_own(self) -> None:
-        """Wait until what this process has appended lies below, and no longer for somebody who stays open."""
+        """Wait until readers see this process's own appends, or until OWN_WAIT is over."""
         newest = self.newest
         if newest < self._seen:
             return
         until = time.monotonic() + OWN_WAIT
         pause = 0.0005
-        while (seen := self._look()) <= newest:
+        while (seen := self._query()) <= newest:
             if time.monotonic() > until:
-                seen = newest + 1  # not again for the same
+                seen = newest + 1  # do not wait for the same again
                 break
             time.sleep(pause)
             pause = min(pause * 2, 0.01)
         self._seen = max(self._seen, seen)
 
 
-class Asked(Protocol):
-    """How a datastore is asked, and on whose behalf."""
+class Datastore(Protocol):
+    """What reads need of a datastore."""
 
     tenant: str | None
     horizon: Horizon
     reading: ConnectionPool
 
     def query(self, sql: str, parameters: dict[str, Any] | None = None, *, based: bool = False) -> Rows:
-        """All rows of one query."""
+        """All rows of a query. ``based``: it has a parameter for the session's base."""
         ...
 
 
 class PostgresReads:
     """The reading half of the port, on a datastore."""
 
-    datastore: Asked
+    datastore: Datastore
 
     def repeated(self, key: Key) -> Appended | None:
-        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        """The first outcome of an append with this key, None without one. Raises IdempotencyKeyReusedError."""
         if not _is_text(key.stream + key.key):
             return None
         found = find_outcome(self.datastore.query, key)
@@ -101,11 +104,11 @@ class PostgresReads:
         return list(map(_row, self._of(stream, "lineage", after=Int8(within(after)), upto=Int8(within(upto)))))
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
-        """The rows that lie under the stream itself, in version order."""
+        """The stream's own rows, in version order."""
         return list(map(_row, self._of(stream, "own rows", after=Int8(within(after)), **_page(limit))))
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
-        """Rows in position order of streams whose name begins with ``prefix``."""
+        """Rows of streams whose name starts with ``prefix``, in position order."""
         if not prefix:
             parameters = {"after": Int8(within(after)), "upto": Int8(HIGHEST), **_page(limit)}
             return list(map(_row, self._in_order("rows", parameters)))
@@ -126,11 +129,11 @@ class PostgresReads:
         return max(self.last_position(), self.datastore.horizon.newest)
 
     def may_fill(self) -> bool:
-        """Whether this is no standby, and shows the events of all."""
+        """Whether this is a primary, and all tenants are visible."""
         return not self.is_bound() and not self.datastore.query(SQL["standby"])[0][0]
 
     def is_bound(self) -> bool:
-        """Whether the database shows one tenant's rows alone."""
+        """Whether only the rows of one tenant are visible."""
         with self.datastore.reading.use() as session:
             return session.tenant is not None
 
@@ -139,12 +142,12 @@ class PostgresReads:
         return True
 
     def count_after(self, position: int, limit: int) -> int:
-        """How many rows come after a position, ``limit`` at the most."""
+        """How many rows follow a position, at most ``limit``."""
         parameters = {"after": Int8(within(position)), "limit": Int8(within(limit))}
         return int(self._in_order("count after", parameters)[0][0])
 
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order in which they were made, ``after`` < key: the position of their first event."""
+        """Streams with a key above ``after``, in order. The key is the position of the first event."""
         parameters: dict[str, Any] = {"after": Int8(within(after)), "limit": Int8(within(limit))}
         if not prefix:
             return list(map(_info, self._in_order("streams", parameters)))
@@ -161,16 +164,16 @@ class PostgresReads:
         return list(map(_info, found))
 
     def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
+        """One stream by name, None if it does not exist."""
         found = self._of(name, "stream")
         return _info(found[0]) if found else None
 
     def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order in which they were made."""
+        """The forks of a stream, in the order of creation."""
         return list(map(_info, self._of(stream, "forks")))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
-        """Id of the stream and version of rows whose stream is not in the table of streams, or has no such version."""
+        """Stream id and version of rows without an entry in the table of streams, or with an impossible version."""
         found = self.datastore.query(SQL["orphans"], {"limit": Int8(within(limit))})
         return [(stream, version) for stream, version in found]
 
@@ -180,7 +183,7 @@ class PostgresReads:
         return Snapshot(text(found[0][0]), *found[0][1:]) if found else None
 
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
-        """The blob of that digest as it lies in the store: the tenant's own, or the one with a key."""
+        """The stored blob with that digest: the tenant's own, or the one with a key."""
         tenant = self.datastore.tenant
         if key is not None:
             found = self.datastore.query(SQL["blob that came"], {"digest": digest, "came": Int8(within(key))})
@@ -194,7 +197,7 @@ class PostgresReads:
         return Blob._make((stored, text(kind), data))
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
-        """Key and digest of each blob in the order in which they came."""
+        """Key and digest of each blob, in the order of arrival."""
         found = self.datastore.query(SQL["blobs"], {"after": Int8(within(after)), "limit": Int8(within(limit))})
         return [(key, digest) for key, digest in found]
 
@@ -204,16 +207,16 @@ class PostgresReads:
         return Lease(stream, text(found[0][0]), found[0][1]) if found else None
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that was last written down for the stream."""
+        """The partial answer that was stored last for the stream."""
         found = self.datastore.query(SQL["draft"], {"stream": Int8(stream_id(stream))}) if _is_text(stream) else []
         return Draft(stream, text(found[0][0]), found[0][1]) if found else None
 
     def shredded(self) -> int:
-        """How many rows were ever shredded."""
+        """How many rows have been shredded."""
         return int(self.datastore.query(SQL["shredded"])[0][0])
 
     def _rows_within(self, bounds: dict[str, Any], after: int, limit: int) -> list[Row]:
-        """Rows of streams with names in some bounds. Each query looks at so many positions, more as less is found."""
+        """Rows of streams with names within bounds. Each query examines more positions, as long as few rows match."""
         rows: list[Row] = []
         size = min(limit * 2, WINDOW)
         while len(rows) < limit:
@@ -238,13 +241,13 @@ class PostgresReads:
         )
 
     def _in_order(self, statement: str, parameters: dict[str, Any]) -> Rows:
-        """What a statement finds below the horizon, when what this process has appended lies there too."""
+        """The rows of a statement that reads below the horizon, once this process's own appends are there too."""
         self.datastore.horizon.await_own()
         return self.datastore.query(SQL[statement], parameters, based=True)
 
 
 def find_outcome(query: Callable[[str, dict[str, Any]], Rows], key: Key) -> Outcome | None:
-    """What an idempotency key came to, for the readers and for a writer in the middle of its transaction."""
+    """The outcome stored for an idempotency key. A writer calls this within its transaction."""
     found = query(_KEYS["key"], {"stream": Int8(stream_id(key.stream)), "key": sha256(key.key.encode()).digest()})
     if not found:
         return None
@@ -265,7 +268,7 @@ def _row(found: tuple[Any, ...]) -> Row:
 
 
 def _page(limit: int) -> dict[str, Int8]:
-    """What bounds a page: its number of rows, and the bytes of those before the last."""
+    """The limits of a page: its rows, and the bytes of all but the last row."""
     return {"limit": Int8(within(limit)), "most": Int8(PAGE_BYTES)}
 
 
@@ -275,7 +278,7 @@ def _info(found: tuple[Any, ...]) -> StreamInfo:
 
 
 def _bounds(prefix: str) -> dict[str, Any] | None:
-    """The range of the names that begin with a prefix, None when there can be none."""
+    """The range of names that start with a prefix, None if no name can."""
     if not _is_text(prefix):
         return None
     end = first_after(prefix)
@@ -284,7 +287,7 @@ def _bounds(prefix: str) -> dict[str, Any] | None:
 
 
 def _named(bounds: dict[str, Any]) -> dict[str, Any]:
-    """The bounds of the names alone."""
+    """The bounds of the names only."""
     return {name: bounds[name] for name in ("prefix", "end")}
 
 

@@ -1,4 +1,4 @@
-"""The event store on one PostgreSQL database: Clew's port and the library's process recorder in one."""
+"""The event store on one PostgreSQL database: Clew's port and the library's process recorder."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ _TRACKED = statements("appends.sql")["tracked"]
 
 
 class PostgresRecorder(PostgresReads, LibraryRecorder):
-    """Events of chained, contiguous streams in a PostgreSQL database.
-
-    Several recorders may share a datastore, as those of a factory of the library's do.
-    """
+    """Events of chained, contiguous streams in a PostgreSQL database. Recorders may share a datastore."""
 
     datastore: PostgresDatastore
 
@@ -34,24 +31,24 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
 
     @classmethod
     def open(cls, url: str, *, workers: int = WORKERS, readers: int = READERS, create: bool = True) -> Self:
-        """Open the store in a database, or make one there; ids are text, as the names of Clew's streams are.
+        """Open the store in a database, or create one there. Stream ids are text, like the names of Clew's streams.
 
         Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
         """
         return cls(PostgresDatastore(url, workers=workers, readers=readers, originator_id_type="text", create=create))
 
     def submit(self, append: Append) -> Future[Appended]:
-        """Hand an append to the writer threads."""
+        """Queue an append. The future's ``result()`` writes it, unless another thread has started it."""
         return self.datastore.pool.submit(append)
 
     def insert_tracking(self, tracking: Tracking) -> None:
-        """Record how far an application has come."""
+        """Record how far an application has processed notifications."""
         self.submit(Append((), tracking=tracking)).result()
 
     def max_tracking_id(self, application_name: str) -> int | None:
-        """How far an application has come, None if it has not begun."""
-        found = self.datastore.query(_TRACKED, {"application": application_name.encode()})
-        return found[0][0] if found else None
+        """How far an application has processed notifications, None before its first one."""
+        rows = self.datastore.query(_TRACKED, {"application": application_name.encode()})
+        return rows[0][0] if rows else None
 
     def select_events(
         self,
@@ -63,14 +60,14 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
         limit: int | None = None,
     ) -> Sequence[StoredEvent]:
         """A stream's own events in the library's form."""
-        found = self._of(
+        rows = self._of(
             stream_name(originator_id),
             "stored events backwards" if desc else "stored events",
             after=Int8(-1 if gt is None else within(gt)),
             upto=Int8(HIGHEST if lte is None else within(lte)),
             limit=Int8(HIGHEST if limit is None else within(limit)),
         )
-        return [StoredEvent(originator_id, version, text(type_), state) for version, type_, state in found]
+        return [StoredEvent(originator_id, version, text(type_), state) for version, type_, state in rows]
 
     def select_notifications(
         self,
@@ -90,10 +87,10 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
         }
         if topics:
             parameters["types"] = [topic.encode() for topic in topics]
-        found = self._in_order("rows of types" if topics else "rows", parameters)
+        rows = self._in_order("rows of types" if topics else "rows", parameters)
         return [
             Notification(self._originator_id(text(name)), version, text(type_), state, id=position)
-            for position, name, version, type_, state, _, _ in found
+            for position, name, version, type_, state, _, _ in rows
         ]
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -101,7 +98,7 @@ class PostgresRecorder(PostgresReads, LibraryRecorder):
         return self.datastore.listeners.listen(wake)
 
     def close(self) -> None:
-        """Write what was submitted, then let go of the database."""
+        """Write what was submitted, then close the connections."""
         self.datastore.close()
 
     def _originator_id(self, name: str) -> UUID | str:

@@ -192,7 +192,7 @@ def find(session: Session, generation: int, index: str, words: Words, *, before:
     below, stretches, looked = HIGHEST, 1, 0
     while len(found) < limit:
         more = {"below": Int8(below), "stretches": Int8(stretches), "limit": Int8(min(limit - len(found), HIGHEST))}
-        rows = session.ask(sql, parameters | more, setting=setting)
+        rows = session.query(sql, parameters | more, setting=setting)
         found += [position for _, position in rows if position is not None]
         numbers = {number for number, _ in rows}
         if len(numbers) < stretches:

@@ -1,4 +1,4 @@
-"""One append inside a transaction of PostgreSQL's: what its plan is told, and how the plan is written."""
+"""One append in a PostgreSQL transaction: what its plan needs to know, and how the plan is written."""
 
 from __future__ import annotations
 
@@ -22,54 +22,61 @@ from clew.infrastructure.append_plan import (
 from clew.infrastructure.append_streams import streams_of
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.identifiers import HIGHEST, stream_id, tenant_id, tenant_of, text
-from clew.infrastructure.postgres.pipeline import Asked, Statement, byteas, int8, int8s, numbered
+from clew.infrastructure.postgres.pipeline import (
+    BoundStatement,
+    Statement,
+    byteas,
+    int8,
+    int8s,
+    number_parameters,
+)
 from clew.infrastructure.postgres.reads import find_outcome
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.recorder import Append, Draft, Key, Lease, RecordedConflictError, Shred, Snapshot
+from clew.infrastructure.recorder import Append, Draft, Key, Lease, RecordedConflictError, Shred
 
-LEAST_ROWS = 50
-"""As many rows are copied sooner than inserted, by measurement: COPY takes round trips of its own."""
+COPY_THRESHOLD = 50
+"""From this number of rows on, COPY is faster than an INSERT, as measured: COPY needs extra round trips."""
 
-ROWS_AT_A_TIME = 500
+ROWS_PER_CHUNK = 500
 
 _SQL = statements("appends.sql")
-_NUMBERED = {name: (Statement(numbered(sql).command), numbered(sql).keys) for name, sql in _SQL.items()}
+_STATEMENTS = {
+    name: (Statement(number_parameters(sql).command), number_parameters(sql).keys) for name, sql in _SQL.items()
+}
 
-# The format is in PostgreSQL's manual, under COPY: a signature, flags and the length of nothing more; then each row as
-# the number of its fields and each field after its length, all big-endian; then -1 for a number of fields.
-_BEGINNING = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-_END = b"\xff\xff"
+# COPY's binary format, from PostgreSQL's manual: a signature, flags and the length of an empty extension; each row as
+# the number of its fields and each field with its length, all big-endian; at the end -1 as the number of fields.
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_COPY_END = b"\xff\xff"
 _NUMBERS = Struct(">hiqiqiqiqi")
 _LENGTH = Struct(">i")
-_NOTHING = _LENGTH.pack(-1)
+_NULL = _LENGTH.pack(-1)
 _FIELDS = 8
 
 
 class Transaction:
-    """What an append needs to know, as its transaction sees it, and what it writes.
+    """What an append reads, as its transaction sees it, and what it writes.
 
-    All that it may ask is sent with the beginning, and what it writes with the commit: two round trips, and more only
-    for what is looked at in between, or copied. What another transaction changes meanwhile meets a unique index or a
-    lock, so that one of the two begins again.
+    Everything that the plan may need is read in the round trip that begins the transaction, and everything that it
+    writes is sent with the commit: two round trips, and more only for shreds, tracking and COPY. A concurrent change by
+    another transaction meets a unique index or a lock, so that one of the two is repeated.
     """
 
     def __init__(self, session: Session, append: Append, tenant: str | None) -> None:
         self._session = session
         self._append = append
-        # Definitions come without events, so it is no stream that says whose they are.
-        self._of = next(iter(streams_of(append)), "") if tenant is None else f"{tenant}/"
+        # An append of definitions only has no stream that names its tenant.
+        self._owner = next(iter(streams_of(append)), "") if tenant is None else f"{tenant}/"
         try:
-            asked = _questions(append)
+            reads = _reads(append)
         except UnicodeEncodeError:
-            asked = {}  # the plan will refuse it
-        asked["first"] = _said("first", base=int8(session.base))
-        self._found: dict[Hashable, Rows] = dict(zip(asked, session.begin(*asked.values()), strict=True))
-        self.first = int(self._found["first"][0][0])
-        """The position of its first row, if it has one."""
+            reads = {}  # the plan will refuse it
+        reads["first"] = _bind("first", base=int8(session.base))
+        self._rows: dict[Hashable, Rows] = dict(zip(reads, session.begin(*reads.values()), strict=True))
+        self.first = int(self._rows["first"][0][0])
+        """The position of the first row, if the append writes one."""
         self._heads: dict[str, KnownHead] = {}
-        heads = {
-            id_: (text(stored), (version, hashed)) for id_, stored, version, hashed in self._found.get("heads", ())
-        }
+        heads = {id_: (text(name), (version, hashed)) for id_, name, version, hashed in self._rows.get("heads", ())}
         for name in set(streams_of(append)) if heads else ():
             stored, head = heads.get(stream_id(name), (name, None))
             if stored != name:
@@ -83,7 +90,7 @@ class Transaction:
         """The id of the transaction."""
         return (self.first >> ORDINAL_BITS) - self._session.base
 
-    # What the plan is told
+    # What the plan reads
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
@@ -100,102 +107,105 @@ class Transaction:
         return None if row is None else StoredState(row[0], row[1])
 
     def outcome(self, key: Key) -> Outcome | None:
-        """What an idempotency key came to."""
-        return None if self._found.get("key") == [] else find_outcome(self._session.ask, key)
+        """The outcome stored for an idempotency key."""
+        return None if self._rows.get("key") == [] else find_outcome(self._session.query, key)
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream, whose row this transaction has locked."""
-        found = self._found.get(("lease", stream))
-        return Lease(stream, text(found[0][0]), found[0][1]) if found else None
+        rows = self._rows.get(("lease", stream))
+        return Lease(stream, text(rows[0][0]), rows[0][1]) if rows else None
 
     def _row(self, stream: str, version: int) -> tuple[bytes, bytes | None, bytes] | None:
-        found = self._found.get((stream, version))
-        return found[0] if found else None
+        rows = self._rows.get((stream, version))
+        return rows[0] if rows else None
 
-    # What it writes
+    # What the plan writes
 
-    def put(self, made: Plan) -> Sequence[Asked]:
-        """Write what is looked at or copied; what is left to be said with the commit.
+    def write(self, made: Plan) -> Sequence[BoundStatement]:
+        """Write what needs an answer, and rows to copy. Returns the other statements, to be sent with the commit.
 
-        Raises RecordedConflictError for tracking that is there already, and what the driver raises.
+        Raises RecordedConflictError if the tracking is already stored, and what the driver raises.
         """
         append, session = made.append, self._session
         tracking = append.tracking
         if tracking is not None:
             track(session, tracking.application_name, tracking.notification_id)
-        left = [_begin_streams(made, self.first)] if made.began else []
-        # Where policies on rows are in force the server refuses COPY.
-        if len(made.rows) >= LEAST_ROWS and not session.secured:
-            session.together(*left)
+        unsent = [_begin_streams(made, self.first)] if made.began else []
+        # With row-level security the server refuses COPY.
+        if len(made.rows) >= COPY_THRESHOLD and not session.secured:
+            session.execute_together(*unsent)
             copy_rows(session, made.rows, append.digests, self.first)
-            left = []
+            unsent = []
         elif made.rows:
             digests = byteas(append.digests or [None] * len(made.rows))
-            left.append(_said("insert", first=int8(self.first), digests=digests, **columns(made.rows)))
+            unsent.append(_bind("insert", first=int8(self.first), digests=digests, **columns(made.rows)))
         if append.shreds:
-            self._shred([*left, *(_shred(shred, session.tenant) for shred in append.shreds)])
-            left = []
-        gone = len(append.shreds) + sum(digest is not None for digest in append.digests)
-        if gone:
-            left.append(_said("count shredded", count=int8(gone)))
-        left += map(_put_snapshot, sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)))
+            self._shred([*unsent, *(_shred(shred, session.tenant) for shred in append.shreds)])
+            unsent = []
+        shredded = len(append.shreds) + sum(digest is not None for digest in append.digests)
+        if shredded:
+            unsent.append(_bind("count shredded", count=int8(shredded)))
+        for snapshot in sorted(append.snapshots, key=lambda each: (stream_id(each.stream), each.version)):
+            version = int8(snapshot.version)
+            unsent.append(_bind("put snapshot", **_ids(snapshot.stream), version=version, state=snapshot.state))
         if append.key is not None:
-            left.append(_put_key(append.key, self.first, self.first + len(made.rows) - 1))
+            unsent.append(_put_key(append.key, self.first, self.first + len(made.rows) - 1))
         if append.blobs:
-            left.append(self._put_blobs())
-        left += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
-        left += map(_put_draft, append.drafts)
-        return left
+            unsent.append(self._put_blobs())
+        unsent += [_put_lease(name, lease) for name, lease in sorted(made.leases)]
+        unsent += map(_put_draft, append.drafts)
+        return unsent
 
-    def _shred(self, asked: Sequence[Asked]) -> None:
-        found = self._session.together(*asked)
-        if any(each[0][0] is None for each in found[-len(self._append.shreds) :]):
-            # Another transaction has done so since the plan was made: the next plan will see it.
-            raise psycopg.errors.SerializationFailure("the row was shredded meanwhile")
+    def _shred(self, bound: Sequence[BoundStatement]) -> None:
+        rows = self._session.execute_together(*bound)
+        if any(each[0][0] is None for each in rows[-len(self._append.shreds) :]):
+            # Another transaction has shredded the row since the plan was made: the next plan will see it.
+            raise psycopg.errors.SerializationFailure("another transaction has shredded the row")
 
-    def _put_blobs(self) -> Asked:
+    def _put_blobs(self) -> BoundStatement:
         blobs = self._append.blobs
-        return _said(
+        return _bind(
             "put blobs",
             first=int8(self.first),
-            tenant=int8(tenant_id(self._of)),
+            tenant=int8(tenant_id(self._owner)),
             digests=byteas(blob.digest for blob in blobs),
             kinds=byteas(blob.kind.encode() for blob in blobs),
             datas=byteas(blob.data for blob in blobs),
         )
 
 
-def _questions(append: Append) -> dict[Hashable, Asked]:
-    """What a plan of the append may want to know."""
-    asked: dict[Hashable, Asked] = {}
+def _reads(append: Append) -> dict[Hashable, BoundStatement]:
+    """What a plan of the append may need to know."""
+    reads: dict[Hashable, BoundStatement] = {}
     names = set(streams_of(append))
     claimed = sorted({claim.stream for claim in append.claims})
     if claimed:
-        asked["lock"] = _said("lock streams", ids=int8s(sorted(map(stream_id, claimed))))
-        asked |= {("lease", name): _said("lease", stream=int8(stream_id(name))) for name in claimed}
+        reads["lock"] = _bind("lock streams", ids=int8s(sorted(map(stream_id, claimed))))
+        reads |= {("lease", name): _bind("lease", stream=int8(stream_id(name))) for name in claimed}
     if names:
-        asked["heads"] = _said("heads", ids=int8s(map(stream_id, names)))
-    places = [(fork.parent, fork.cut) for fork in append.forks.values()]
-    places += [(shred.stream, shred.version) for shred in append.shreds]
-    for stream, version in places:
+        reads["heads"] = _bind("heads", ids=int8s(map(stream_id, names)))
+    rows = [(fork.parent, fork.cut) for fork in append.forks.values()]
+    rows += [(shred.stream, shred.version) for shred in append.shreds]
+    for stream, version in rows:
         if abs(version) <= HIGHEST:
-            asked[stream, version] = _said("row", stream=int8(stream_id(stream)), version=int8(version))
+            reads[stream, version] = _bind("row", stream=int8(stream_id(stream)), version=int8(version))
     if append.key is not None:
         key = sha256(append.key.key.encode()).digest()
-        asked["key"] = _said("key", stream=int8(stream_id(append.key.stream)), key=key)
-    return asked
+        reads["key"] = _bind("key", stream=int8(stream_id(append.key.stream)), key=key)
+    return reads
 
 
-def _said(statement: str, **values: bytes | None) -> Asked:
-    asked, names = _NUMBERED[statement]
-    return asked, [values[name] for name in names]
+def _bind(name: str, **values: bytes | None) -> BoundStatement:
+    """A statement of ``appends.sql`` with its values, which are in binary form."""
+    statement, keys = _STATEMENTS[name]
+    return statement, [values[key] for key in keys]
 
 
-def _begin_streams(made: Plan, first: int) -> Asked:
+def _begin_streams(made: Plan, first: int) -> BoundStatement:
     ordinals: dict[str, int] = {}
     for number, row in enumerate(made.rows):
         ordinals.setdefault(row[0], number)
-    return _said(
+    return _bind(
         "begin streams",
         first=int8(first),
         ids=int8s(map(stream_id, made.began)),
@@ -207,8 +217,8 @@ def _begin_streams(made: Plan, first: int) -> Asked:
     )
 
 
-def _shred(shred: Shred, tenant: str | None) -> Asked:
-    return _said(
+def _shred(shred: Shred, tenant: str | None) -> BoundStatement:
+    return _bind(
         "shred",
         tenant=(tenant or tenant_of(shred.stream)).encode(),
         stream=int8(stream_id(shred.stream)),
@@ -218,15 +228,11 @@ def _shred(shred: Shred, tenant: str | None) -> Asked:
     )
 
 
-def _put_snapshot(snapshot: Snapshot) -> Asked:
-    return _said("put snapshot", **_whose(snapshot.stream), version=int8(snapshot.version), state=snapshot.state)
-
-
-def _put_key(key: Key, first: int, last: int) -> Asked:
+def _put_key(key: Key, first: int, last: int) -> BoundStatement:
     salt = new_salt()
-    return _said(
+    return _bind(
         "put key",
-        **_whose(key.stream),
+        **_ids(key.stream),
         key=sha256(key.key.encode()).digest(),
         salt=salt,
         digest=content_digest(salt, key.content),
@@ -235,33 +241,37 @@ def _put_key(key: Key, first: int, last: int) -> Asked:
     )
 
 
-def _put_lease(name: str, lease: Lease | None) -> Asked:
+def _put_lease(name: str, lease: Lease | None) -> BoundStatement:
     if lease is None:
-        return _said("drop lease", stream=int8(stream_id(name)))
-    return _said("take lease", **_whose(name), holder=lease.holder.encode(), until=int8(lease.until))
+        return _bind("drop lease", stream=int8(stream_id(name)))
+    return _bind("take lease", **_ids(name), holder=lease.holder.encode(), until=int8(lease.until))
 
 
-def _put_draft(draft: Draft) -> Asked:
+def _put_draft(draft: Draft) -> BoundStatement:
     if draft.data is None:
-        return _said("drop draft", stream=int8(stream_id(draft.stream)))
-    return _said("put draft", **_whose(draft.stream), run=draft.run_id.encode(), data=draft.data)
+        return _bind("drop draft", stream=int8(stream_id(draft.stream)))
+    return _bind("put draft", **_ids(draft.stream), run=draft.run_id.encode(), data=draft.data)
+
+
+def _ids(stream: str) -> dict[str, bytes]:
+    return {"tenant": int8(tenant_id(stream)), "stream": int8(stream_id(stream))}
 
 
 def track(session: Session, application: str, notification: int) -> None:
-    """Record how far an application has come. Raises RecordedConflictError if it is there already."""
+    """Record how far an application has processed notifications. Raises RecordedConflictError if it is stored."""
     name = application.encode()
-    if not session.ask(_SQL["track"], {"application": name, "notification": Int8(notification)}):
+    if not session.query(_SQL["track"], {"application": name, "notification": Int8(notification)}):
         raise RecordedConflictError(f"tracking of {application}", notification - 1, tracked(session, application) or 0)
 
 
 def tracked(session: Session, application: str) -> int | None:
-    """How far an application has come; None for one that nobody has heard of."""
-    found = session.ask(_SQL["tracked"], {"application": application.encode()})
-    return found[0][0] if found else None
+    """How far an application has processed notifications; None for an unknown one."""
+    rows = session.query(_SQL["tracked"], {"application": application.encode()})
+    return rows[0][0] if rows else None
 
 
 def columns(rows: Sequence[PlannedRow]) -> dict[str, bytes]:
-    """Planned rows as the arrays of a statement."""
+    """Planned rows as the array parameters of a statement."""
     return {
         "tenants": int8s(tenant_id(row[0]) for row in rows),
         "streams": int8s(stream_id(row[0]) for row in rows),
@@ -272,26 +282,21 @@ def columns(rows: Sequence[PlannedRow]) -> dict[str, bytes]:
     }
 
 
-def _whose(stream: str) -> dict[str, bytes]:
-    """The numbers of a stream and its tenant."""
-    return {"tenant": int8(tenant_id(stream)), "stream": int8(stream_id(stream))}
-
-
 def copy_rows(session: Session, rows: Sequence[PlannedRow], digests: Sequence[bytes | None], first: int) -> None:
-    """Write rows from the position ``first`` of a transaction on. Raises what an INSERT of them would."""
+    """Write rows with COPY, from the position ``first`` on. Raises what an INSERT of them would raise."""
     with session.connection.cursor() as cursor, cursor.copy(_SQL["copy"].encode()) as copy:
-        for part in _parts(rows, digests, first):
+        for part in _chunks(rows, digests, first):
             copy.write(part)
 
 
-def _parts(rows: Sequence[PlannedRow], digests: Sequence[bytes | None], first: int) -> Iterator[bytes]:
-    """The rows as COPY takes them, in the order in which all writers write: of streams and versions."""
+def _chunks(rows: Sequence[PlannedRow], digests: Sequence[bytes | None], first: int) -> Iterator[bytes]:
+    """The rows in COPY's format, in the order that all writers use: by stream and version."""
     ids = {name: (tenant_id(name), stream_id(name)) for name in {row[0] for row in rows}}
     ordered = sorted(range(len(rows)), key=lambda number: (ids[rows[number][0]][1], rows[number][1]))
-    yield _BEGINNING
-    for begin in range(0, len(ordered), ROWS_AT_A_TIME):
+    yield _COPY_HEADER
+    for begin in range(0, len(ordered), ROWS_PER_CHUNK):
         part: list[bytes] = []
-        for number in ordered[begin : begin + ROWS_AT_A_TIME]:
+        for number in ordered[begin : begin + ROWS_PER_CHUNK]:
             name, version, type_, state, hashed = rows[number]
             named, digest = type_.encode(), digests[number] if digests else None
             tenant, stream = ids[name]
@@ -302,7 +307,7 @@ def _parts(rows: Sequence[PlannedRow], digests: Sequence[bytes | None], first: i
                 state,
                 _LENGTH.pack(len(hashed)),
                 hashed,
-                _NOTHING if digest is None else _LENGTH.pack(len(digest)) + digest,
+                _NULL if digest is None else _LENGTH.pack(len(digest)) + digest,
             )
         yield b"".join(part)
-    yield _END
+    yield _COPY_END

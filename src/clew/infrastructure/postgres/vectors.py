@@ -95,7 +95,7 @@ class PostgresVectors:
     def drop(self) -> None:
         """Forget those of the tenant."""
         if self._do(self._look) is not None:
-            self._do(lambda session: session.ask(_SQL["drop"], {"tenant": self._tenant}))
+            self._do(lambda session: session.query(_SQL["drop"], {"tenant": self._tenant}))
         self._matrices.clear()
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class PostgresVectors:
     def _ask(self, statement: str, space: str, **parameters: Any) -> Rows:
         given = {"tenant": self._tenant, "space": space.encode(), **parameters}
         sql = _SQL[statement].replace("{home}", "" if self._kind is None else self._kind.home)
-        return self._do(lambda session: session.ask(sql, given))
+        return self._do(lambda session: session.query(sql, given))
 
     def _do(self, work: Callable[[Session], T]) -> T:
         """The outcome of some work, done again on another connection when one is cut."""
@@ -141,7 +141,7 @@ class PostgresVectors:
     def _look(self, session: Session) -> Kind | None:
         """What a vector is in the table, None while there is no table."""
         if self._kind is None:
-            found = session.ask(_SQL["kind"])
+            found = session.query(_SQL["kind"])
             self._kind = Kind(*found[0]) if found else None
         return self._kind
 
