@@ -37,7 +37,6 @@ from clew.infrastructure.sqlite.projections import SQLiteProjections
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED, Directory, Search, Usage
 from clew.service.projector import BATCH, Projector
-from clew.service.rebuilding import rebuilding
 
 VERSION = 18
 """Version of PostgreSQL."""
@@ -102,7 +101,7 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
                         for built in session.built():
                             session.drop(built)
                     begin = time.perf_counter()
-                    took = cpu(_projector(copy, store, projections).settle)
+                    took = cpu(_projector(copy, store, projections).drain)
                     clocks.setdefault(name, []).append(events / (time.perf_counter() - begin))
                     rates.setdefault(name, []).append(events / took)
                     _filling(setting, log, events, projections, clocks.setdefault(f"{name} on SQLite", []))()
@@ -138,7 +137,7 @@ def _filling(
         path = setting.fresh("filled")
         with closing(SQLiteProjections(str(path))) as store:
             begin = time.perf_counter()
-            took = cpu(_projector(log, store, projections).settle)
+            took = cpu(_projector(log, store, projections).drain)
             clock.append(events / (time.perf_counter() - begin))
         path.unlink()  # all rounds together would need a gigabyte
         return events / took
@@ -233,9 +232,9 @@ def _rebuilding(setting: Setting) -> Iterator[Figure]:
         closing(SQLiteProjections(f"{path}.projections")) as store,
     ):
         projector = _projector(log, store, [Directory()])
-        projector.settle()
+        projector.drain()
         before = [wall(lambda: _page(store)) for _ in range(200)]
-        rebuilt = threading.Thread(target=lambda: list(rebuilding(projector, "directory")))
+        rebuilt = threading.Thread(target=lambda: list(projector.rebuild("directory")))
         rebuilt.start()
         during: list[float] = []
         while rebuilt.is_alive():

@@ -40,7 +40,7 @@ def run(setting: Setting) -> Iterator[Figure]:
     tables = path.with_name(path.name + ".projections")
     with closing(store_at(store_url(path)).open_log()) as log, closing(SQLiteProjections(str(tables))) as store:
         projector = Projector(log, store, PROJECTIONS, code_digest.code)
-        indexed = cpu(projector.settle)
+        indexed = cpu(projector.drain)
     kinds = _kinds(random.Random(2), vocabulary(), messages // 100)
     took: dict[str, list[float]] = {name: [] for name in kinds}
     with Conversations.open(store_url(path), projections=PROJECTIONS) as conversations:

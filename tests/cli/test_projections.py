@@ -202,7 +202,7 @@ def test_several_processes_fill_once_and_go_on_without_what_they_cannot_take_in(
     done = subprocess.run([*command, *wanted], cwd=tmp_path, capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(each["name"], each["lag"], each["parked"]) for each in found] == [("mine", 0, 1), ("usage", 0, 0)]
-    assert done.stderr == "Projection mine goes on without the event at position 2\n"
+    assert done.stderr == "Projection mine continues without the event at position 2\n"
     states = {each["name"]: each["state"] for each in lines(loading, "project", "status", "--json")}
     assert (states["usage"], states["search"]) == ("live", "waiting")
 

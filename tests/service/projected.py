@@ -25,7 +25,6 @@ from clew.infrastructure.recorder import Append
 from clew.projections import SHIPPED
 from clew.projections.search import searchable
 from clew.service.projector import Projector
-from clew.service.rebuilding import rebuilding
 
 TENANTS = ("default", "other")
 CANARY = "Canarybird"
@@ -127,8 +126,8 @@ def projector(log: EventLog, store: ProjectionStore, projections: Sequence[Proje
 
 
 def rebuild(one: Projector, name: str, progress: Callable[[int, int], object] = lambda *_: None) -> None:
-    """Build a projection anew; what ``rebuilding`` says after each batch is told."""
-    for reached in rebuilding(one, name):
+    """Build a projection anew; ``progress`` is called after each batch."""
+    for reached in one.rebuild(name):
         progress(*reached)
 
 

@@ -38,8 +38,8 @@ def test_rebuilding_equals_taking_in_as_it_comes(
                         for _ in range(batches):
                             projectors[second].advance()
         with batches_of(final):
-            projectors[0].settle()
-        projector(log, other).settle()
+            projectors[0].drain()
+        projector(log, other).drain()
         assert contents(log, store) == contents(log, other)
         for name in projectors[1].projections:
             with batches_of(final):
@@ -68,9 +68,9 @@ def test_processes_that_take_turns_come_to_the_same(
                 second, size = turns[count]
                 with batches_of(size):
                     projectors[second].advance()
-        projectors[1].settle()
+        projectors[1].drain()
         clean = SQLiteProjections(None)
-        projector(log, clean).settle()
+        projector(log, clean).drain()
         assert contents(log, stores[0]) == contents(log, clean)
         for store in (*stores, clean):
             store.close()

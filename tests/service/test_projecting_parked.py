@@ -30,7 +30,7 @@ def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: 
     ten.conversations.thread("t").label(topic="secret")
     ten.conversations.thread("t").append(Message.user("more"))
     with batches_of(4):
-        projector(ten.log, store, [Lengths(fails=["thread-labelled"]), Directory()]).settle()
+        projector(ten.log, store, [Lengths(fails=["thread-labelled"]), Directory()]).drain()
     assert positions(store) == [*range(1, 11), 12], "nothing of the event that failed is there"
     count, (parked,) = store.parked("lengths", 9)
     assert (count, parked.position, parked.stream, parked.version) == (1, 11, "default/thread/t", 11)
@@ -41,7 +41,7 @@ def test_parks_an_event_that_a_projection_fails_at_and_goes_on(ten: Ten, store: 
 
 
 def test_what_is_noted_of_a_parked_event_has_nothing_of_its_content(ten: Ten, store: SQLiteProjections) -> None:
-    filling(ten.log, store, Lengths(fails=["message-appended"])).settle()
+    filling(ten.log, store, Lengths(fails=["message-appended"])).drain()
     count, parked = store.parked("lengths", 3)
     assert count == 9
     assert len(parked) == 3
@@ -94,7 +94,7 @@ def test_an_event_that_a_projection_fails_at_costs_few_others_anything(
 
     monkeypatch.setattr(ten.log, "recorded_after", reading)
     monkeypatch.setattr(store, "session", beginning)
-    filling(ten.log, store, Poisoned({1_000})).settle()
+    filling(ten.log, store, Poisoned({1_000})).drain()
     assert positions(store) == [each for each in range(1, 2_001) if each != 1_000]
     assert [each.position for each in store.parked("lengths", 9)[1]] == [1_000]
     assert 0 < len(alone) <= projection_batch.AT_ONCE
@@ -116,7 +116,7 @@ def test_whatever_a_projection_fails_at_the_rest_is_taken_in_once(many: EventLog
         alone.clear()
         store = SQLiteProjections(None)
         with batches_of(size):
-            filling(many, store, Poisoned(at)).settle()
+            filling(many, store, Poisoned(at)).drain()
         assert positions(store) == [each for each in range(1, 401) if each not in at]
         assert sum(row["events"] for row in store.select("lengths", Query("sum"))) == 400 - len(at)
         assert [each.position for each in store.parked("lengths", 9)[1]] == sorted(at)
@@ -136,10 +136,10 @@ def test_it_is_said_that_an_event_was_parked_when_it_is_there_to_be_seen(
     with monkeypatch.context() as broken:
         broken.setattr(SQLiteSession, "move", fail)
         with pytest.raises(StoreUnavailableError):
-            one.settle()
+            one.drain()
     assert caplog.messages == []
-    one.settle()
-    assert caplog.messages == ["Projection lengths goes on without the event at position 5"]
+    one.drain()
+    assert caplog.messages == ["Projection lengths continues without the event at position 5"]
 
 
 @pytest.mark.parametrize("value", [2**70, "no number", 1.5], ids=str)
@@ -150,7 +150,7 @@ def test_parks_an_event_whose_values_the_store_cannot_take(log: EventLog, store:
         def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
             yield Upsert("event", {"position": event.position, "sum": value if event.version == 5 else 1})
 
-    filling(log, store, Sums()).settle()
+    filling(log, store, Sums()).drain()
     assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert [each.version for each in store.parked("lengths", 9)[1]] == [5]
 
@@ -163,7 +163,7 @@ def test_a_sum_never_becomes_too_large_to_be_exact(log: EventLog, store: SQLiteP
             yield Upsert("event", {"position": event.position * 0, "sum": 2**62})
 
     with batches_of(1):
-        filling(log, store, Sums()).settle()
+        filling(log, store, Sums()).drain()
     assert store.select("lengths", Query("event")) == [{"position": 0, "sum": 2**62}]
     assert store.parked("lengths", 1)[0] == 9
 
@@ -186,7 +186,7 @@ def test_parks_an_event_whose_changes_do_not_fit_the_declaration(
         def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
             yield change if event.version == 5 else Upsert("event", {"position": event.position})
 
-    filling(log, store, Unfit()).settle()
+    filling(log, store, Unfit()).drain()
     assert positions(store) == [1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
@@ -203,7 +203,7 @@ def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQ
     damaged(file_url, tmp_path, "UPDATE event SET state = x'00010203' WHERE position = 3")
     with Conversations.open(file_url, embedded=False) as conversations:
         one = projector(conversations._core.log, store)
-        one.settle()
+        one.drain()
         parked = store.parked("directory", 9)[1]
         assert [each.position for each in parked] == [3]
         assert conversations._core.log.last_position() == min(built.position for built in store.built())
@@ -216,7 +216,7 @@ def test_ends_where_the_last_row_of_the_log_cannot_be_read(
     with Conversations.open(file_url, embedded=False) as conversations:
         log = conversations._core.log
         one = filling(log, store, Lengths())
-        one.settle()
+        one.drain()
         one.catch_up("lengths")
         assert positions(store) == list(range(1, log.last_position()))
         rebuild(one, "lengths")
@@ -224,8 +224,8 @@ def test_ends_where_the_last_row_of_the_log_cannot_be_read(
 
 
 def test_a_rebuild_with_mended_code_takes_in_what_was_parked(log: EventLog, store: SQLiteProjections) -> None:
-    filling(log, store, Lengths(fails=["thread-started"])).settle()
+    filling(log, store, Lengths(fails=["thread-started"])).drain()
     assert store.parked("lengths", 9)[0] == 1
-    filling(log, store, Lengths(), code="mended").settle()
+    filling(log, store, Lengths(), code="mended").drain()
     assert store.parked("lengths", 9)[0] == 0
     assert positions(store) == list(range(1, 11))

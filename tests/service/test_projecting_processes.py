@@ -37,7 +37,7 @@ def fill_for_ever(path: str, seed: int) -> None:
     filling = projector(log, store)
     with batches_of(chance.choice([5, 40, 300])):
         while True:
-            filling.settle()
+            filling.drain()
             rebuild(filling, chance.choice(SHIPPED).name)
 
 
@@ -60,8 +60,8 @@ def assert_equal_to_a_clean_build(path: str) -> None:
         SQLiteProjections(path + ".projections"),
         SQLiteProjections(None),
     )
-    projector(log, store).settle()
-    projector(log, clean).settle()
+    projector(log, store).drain()
+    projector(log, clean).drain()
     assert contents(log, store) == contents(log, clean)
     for each in (store, clean, log):
         each.close()

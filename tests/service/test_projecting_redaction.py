@@ -147,7 +147,7 @@ def test_text_leaves_an_index_that_the_process_that_redacts_does_not_know(
 
             def late(stream: str, version: int, by: int) -> None:
                 if first:
-                    program._core.models.projector.settle()
+                    program._core.models.projector.drain()
                 forget(stream, version, by)
 
             monkeypatch.setattr(models.projector, "forget", late)
@@ -187,8 +187,8 @@ def test_text_goes_when_it_is_redacted_while_it_is_being_indexed(conversations: 
     wait_until(lambda: not is_left(tmp_path))
     clean = SQLiteProjections(None)
     log = conversations._core.log
-    projector(log, clean).settle()
-    models.projector.settle()
+    projector(log, clean).drain()
+    models.projector.drain()
     assert contents(log, models._store) == contents(log, clean)
     clean.close()
 
@@ -289,10 +289,10 @@ def test_a_thread_is_recounted_once_a_batch_however_much_of_it_is_redacted(conve
             return super().project(event, rows)
 
     log, store, plain = conversations._core.log, SQLiteProjections(None), SQLiteProjections(None)
-    projector(log, store, [Counted()]).settle()
+    projector(log, store, [Counted()]).drain()
     assert Counted.seen == 2 * log.last_position()
     with batches_of(1):
-        projector(log, plain, [Usage()]).settle()
+        projector(log, plain, [Usage()]).drain()
     assert contents(log, store, [Usage()]) == contents(log, plain, [Usage()])
 
 

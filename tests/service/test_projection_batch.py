@@ -101,6 +101,6 @@ def test_after_the_store_was_away_the_log_is_read_again(
 def test_a_parked_event_is_noted_with_the_name_of_its_stream(store: SQLiteProjections) -> None:
     with Conversations.open("memory:", tenant="a b/c", embedded=False) as conversations:
         conversations.start_thread(thread_id="t u").label(topic="refund")
-        projector(conversations._core.log, store, [Events()]).settle()
+        projector(conversations._core.log, store, [Events()]).drain()
     ((parked,),) = [store.parked("events", 9)[1]]
     assert parked.stream == "a%20b%2Fc/thread/t%20u"

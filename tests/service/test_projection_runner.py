@@ -30,8 +30,9 @@ def interrupted_at(number: int) -> bool:
         projections={"p": 1},
         store=store,
         projection=lambda _: 1,
-        may_fill=lambda _: True,
+        may_maintain=lambda _: True,
         advance=lambda _: False,
+        check_sees_all=lambda: None,
         progress=lambda *_: (0, 0),
     )
     log = SimpleNamespace(last_position=lambda: 0, listen=lambda _: lambda: None, is_bound=lambda: False)

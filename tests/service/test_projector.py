@@ -55,24 +55,24 @@ def test_a_batch_that_is_not_committed_leaves_neither_rows_nor_position(
             with pytest.raises(StoreUnavailableError):
                 one.advance()
         assert (positions(store), live(store)) == ([1, 2, 3, 4], [("a", 1, 4)])
-        one.settle()
+        one.drain()
         assert positions(store) == list(range(1, 11))
 
 
 def test_events_that_a_projection_does_not_want_move_its_position(log: EventLog, store: SQLiteProjections) -> None:
     projection = Lengths()
     projection.types = frozenset({"thread-started"})
-    filling(log, store, projection).settle()
+    filling(log, store, projection).drain()
     assert positions(store) == [1]
     assert live(store) == [("a", 1, 10)]
 
 
 def test_projections_at_different_positions_come_together(ten: Ten, store: SQLiteProjections) -> None:
-    filling(ten.log, store, Lengths()).settle()
+    filling(ten.log, store, Lengths()).drain()
     ten.conversations.thread("t").append(Message.user("more"))
     both = projector(ten.log, store, [Lengths(), Directory()])
     with batches_of(7):
-        both.settle()
+        both.drain()
     assert {built.position for built in store.built() if built.live} == {11}
     assert store.select("directory", Query("thread"))[0]["version"] == 11
 
@@ -80,7 +80,7 @@ def test_projections_at_different_positions_come_together(ten: Ten, store: SQLit
 def test_what_is_appended_when_the_end_was_read_ahead_is_read(ten: Ten, store: SQLiteProjections) -> None:
     filling = projector(ten.log, store, [Lengths()])
     with batches_of(5):
-        filling.settle()
+        filling.drain()
         assert len(store.select("lengths", Query("event"))) == 10
         ten.conversations.thread("t").append(Message.user("one more"))
         filling.catch_up("lengths")
@@ -91,7 +91,7 @@ def test_what_is_appended_when_the_end_was_read_ahead_is_read(ten: Ten, store: S
 
 
 def test_changed_code_is_built_beside_what_is_read(log: EventLog, store: SQLiteProjections) -> None:
-    filling(log, store, Lengths()).settle()
+    filling(log, store, Lengths()).drain()
     changed = filling(log, store, Lengths(length=99), code="b")
     with batches_of(3):
         while changed.advance():
@@ -106,19 +106,19 @@ def test_changed_code_is_built_beside_what_is_read(log: EventLog, store: SQLiteP
 def test_a_higher_version_is_built_anew_and_read_from_the_old_tables_until_then(
     ten: Ten, store: SQLiteProjections
 ) -> None:
-    filling(ten.log, store, Lengths()).settle()
+    filling(ten.log, store, Lengths()).drain()
     newer = filling(ten.log, store, Lengths(version=2), code="b")
     ten.conversations.thread("t").append(Message.user("more"))
     with batches_of(3):
         newer.catch_up("lengths")
         assert live(store) == [("a", 1, 11)], "what is read has what was written, though it is built anew"
-        newer.settle()
+        newer.drain()
     assert live(store) == [("b", 2, 11)]
 
 
 @pytest.mark.parametrize("code", ["a", "b"])
 def test_tables_that_are_declared_otherwise_are_waited_for(log: EventLog, store: SQLiteProjections, code: str) -> None:
-    filling(log, store, Lengths()).settle()
+    filling(log, store, Lengths()).drain()
 
     class Wider(Lengths):
         tables = (*Lengths.tables, Table("other", (Column("key"),), ("key",)))
@@ -130,7 +130,7 @@ def test_tables_that_are_declared_otherwise_are_waited_for(log: EventLog, store:
 
 
 def test_a_newer_version_is_left_alone(ten: Ten, store: SQLiteProjections, monkeypatch: pytest.MonkeyPatch) -> None:
-    filling(ten.log, store, Lengths(version=3), code="b").settle()
+    filling(ten.log, store, Lengths(version=3), code="b").drain()
     older = filling(ten.log, store, Lengths(version=2), code="a")
     older.catch_up("lengths")
     ten.conversations.thread("t").append(Message.user("more"))
@@ -148,8 +148,8 @@ def test_two_processes_with_different_code_do_not_build_against_each_other(ten: 
     generations: set[int] = set()
     for _ in range(5):
         ten.conversations.thread("t").append(Message.user("more"))
-        first.settle()
-        second.settle()
+        first.drain()
+        second.drain()
         generations.update(built.generation for built in store.built())
         first.catch_up("lengths")
         assert len(positions(store)) == ten.log.last_position()
@@ -163,9 +163,9 @@ def test_two_processes_with_different_code_do_not_build_against_each_other(ten: 
 def test_tables_of_another_log_are_built_anew(log: EventLog, store: SQLiteProjections) -> None:
     with Conversations.open("memory:", embedded=False) as other:
         other.start_thread(messages=[Message.user("word")] * 20)
-        filling(other._core.log, store, Lengths()).settle()
+        filling(other._core.log, store, Lengths()).drain()
     assert len(positions(store)) == 21
-    filling(log, store, Lengths()).settle()
+    filling(log, store, Lengths()).drain()
     assert len(positions(store)) == 10
     assert store.select("lengths", Query("sum"))[0]["events"] == 9
 
@@ -177,7 +177,7 @@ def test_a_rebuild_never_blanks_what_is_read(ten: Ten) -> None:
     made(History(ten.conversations), 3, 150)
     store = SQLiteProjections(None)
     one = projector(ten.log, store)
-    one.settle()
+    one.drain()
     before = contents(ten.log, store)
     seen: list[tuple[int, int]] = []
 
@@ -199,7 +199,7 @@ def test_a_rebuild_never_blanks_what_is_read(ten: Ten) -> None:
 def test_reads_beside_a_rebuild_have_all_rows(tmp_path: Path, ten: Ten) -> None:
     store = SQLiteProjections(str(tmp_path / "clew.db.projections"))
     one = filling(ten.log, store, Lengths())
-    one.settle()
+    one.drain()
     counts: list[int] = []
     done = threading.Event()
 
@@ -221,7 +221,7 @@ def test_reads_beside_a_rebuild_have_all_rows(tmp_path: Path, ten: Ten) -> None:
 
 def test_a_rebuild_comes_to_its_end_while_more_and_more_is_appended(ten: Ten, store: SQLiteProjections) -> None:
     one = filling(ten.log, store, Lengths())
-    one.settle()
+    one.drain()
     rounds = 0
 
     def progress(reached: int, last: int) -> None:
@@ -238,7 +238,7 @@ def test_a_rebuild_comes_to_its_end_while_more_and_more_is_appended(ten: Ten, st
 
 def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, store: SQLiteProjections) -> None:
     one = filling(log, store, Lengths())
-    one.settle()
+    one.drain()
 
     def interrupt(reached: int, last: int) -> None:
         del last
@@ -248,7 +248,7 @@ def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, sto
     with batches_of(2), pytest.raises(KeyboardInterrupt):
         rebuild(one, "lengths", interrupt)
     assert [(built.live, built.position) for built in store.built()] == [(True, 10), (False, 4)]
-    filling(log, store, Lengths()).settle()
+    filling(log, store, Lengths()).drain()
     assert [(built.live, built.position) for built in store.built()] == [(True, 10)]
     assert store.built()[0].generation == 2
 

@@ -11,7 +11,7 @@ import pytest
 from clew import Conversations, Message
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.projection import Recorded, Unreadable
-from clew.service.read_ahead import ReadingAhead
+from clew.service.read_ahead import ReadAhead
 
 EVENTS = 31
 
@@ -50,7 +50,7 @@ def read(conversations: Conversations, monkeypatch: pytest.MonkeyPatch) -> Read:
     return Read(conversations, monkeypatch)
 
 
-def pages(ahead: ReadingAhead, limit: int) -> list[int]:
+def pages(ahead: ReadAhead, limit: int) -> list[int]:
     found: list[int] = []
     while batch := ahead.after(found[-1] if found else 0, limit)[0]:
         found += [event.position for event in batch]
@@ -58,7 +58,7 @@ def pages(ahead: ReadingAhead, limit: int) -> list[int]:
 
 
 def test_each_batch_but_the_first_and_those_at_the_end_is_read_beside(read: Read) -> None:
-    assert pages(ReadingAhead(read.log), 10) == [*range(1, EVENTS + 1)]
+    assert pages(ReadAhead(read.log), 10) == [*range(1, EVENTS + 1)]
     assert read.asked == [0, 10, 20, 30, 31]
     assert read.here == [0, 31]
 
@@ -67,12 +67,12 @@ def test_where_no_server_reads_nothing_is_read_before_it_is_asked_for(
     read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read.log, "is_served", lambda: False)
-    ReadingAhead(read.log).after(0, 10)
+    ReadAhead(read.log).after(0, 10)
     assert read.asked == [0]
 
 
 def test_what_is_left_comes_before_what_was_read_beside(read: Read) -> None:
-    ahead = ReadingAhead(read.log)
+    ahead = ReadAhead(read.log)
     batch, shredded = ahead.after(0, 10)
     ahead.keep(4, 10, batch[4:], shredded)
     assert [event.position for event in ahead.after(4, 10)[0]] == [5, 6, 7, 8, 9, 10]
@@ -84,7 +84,7 @@ def test_what_is_left_comes_before_what_was_read_beside(read: Read) -> None:
 def test_what_was_read_before_a_redaction_is_read_again(
     conversations: Conversations, read: Read, position: int
 ) -> None:
-    ahead = ReadingAhead(read.log)
+    ahead = ReadAhead(read.log)
     batch, shredded = ahead.after(0, 10)
     ahead.keep(4, 10, batch[4:], shredded)
     conversations.thread("t").redact(position + 2)
@@ -94,12 +94,11 @@ def test_what_was_read_before_a_redaction_is_read_again(
 
 
 def test_who_asks_meets_what_kept_a_batch_from_being_read(read: Read) -> None:
-    ahead = ReadingAhead(read.log)
+    ahead = ReadAhead(read.log)
     ahead.after(0, 10)
     first = ahead._next
     assert first is not None
-    assert first._thread is not None
-    first._thread.join()
+    first.thread.join()
     read.failing = True
     assert [event.position for event in ahead.after(10, 10)[0]] == [*range(11, 21)]
     with pytest.raises(StoreUnavailableError):

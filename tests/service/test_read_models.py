@@ -177,7 +177,7 @@ def test_waits_until_a_position_is_reached(conversations: Conversations) -> None
     conversations.start_thread(messages=[Message.user("word")] * 9)
     conversations.wait(4)
     assert conversations.projections()[0].position >= 4
-    with pytest.raises(ProjectionBehindError, match=r"Position 11 was waited for, and after 0\.01 s not .* events"):
+    with pytest.raises(ProjectionBehindError, match=r"Position 11 was not reached within 0\.01 s by: .*events"):
         conversations.wait(11, timeout=0.01)
     waiting = threading.Thread(target=conversations.wait, args=(12,))
     waiting.start()
@@ -202,12 +202,12 @@ def test_who_waits_where_nobody_fills_is_told_so_once_for_each_standstill(
             looks.append(reached)
             assert last == 10
             if len(looks) % 5 == 0:
-                assert caplog.text.count("Position 10 is waited for") == len(looks) // 5
+                assert caplog.text.count("Still waiting for position 10") == len(looks) // 5
                 filling._core.models.projector.advance()
 
         waiting.wait(progress=progress)
     assert looks == [0] * 5 + [4] * 5 + [8] * 5
-    assert "not reached it: events. Projections are filled by `clew project run`" in caplog.text
+    assert "no progress of events. `clew project run`" in caplog.text
 
 
 def test_waits_for_another_process_when_it_does_not_fill_by_itself(file_url: str) -> None:

@@ -16,14 +16,13 @@ from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.infrastructure.stores import store_at
 from clew.projections import Query
-from clew.service.rebuilding import rebuilding
 
 
 def test_a_reader_sees_the_old_tables_or_the_new_ones_and_always_whole(shared_url: str, scale: float) -> None:
     with Conversations.open(shared_url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("every word")] * 99)
     with closing(opened(shared_url, Counting())) as core:
-        core.models.projector.settle()
+        core.models.projector.drain()
     done = threading.Event()
     seen: list[tuple[int, ...]] = []
 
@@ -58,12 +57,12 @@ def test_what_a_killed_rebuild_has_left_is_carried_on_or_dropped(shared_url: str
     with Conversations.open(shared_url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("every word")] * 29)
     with closing(opened(shared_url, Counting())) as core:
-        core.models.projector.settle()
+        core.models.projector.drain()
 
     def begin() -> None:
         core = opened(shared_url, Newer())
         with batches_of(7):
-            for batches, _ in enumerate(rebuilding(core.models.projector, "counting")):
+            for batches, _ in enumerate(core.models.projector.rebuild("counting")):
                 if batches == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -76,7 +75,7 @@ def test_what_a_killed_rebuild_has_left_is_carried_on_or_dropped(shared_url: str
         if again:
             rebuild(core.models.projector, "counting")
         else:
-            core.models.projector.settle()
+            core.models.projector.drain()
         (built,) = store.built()
         assert (built.generation == beside.generation) is not again
         assert {row["made"] for row in store.select("counting", Query("event"))} == {2}

@@ -56,9 +56,9 @@ class Core:
             check_id(actor, "actor")
         return replace(self, actor=actor)
 
-    def looking(self) -> Core:
-        """The same for one call that looks at read models: see ReadModels.looking."""
-        return replace(self, models=self.models.looking())
+    def read_barrier(self) -> Core:
+        """The same for one call that reads read models: see ReadModels.read_barrier."""
+        return replace(self, models=self.models.read_barrier())
 
     def close(self) -> None:
         """Write what was submitted, then let go of the store."""
@@ -230,7 +230,7 @@ def _outcome(core: Core, stream: str, submitted: _Submitted, *, shreds: bool) ->
     _remember(core, stream, submitted.after)
     if not shreds:
         _take_in(core, stream, submitted.events)
-    core.models.nudge()
+    core.models.notify()
     return Committed(submitted.events, appended.versions)
 
 

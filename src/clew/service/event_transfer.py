@@ -121,7 +121,7 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
         else:
             for name in batch.previous:
                 core.known.tips.drop(name)
-            core.models.nudge()
+            core.models.notify()
             for (name, version), by in batch.redacted_by.items():
                 yield from forget(core, name, version, by)
             return reader.written(batch)

@@ -76,7 +76,7 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
 
     Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
-    core = core.looking()
+    core = core.read_barrier()
     words = search_text.parse(text)
     scopes = yield from _scopes(core, words, thread, before)
     trees: _Trees = {}

@@ -1,4 +1,4 @@
-"""How projections take in the events of a batch, and go on without one that they cannot take in."""
+"""Applying a batch of events to projections: every event once, in order, and without one that a projection fails on."""
 
 from __future__ import annotations
 
@@ -30,63 +30,56 @@ from clew.domain.projection import (
 from clew.domain.projection_store import ProjectionSession
 
 LONGEST_SECONDS = 0.25
-"""After so long a batch ends where it is: whoever redacts, or fills the same, waits for its transaction."""
+"""How long a batch may take before it ends early: a redaction, or another writer, waits for its transaction."""
 
 AT_ONCE = 50
-"""Events that each takes in before the next does: what was decoded is near at hand, and gone before there is more."""
+"""Events that one projection applies before the next one does: few enough to keep the decoded events in memory."""
 
 PAGE = 1_000
-"""Events of a thread that are read together when it is recounted."""
+"""Events that are read together, of a thread that is recounted or a part of an index that is built again."""
 
 
-class Filled(NamedTuple):
-    """A generation that this process fills, and the projection that says how."""
+class Target(NamedTuple):
+    """A generation that this process maintains, and the projection that it belongs to."""
 
     built: Built
     projection: Projection
 
 
-def take_in(
-    log: EventLog,
-    session: ProjectionSession,
-    group: Sequence[Filled],
-    events: Sequence[Recorded | Unreadable],
-    *,
-    careful: bool,
-) -> tuple[int, list[tuple[str, int]]]:
-    """Let all of a group take in the same events, at least one; returns how many, which are not all if it takes long.
+class Batch:
+    """Applies events to several generations, in one transaction.
 
-    If that is done carefully each event is alone: one that a projection raises for is parked,
-    and returned with that projection's name: it is said once the transaction has been committed.
+    A ``careful`` batch applies each event alone: it parks an event that a projection raises an error for. Another one
+    raises the error.
     """
-    taking = [_TakingIn(log, session, each, careful=careful) for each in group]
-    until = time.monotonic() + LONGEST_SECONDS
-    taken = 0
-    while taken < len(events) and (not taken or time.monotonic() < until):
-        part = [*events[taken : taken + AT_ONCE]]
-        for each in taking:
-            each.take(part)
-        taken += len(part)
-    for each in taking:
-        each.finish(events[taken - 1].position)
-    return taken, [(each.name, position) for each in taking for position in each.parked]
 
-
-class _TakingIn:
-    """One generation, while it takes in a batch."""
-
-    def __init__(self, log: EventLog, session: ProjectionSession, filled: Filled, *, careful: bool) -> None:
+    def __init__(self, log: EventLog, session: ProjectionSession, targets: Sequence[Target], *, careful: bool) -> None:
         self._log = log
         self._session = session
-        self._built, self._projection = filled
+        self._targets = targets
         self._careful = careful
-        self.name = filled.projection.name
-        self.parked: list[int] = []
-        self._recounts: dict[Recount, None] = {}
+        self._recounts: dict[tuple[int, Recount], Target] = {}
+        self.parked: list[tuple[str, int]] = []
+        """The projections that parked an event, each with its position."""
+        self.forgot = False
+        """Whether text was removed from an index."""
 
-    def take(self, events: Sequence[Recorded | Unreadable]) -> None:
-        """Take in events."""
-        built, projection, careful = self._built, self._projection, self._careful
+    def apply(self, events: Sequence[Recorded | Unreadable]) -> int:
+        """Apply events, at least one; returns how many: fewer than all where they take long."""
+        until = time.monotonic() + LONGEST_SECONDS
+        applied = 0
+        while applied < len(events) and (not applied or time.monotonic() < until):
+            part = [*events[applied : applied + AT_ONCE]]
+            for target in self._targets:
+                self._apply(target, part)
+            applied += len(part)
+        # Once a batch: where much of a thread is redacted, each redaction asks to count all of it again.
+        for (_, recount), target in self._recounts.items():
+            self._recount(target, recount, events[applied - 1].position)
+        return applied
+
+    def _apply(self, target: Target, events: Sequence[Recorded | Unreadable]) -> None:
+        built, projection = target
         types = projection.types
         rows = self._session.rows(built, projection)
         project, apply = projection.project, rows.apply  # looked up once for all events
@@ -94,51 +87,51 @@ class _TakingIn:
             if types is not None and event.type not in types:
                 continue
             if isinstance(event, Unreadable):
-                self._park(event, event.stream, event.error)
-            elif careful:
-                self._try(event)
+                self._park(target, event, event.stream, event.error)
+            elif self._careful:
+                self._try(target, event)
             else:
                 left = apply(event.position, event.tenant, project(event, rows))
                 if left:
-                    self._forget(event, left)
-                    self._recounts.update((each, None) for each in left if isinstance(each, Recount))
+                    self._forget(target, event, left)
+                    for each in left:
+                        if isinstance(each, Recount):
+                            self._recounts[built.generation, each] = target
 
-    def finish(self, upto: int) -> None:
-        """Recount what is to be, once a batch: where much of a thread is redacted, each would read all of it."""
-        for each in self._recounts:
-            self._recount(each, upto)
-
-    def _try(self, event: Recorded) -> None:
-        """Take in one event, or park it."""
-        session, built, projection = self._session, self._built, self._projection
+    def _try(self, target: Target, event: Recorded) -> None:
+        """Apply one event, or park it."""
+        built, projection = target
         try:
-            with session.attempt():
-                rows = session.rows(built, projection)
+            with self._session.attempt():
+                rows = self._session.rows(built, projection)
                 left = rows.apply(event.position, event.tenant, projection.project(event, rows))
-                self._forget(event, left)
+                self._forget(target, event, left)
                 for each in left:
                     if isinstance(each, Recount):
-                        self._recount(each, event.position)
+                        self._recount(target, each, event.position)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a projection raises, the others and the next events go on
-            self.parked.append(event.position)
+        except Exception as error:  # noqa: BLE001 - the other projections and the next events go on without it
             stream = stream_name(event.tenant, event.kind, event.thread_id)
-            self._park(event, stream, _kind_and_place(error, projection))
+            self._park(target, event, stream, _kind_and_place(error, projection))
+            self.parked.append((projection.name, event.position))
 
-    def _park(self, event: Recorded | Unreadable, stream: str, error: str) -> None:
-        self._session.park(self._built, Parked(event.position, stream, event.version, event.type, error))
+    def _park(self, target: Target, event: Recorded | Unreadable, stream: str, error: str) -> None:
+        self._session.park(target.built, Parked(event.position, stream, event.version, event.type, error))
 
-    def _forget(self, event: Recorded, left: Sequence[ForgetText | Recount]) -> None:
-        """Forget the texts that an event has shredded, wherever the log has them."""
+    def _forget(self, target: Target, event: Recorded, left: Sequence[ForgetText | Recount]) -> None:
+        """Remove the texts that an event has shredded, wherever the log has them."""
         for each in left:
             if isinstance(each, ForgetText):
-                position = self._log.position_of(stream_name(each.tenant, each.kind, each.thread_id), each.version)
+                stream = stream_name(each.tenant, each.kind, each.thread_id)
+                position = self._log.position_of(stream, each.version)
                 if position is not None:
-                    self._session.forget(self._built, each.text_index, position, event.position)
+                    self._session.forget(target.built, each.text_index, position, event.position)
+                    self.forgot = True
 
-    def _recount(self, what: Recount, upto: int) -> None:
-        session, built, projection = self._session, self._built, self._projection
+    def _recount(self, target: Target, what: Recount, upto: int) -> None:
+        """Delete a thread's rows and project its events again, up to a position."""
+        session, (built, projection) = self._session, target
         stream = stream_name(what.tenant, what.kind, what.thread_id)
         thread = Delete(what.table, (what.tenant, what.thread_id))
         session.rows(built, projection).apply(upto, what.tenant, [thread])
@@ -147,7 +140,7 @@ class _TakingIn:
             for event in events:
                 if event.position > upto:
                     return
-                if isinstance(event, Unreadable) or not is_wanted(event, projection):
+                if isinstance(event, Unreadable) or not _wants(projection, event):
                     continue
                 try:
                     with session.attempt() if self._careful else nullcontext():
@@ -159,13 +152,47 @@ class _TakingIn:
                     raise
                 except Exception:
                     if not self._careful:
-                        raise  # else it is parked already, or will be when it is met itself
+                        raise  # else it is parked already, or will be at its own position
             after = events[-1].version
             self._session.flush()
 
 
+def reindex(log: EventLog, session: ProjectionSession, target: Target) -> bool:
+    """Build the stale parts of the indexes of a generation again; False if none is stale."""
+    stale = session.stale(target.built)
+    for span in stale:
+        session.reindex(target.built, span, _texts(log, session, target, span))
+    return bool(stale)
+
+
+def _texts(log: EventLog, session: ProjectionSession, target: Target, span: Span) -> Iterator[Indexed]:
+    """The texts that the events of a span are found by, as the log has them now."""
+    built, projection = target
+    rows = session.rows(built, projection)
+    last = min(span.last, built.position)
+    after = span.first - 1
+    while after < last and (events := log.recorded_after(after, PAGE)):
+        for event in events:
+            if event.position > last:
+                return
+            if isinstance(event, Unreadable) or not _wants(projection, event):
+                continue
+            try:
+                changes = list(projection.project(event, rows))
+            except Exception:  # noqa: BLE001, S112 - the event is parked already
+                continue
+            for change in changes:
+                if type(change) is IndexText and change.text_index == span.text_index:
+                    yield Indexed(event.position, event.tenant, change.text, change.scopes)
+        after = events[-1].position
+
+
+def _wants(projection: Projection, event: Recorded) -> bool:
+    return projection.types is None or event.type in projection.types
+
+
 def _kind_and_place(error: Exception, projection: Projection) -> str:
-    """The kind of error and its place; not what it says, which may quote a message that is redacted one day."""
+    """The kind of an error and its place; not its message, which may quote text that is redacted one day."""
     if isinstance(error, InvalidProjectionError):
         return f"InvalidProjectionError: {error}"
     module = sys.modules.get(type(projection).__module__)
@@ -174,38 +201,3 @@ def _kind_and_place(error: Exception, projection: Projection) -> str:
         if file is not None and frame.filename == file:
             return f"{type(error).__name__} in {PurePath(file).name}, line {frame.lineno}"
     return f"{type(error).__name__}: the store cannot take what is projected of it"
-
-
-def reindex(log: EventLog, session: ProjectionSession, filled: Filled) -> bool:
-    """Make anew what is stale of the indexes of a generation; False when nothing is."""
-    stale = session.stale(filled.built)
-    for span in stale:
-        session.reindex(filled.built, span, _texts(log, session, filled, span))
-    return bool(stale)
-
-
-def is_wanted(event: Recorded, projection: Projection) -> bool:
-    """Whether a projection wants events of this type."""
-    return projection.types is None or event.type in projection.types
-
-
-def _texts(log: EventLog, session: ProjectionSession, filled: Filled, span: Span) -> Iterator[Indexed]:
-    """What the events of a span are found by, as the log has them now."""
-    built, projection = filled
-    rows = session.rows(built, projection)
-    last = min(span.last, built.position)
-    after = span.first - 1
-    while after < last and (events := log.recorded_after(after, PAGE)):
-        for event in events:
-            if event.position > last:
-                return
-            if isinstance(event, Unreadable) or not is_wanted(event, projection):
-                continue
-            try:
-                changes = list(projection.project(event, rows))
-            except Exception:  # noqa: BLE001, S112 - it was parked when it was met first
-                continue
-            for change in changes:
-                if type(change) is IndexText and change.text_index == span.text_index:
-                    yield Indexed(event.position, event.tenant, change.text, change.scopes)
-        after = events[-1].position

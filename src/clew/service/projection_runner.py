@@ -18,7 +18,6 @@ from clew.domain.errors import StoreUnavailableError
 from clew.infrastructure.projection_metrics import Measured, ProjectionMetrics
 from clew.service.core import Core
 from clew.service.projection_status import read_statuses
-from clew.service.rebuilding import check_sees_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +55,7 @@ class Runner:
         self._names = list(names) or list(self._projector.projections)
         for name in self._names:
             self._projector.projection(name)
-        check_sees_all(core.log)
+        self._projector.check_sees_all()
         self._log = core.log
         self._told = told
         self.worker = worker or worker_name()
@@ -125,7 +124,7 @@ class Runner:
         """Keep to the leases, or come to others, when it is time to."""
         if time.monotonic() < self._renewed + RENEW_SECONDS:
             return
-        names = [name for name in self._names if self._projector.may_fill(name)]
+        names = [name for name in self._names if self._projector.may_maintain(name)]
         self._held = self._projector.store.claim(self.worker, names, LEASE_SECONDS)
         self._renewed = time.monotonic()
         self.begun = True

@@ -1,58 +1,64 @@
-"""Filling the tables of projections from the log: a batch of events and the position reached in one transaction."""
+"""Catching projections up with the log, and rebuilding them: a batch of events and its position in one transaction."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clew.domain.errors import ProjectionBehindError, StoreError, UnknownProjectionError
+from clew.domain.errors import (
+    ProjectionBehindError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownProjectionError,
+)
 from clew.domain.ports import EventLog
 from clew.domain.projection import Built, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
-from clew.service.projection_batch import AT_ONCE, Filled, reindex, take_in
-from clew.service.read_ahead import ReadingAhead
+from clew.service.projection_batch import AT_ONCE, Batch, Target, reindex
+from clew.service.read_ahead import ReadAhead
 
 BATCH = 8_000
-"""Events of one transaction, at the most."""
+"""Most events of one transaction."""
 
 SHRINK = 8
-"""By so much a batch that a projection raises for is made smaller, until the event that is at fault is near."""
+"""A batch that a projection fails on is tried again this many times smaller, until few events are left to suspect."""
 
 PATIENCE_SECONDS = 2.0
-"""How long a reader waits for the process that fills tables which this one cannot fill."""
+"""How long a reader waits for the process that maintains tables which this process cannot maintain."""
 
 WORKER_SECONDS = 0.2
-"""How long a reader leaves it to a worker that fills what it reads: two that fill the same wait for each other."""
+"""How long a reader waits for the worker that maintains a projection before it catches up itself."""
 
 POLL_SECONDS = 0.02
 
 REST_SECONDS = 2.0
-"""After so long it is tried again to replace tables that somebody holds: a dump of the database, perhaps."""
+"""How long to wait before replacing tables again that another connection holds, such as a dump of the database."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class _Attempt:
-    """One transaction: how many events it takes at the most, each alone if it is careful, and what is told of it."""
+    """One transaction: the most events that it applies, each alone if it is careful, and what it did."""
 
     size: int
     careful: bool = False
     given: int = 0
-    """Events that there were to take in."""
+    """Events that there were to apply."""
     counts: list[tuple[str, int]] = field(default_factory=list)
     parked: list[tuple[str, int]] = field(default_factory=list)
+    forgot: bool = False
 
 
 class Projector:
-    """Fills the tables of projections, a batch at a time; many processes may do so, and take turns.
+    """Keeps the tables of projections up to date, a batch at a time; many processes can, and take turns.
 
-    ``code`` gives the digest of a projection's code. A projection whose live tables were built by other code than that,
-    or are made otherwise than here, is built anew beside them, once; if another process puts other code in its place,
-    this one does not begin again. What is live is filled by whoever declares and makes it alike, unless a newer version
-    of the projection has built it.
+    ``code`` returns the digest of a projection's code. A projection whose live tables were built by other code, or
+    with other tables, is rebuilt once in new tables next to them; if another process then replaces those by its own
+    code, this one does not start again. Live tables are maintained by every process that declares them alike, unless a
+    newer version of the projection has built them.
     """
 
     def __init__(
@@ -69,14 +75,23 @@ class Projector:
         self._code = code
         self._codes: dict[str, str] = {}
         self._shapes = {projection.name: store.shape(projection) for projection in projections}
-        self._checked: set[str] = set()
-        self._taken: set[str] = set()
-        self._ahead = ReadingAhead(log)
+        self._forget_plans()
+        self._read_ahead = ReadAhead(log)
         self._size = BATCH
         self._before = 0
         self._rests = 0.0
         self.counted: Callable[[str, int], None] | None = None
-        """Is told by how many events the live tables of a projection have come further, after each transaction."""
+        """Called after each transaction with the number of events that a live projection has advanced by."""
+        self.is_at_end = False
+        """Whether the last batch brought everything to the end of the log, with nothing left to do."""
+
+    def _forget_plans(self) -> None:
+        self._checked: set[str] = set()
+        """Projections whose tables were built from this log."""
+        self._replaced: set[str] = set()
+        """Projections that were rebuilt here, if they had to be: this is done once."""
+        self._planned: tuple[object, list[tuple[int, Projection]]] = (None, [])
+        """The generations that are maintained here, by their place in the list of the store's, and that list."""
 
     def projection(self, name: str) -> Projection:
         """The projection of that name. Raises UnknownProjectionError."""
@@ -85,20 +100,20 @@ class Projector:
         return self.projections[name]
 
     def code(self, projection: Projection) -> str:
-        """The digest of a projection's code, which is looked at once."""
+        """The digest of a projection's code, which is computed once."""
         if projection.name not in self._codes:
             self._codes[projection.name] = self._code(projection)
         return self._codes[projection.name]
 
     def is_own(self, built: Built) -> bool:
-        """Whether a generation was built by the code that is here, in tables as they are made here."""
+        """Whether this process's code built a generation, in tables as this process creates them."""
         projection = self.projections.get(built.name)
         if projection is None:
             return False
         return (built.code, built.shape) == (self.code(projection), self._shapes[built.name])
 
-    def fills(self, built: Built) -> bool:
-        """Whether a generation is filled here: what is built beside by its own code, what is live by its like."""
+    def maintains(self, built: Built) -> bool:
+        """Whether this process maintains a generation: a live one of the same tables, or one that it is building."""
         projection = self.projections.get(built.name)
         if projection is None or not built.live:
             return self.is_own(built)
@@ -107,16 +122,19 @@ class Projector:
     # One batch
 
     def advance(self, names: Iterable[str] | None = None) -> bool:
-        """Do one batch of what there is to do, of these projections or of all; False when there is nothing."""
-        chosen = [self.projection(name) for name in (self.projections if names is None else names)]
+        """Apply one batch to these projections, or to all; False when there was nothing to do."""
+        chosen = [
+            self.projections.get(name) or self.projection(name)
+            for name in (self.projections if names is None else names)
+        ]
         while True:
             attempt = _Attempt(min(self._size, BATCH))
             try:
                 done = self._try(chosen, attempt)
             except StoreError:
-                self._ahead = ReadingAhead(self.log)  # what is there when the store is back may be another log
+                self._read_ahead = ReadAhead(self.log)  # when the store is back its log may be another one
                 raise
-            except Exception:  # noqa: BLE001 - whose fault it is shows when each event is alone
+            except Exception:  # noqa: BLE001 - which event is at fault shows when each is alone
                 if attempt.given <= AT_ONCE:
                     return self._try(chosen, _Attempt(AT_ONCE, careful=True))
                 self._size = max(attempt.given // SHRINK, AT_ONCE)  # alone they take long, and most are not at fault
@@ -125,36 +143,38 @@ class Projector:
                 return done
 
     def _try(self, chosen: Sequence[Projection], attempt: _Attempt) -> bool:
-        checked, taken = set(self._checked), set(self._taken)
+        plans = set(self._checked), set(self._replaced), self._planned
+        last = self.log.last_position()
         try:
-            names = [each.name for each in chosen]
-            with self.store.session(self.log.last_position(), names) as session:
-                done = self._step(session, chosen, attempt)
+            with self.store.session(last, [each.name for each in chosen]) as session:
+                done = self._step(session, chosen, last, attempt)
         except BaseException:
-            self._checked, self._taken = checked, taken  # nothing of it was done
+            self._checked, self._replaced, self._planned = plans  # nothing of it was done
             raise
         for name, position in attempt.parked:
-            _log.warning("Projection %s goes on without the event at position %d", name, position)
+            _log.warning("Projection %s continues without the event at position %d", name, position)
         if self.counted is not None:
             for name, count in attempt.counts:
                 self.counted(name, count)
         return done
 
-    def _step(self, session: ProjectionSession, chosen: Sequence[Projection], attempt: _Attempt) -> bool:
-        last = self.log.last_position()
-        filled = self._filled(session, chosen)
-        # In the same step, so that neither waits for ever for the other while more and more is appended.
-        live = self._batch(session, [each for each in filled if each.built.live], last, attempt)
-        beside = self._batch(session, [each for each in filled if not each.built.live], last, attempt)
-        done = {each.built for each in filled} != {each.built for each in (*live, *beside)}
-        done |= any([reindex(self.log, session, each) for each in (*live, *beside)])  # noqa: C419 - each of them
-        for each in beside:  # what is at the end of what can be read takes the place of what was read so far
+    def _step(self, session: ProjectionSession, chosen: Sequence[Projection], last: int, attempt: _Attempt) -> bool:
+        targets = self._targets(session, chosen)
+        # Both in each step: neither waits for ever for the other while more and more is appended.
+        live = self._batch(session, [each for each in targets if each.built.live], last, attempt)
+        building = self._batch(session, [each for each in targets if not each.built.live], last, attempt)
+        done = attempt.given > 0
+        for each in (*live, *building):
+            if (each.built.stale or attempt.forgot) and reindex(self.log, session, each):
+                done = True
+        for each in building:  # at the end of the log it replaces the live one
             if not done or each.built.position >= last:
-                done |= self._switched(session, each.built)
+                done |= self._switch(session, each.built)
+        self.is_at_end = not building and all([each.built.position >= last for each in live])  # noqa: C419 - few, often
         return done
 
-    def _switched(self, session: ProjectionSession, built: Built) -> bool:
-        """Let what was built beside be read from now on; where somebody holds the tables before it, after a rest."""
+    def _switch(self, session: ProjectionSession, built: Built) -> bool:
+        """Make a generation that was rebuilt the live one; try again later where its old tables are in use."""
         if time.monotonic() < self._rests:
             return False
         if session.switch(built):
@@ -162,195 +182,273 @@ class Projector:
             return True
         if not self._rests:
             _log.warning(
-                "Projection %s was built anew, and is read as soon as nobody holds its old tables any more: look for a "
-                "dump of the database, or a transaction that has stayed open",
+                "Projection %s was rebuilt, and is read once nobody holds its old tables any more: look for a dump of "
+                "the database, or a transaction that has stayed open",
                 built.name,
             )
         self._rests = time.monotonic() + REST_SECONDS
         return False
 
     def _batch(
-        self, session: ProjectionSession, group: Sequence[Filled], last: int, attempt: _Attempt
-    ) -> Sequence[Filled]:
-        """Let those that are furthest behind take in a batch; all of them, with the positions that they have then."""
+        self, session: ProjectionSession, group: Sequence[Target], last: int, attempt: _Attempt
+    ) -> Sequence[Target]:
+        """Apply a batch to the generations that are furthest behind; returns all, with their new positions."""
         behind = [each.built.position for each in group if each.built.position < last]
         if not behind:
             return group
         low = min(behind)
-        batch, shredded = self._ahead.after(low, BATCH)
-        self._ahead.keep(low, BATCH, batch, shredded)  # for the next attempt, if this one fails
+        batch, shredded = self._read_ahead.after(low, BATCH, few=last - low <= AT_ONCE)
+        self._read_ahead.keep(low, BATCH, batch, shredded)  # for the next attempt, if this one fails
         events = batch[: attempt.size]
         further = [position for position in behind if position > low]
-        if further:  # they join in from there
+        if further:  # from there on they are applied to more generations
             events = [event for event in events if event.position <= min(further)]
         if not events:
             return group
-        lowest = [each for each in group if each.built.position == low]
         attempt.given = max(attempt.given, len(events))
-        taken, parked = take_in(self.log, session, lowest, events, careful=attempt.careful)
-        attempt.parked += parked
-        end = events[taken - 1]
-        moved: list[Filled] = []
+        lowest = [each for each in group if each.built.position == low]
+        applying = Batch(self.log, session, lowest, careful=attempt.careful)
+        count = applying.apply(events)
+        attempt.parked += applying.parked
+        attempt.forgot |= applying.forgot
+        end = events[count - 1]
+        moved: list[Target] = []
         for each in group:
-            if each.built.position != low:
-                moved.append(each)
-                continue
-            session.move(each.built, end.position, end.hash)
-            if each.built.live:
-                attempt.counts.append((each.built.name, taken))
-            moved.append(each._replace(built=each.built._replace(position=end.position, hash=end.hash)))
-        self._ahead.keep(end.position, BATCH, batch[taken:], shredded)
+            built, projection = each
+            if built.position == low:
+                session.move(built, end.position, end.hash)
+                if built.live:
+                    attempt.counts.append((built.name, count))
+                each = Target(built._replace(position=end.position, hash=end.hash), projection)  # noqa: PLW2901
+            moved.append(each)
+        self._read_ahead.keep(end.position, BATCH, batch[count:], shredded)
         return moved
 
-    def _filled(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Filled]:
-        """The generations that are to be filled here; those that are missing are begun."""
+    def _targets(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Target]:
+        """The generations that this process maintains; missing ones are begun."""
         there = session.built()
-        unchecked = {projection.name for projection in chosen} - self._checked
-        if unchecked:
-            for built in there:
-                if built.name in unchecked and not self._is_of_this_log(built):
-                    _log.warning("Projection %s was filled from another log and is built anew", built.name)
-                    session.drop(built)
-            there = session.built()
-            self._checked |= unchecked
-        filled: list[Filled] = []
+        names = {projection.name for projection in chosen}
+        plan = names, [(built.generation, built.live) for built in there]
+        if plan == self._planned[0]:
+            return [Target(there[place], projection) for place, projection in self._planned[1]]
+        there = self._check_log(session, there, names)
+        found: list[Target] = []
         for projection in chosen:
-            name, code = projection.name, self.code(projection)
-            own = [built for built in there if built.name == name]
-            live = next((built for built in own if built.live), None)
-            if live is None:
-                filled.append(Filled(session.begin(projection, code, live=True), projection))
-                continue
-            if live.version > projection.version:
-                continue  # a newer Clew's: the status says so
-            if name not in self._taken and not any(map(self.is_own, own)):
-                for built in own:
-                    if not built.live:
-                        session.drop(built)
-                own = [live, session.begin(projection, code, live=False)]
-            # Once only: if another process puts other code in the place of this one, it is left there.
-            self._taken.add(name)
-            filled += [Filled(built, projection) for built in own if self.fills(built)]
-        return filled
+            found += self._targets_of(session, projection, [built for built in there if built.name == projection.name])
+        places = {built: place for place, built in enumerate(there)}
+        if all(target.built in places for target in found):
+            self._planned = plan, [(places[target.built], target.projection) for target in found]
+        return found
+
+    def _targets_of(self, session: ProjectionSession, projection: Projection, own: list[Built]) -> list[Target]:
+        live = next((built for built in own if built.live), None)
+        if live is None:
+            return [Target(session.begin(projection, self.code(projection), live=True), projection)]
+        if live.version > projection.version:
+            return []  # a newer Clew maintains it; the status says so
+        if projection.name not in self._replaced and not any(map(self.is_own, own)):
+            for built in own:
+                if not built.live:
+                    session.drop(built)
+            own = [live, session.begin(projection, self.code(projection), live=False)]
+        # Once only: if another process replaces this code by its own, that one stays.
+        self._replaced.add(projection.name)
+        return [Target(built, projection) for built in own if self.maintains(built)]
+
+    def _check_log(self, session: ProjectionSession, there: list[Built], names: set[str]) -> list[Built]:
+        """Drop generations of another log; returns the others."""
+        unchecked = names - self._checked
+        if not unchecked:
+            return there
+        for built in there:
+            if built.name in unchecked and not self._is_of_this_log(built):
+                _log.warning("Projection %s was built from another log and is rebuilt", built.name)
+                session.drop(built)
+        self._checked |= unchecked
+        return session.built()
 
     def _is_of_this_log(self, built: Built) -> bool:
-        """Whether a generation was filled from this log; not so when an older copy of the log was put back."""
-        if not built.position or self.log.is_bound():  # one tenant's events do not tell
+        """Whether a generation was built from this log; it was not where an older copy of the log was restored."""
+        if not built.position or self.log.is_bound():  # one tenant's events cannot show it
             return True
         found = self.log.recorded_after(built.position - 1, 1)
         return bool(found) and found[0].position == built.position and found[0].hash == built.hash
 
-    # What others ask for
+    # Catching up before a read
 
-    def catch_up(self, name: str) -> bool:
-        """Bring a projection as far as the log was at the call, so that what was written before is read.
+    def is_current(self, name: str, last: int, there: Sequence[Built]) -> bool:
+        """Whether the live tables of a projection, as the store lists them, can be read up to a position."""
+        for built in there:
+            if built.name == name and built.live:
+                break
+        else:
+            return False
+        if name not in self._checked:
+            if not all(self._is_of_this_log(each) for each in there if each.name == name):
+                return False
+            self._checked.add(name)
+        if built.position < last or built.shape != self._shapes[name]:
+            return False
+        # Another process may have emptied a part of an index, which only a process that maintains it builds again.
+        return not (built.stale and self.maintains(built))
 
-        True: it is to be built anew, which is not waited for unless its tables were declared otherwise. Raises
-        ProjectionBehindError when a newer version of it has built the tables, and nobody fills them.
+    def catch_up(self, name: str, last: int | None = None) -> None:
+        """Bring a projection to a position, by default the end of the log at the call.
+
+        A rebuild is not waited for unless the tables were declared otherwise. Raises ProjectionBehindError when a newer
+        version of the projection has built the tables, and no process maintains them.
         """
-        projection = self.projection(name)
-        last = self.log.last_position()
+        self.projection(name)
+        last = self.log.last_position() if last is None else last
         begun = time.monotonic()
         until = begun + PATIENCE_SECONDS
-        while not self._is_ready(projection, last, there := self.store.built()):
+        while not self.is_current(name, last, self.store.built()):
             if time.monotonic() < begun + WORKER_SECONDS and name in self.store.holders():
                 time.sleep(POLL_SECONDS)
                 continue
             if self.advance((name,)):
                 continue
             live = self._live(name)
-            if live is not None and self.fills(live):
-                break  # what is missing cannot be read
+            if live is not None and self.maintains(live):
+                break  # the missing events cannot be read
             if time.monotonic() >= until:
                 raise ProjectionBehindError(
-                    f"Projection {name!r} was built by other code than this process has, and is not filled any more. "
-                    "Read it with the code that built it, or let `clew project run` of that code fill it."
+                    f"Projection {name!r} was built by other code than this process has, and is not maintained any "
+                    "more. Read it with the code that built it, or let `clew project run` of that code maintain it."
                 )
             time.sleep(POLL_SECONDS)
-        return self.is_changed(name, there)
 
-    def await_filled(self, name: str) -> None:
-        """Wait until those who fill a projection have come as far as the log was at the call.
+    def await_others(self, name: str) -> None:
+        """Wait until other processes have brought a projection to the end of the log at the call.
 
-        Raises ProjectionBehindError when they come no further.
+        Raises ProjectionBehindError when it stops before.
         """
-        projection, last = self.projection(name), self.log.last_position()
+        self.projection(name)
+        last = self.log.last_position()
         reached, until = 0, time.monotonic() + PATIENCE_SECONDS
-        while not self._is_ready(projection, last, self.store.built()):
+        while not self.is_current(name, last, self.store.built()):
             live = self._live(name)
             if live is not None and live.position > reached:
                 reached, until = live.position, time.monotonic() + PATIENCE_SECONDS
             if time.monotonic() >= until:
                 raise ProjectionBehindError(
-                    f"Projection {name!r} has come to position {reached} of {last} and no further in "
-                    f"{PATIENCE_SECONDS:g} s. This process sees one tenant and fills none: let `clew project run` fill "
-                    "it, as a user that is a member of clew_operator and with the same Clew."
+                    f"Projection {name!r} has reached position {reached} of {last}, and did not advance for "
+                    f"{PATIENCE_SECONDS:g} s. This process sees one tenant and maintains no projection: run "
+                    "`clew project run` as a user that is a member of clew_operator, with the same Clew."
                 )
             time.sleep(POLL_SECONDS)
 
-    def _is_ready(self, projection: Projection, last: int, there: Sequence[Built]) -> bool:
-        own = [built for built in there if built.name == projection.name]
-        if projection.name not in self._checked and all(map(self._is_of_this_log, own)):
-            self._checked.add(projection.name)
-        live = self._live(projection.name, there)
-        if live is None or live.position < last or live.shape != self._shapes[projection.name]:
-            return False
-        # Another process may have emptied a part of an index since, which only those who fill it can make anew.
-        return projection.name in self._checked and not (live.stale and self.fills(live))
-
-    def _live(self, name: str, there: Sequence[Built] | None = None) -> Built | None:
-        there = self.store.built() if there is None else there
-        return next((each for each in there if each.live and each.name == name), None)
+    def _live(self, name: str) -> Built | None:
+        return next((each for each in self.store.built() if each.live and each.name == name), None)
 
     def is_changed(self, name: str, there: Sequence[Built] | None = None) -> bool:
-        """Whether a projection is to be built anew, or is being built anew, by the code that is here."""
+        """Whether this process's code must rebuild a projection, or is rebuilding it."""
         there = self.store.built() if there is None else there
-        projection, live = self.projection(name), self._live(name, there)
-        if live is None or live.version > projection.version or self.is_own(live):
+        for live in there:
+            if live.live and live.name == name:
+                break
+        else:
             return False
-        return name not in self._taken or any(self.fills(each) for each in there if each.name == name and not each.live)
+        if self.is_own(live) or live.version > self.projection(name).version:
+            return False
+        building = [each for each in there if each.name == name and not each.live]
+        return name not in self._replaced or any(map(self.maintains, building))
 
     def is_held_up(self, names: Sequence[str]) -> bool:
-        """Whether one of these was built anew, and waits for those who hold the tables that it is to replace."""
+        """Whether one of these was rebuilt, and waits for connections that hold the tables that it replaces."""
         there = self.store.built() if self._rests else ()
-        return any(each.name in names and not each.live and self.fills(each) for each in there)
+        return any(each.name in names and not each.live and self.maintains(each) for each in there)
 
-    def may_fill(self, name: str) -> bool:
-        """Whether this process is one of those that fill a projection; not so when newer code has taken it over."""
+    def may_maintain(self, name: str) -> bool:
+        """Whether this process can maintain a projection; not when newer code has replaced it."""
         live = self._live(name)
-        return live is None or self.fills(live) or self.is_changed(name)
+        return live is None or self.maintains(live) or self.is_changed(name)
 
     def progress(self, position: int, last: int) -> tuple[int, int]:
-        """How far it is to a position from the first event, and how far there is to go, both in positions.
+        """How far a position is from the first event, and how far the last one is, both in positions.
 
-        In a log whose positions have gaps that is no number of events, and still the share of the way.
+        In a log whose positions have gaps this is not a number of events, but still a share of the whole.
         """
         if not self._before:
             for event in self.log.recorded_after(0, 1):
                 self._before = event.position - 1
         return max(0, position - self._before), max(0, last - self._before)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Do everything that there is to do."""
         while self.advance():
             pass
 
     def forget(self, stream: str, version: int, by: int) -> None:
-        """Let the words of a text that was shredded by the event at version ``by`` leave all indexes at once.
+        """Remove the words of a text from all indexes at once; the event at version ``by`` shredded it.
 
-        Where this process does not know what else is in that part of an index, the part is emptied until somebody comes
-        who does.
+        Where this process cannot build that part of an index again, it empties it until a process that can comes.
         """
         position, shredded = self.log.position_of(stream, version), self.log.position_of(stream, by)
         if position is None or shredded is None:
             return
-        # Nobody is asked before the transaction has begun: one that has read the text may be about to commit its words.
+        # Read inside the transaction: another one that has read the text may be about to commit its words.
         with self.store.session(self.log.last_position()) as session:
             for built in session.built():
                 if built.position < position:
                     continue
                 session.forget(built, None, position, shredded)
-                if self.fills(built):
-                    reindex(self.log, session, Filled(built, self.projections[built.name]))
+                if self.maintains(built):
+                    reindex(self.log, session, Target(built, self.projections[built.name]))
                 else:
                     session.empty(built)
+
+    # Rebuilding
+
+    def rebuild(self, name: str) -> Iterator[tuple[int, int]]:
+        """Rebuild a projection batch by batch, in new tables next to the old ones, which are read until the switch.
+
+        Yields its progress after each batch. Raises UnknownProjectionError, ProjectionBehindError when a newer version
+        of it, or other code that is rebuilding it, is in the way, or StoreUnavailableError where only one tenant's
+        events can be seen.
+        """
+        projection = self.projection(name)
+        self.check_sees_all()
+        goal, begun = self.log.last_position(), self._begin_rebuild(projection)
+        while True:
+            # Another process may have started again meanwhile: its work is then waited for, and shared.
+            there = [built for built in self.store.built() if built.name == name and built.generation >= begun]
+            now = there[-1] if there else None
+            if now is not None:
+                yield self.progress(now.position, self.log.last_position())
+            if now is not None and now.live and now.position >= goal:
+                return
+            if now is not None and not self.maintains(now):
+                raise ProjectionBehindError(
+                    f"Projection {name!r}: another process rebuilds it with other code. End that process, then try "
+                    "again."
+                )
+            if self.advance((name,)):
+                continue
+            if now is not None and now.live:
+                return  # the missing events cannot be read
+            time.sleep(POLL_SECONDS)
+
+    def _begin_rebuild(self, projection: Projection) -> int:
+        """Begin a new generation; returns its number."""
+        with self.store.session(self.log.last_position(), [projection.name]) as session:
+            own = [built for built in session.built() if built.name == projection.name]
+            newer = next((built for built in own if built.live and built.version > projection.version), None)
+            if newer is not None:
+                raise ProjectionBehindError(
+                    f"Projection {projection.name!r} was built by its version {newer.version}, and this is version "
+                    f"{projection.version}. Rebuild it with the Clew that built it."
+                )
+            for built in own:
+                if not built.live:
+                    session.drop(built)
+            live = any(built.live for built in own)
+            return session.begin(projection, self.code(projection), live=not live).generation
+
+    def check_sees_all(self) -> None:
+        """Raise StoreUnavailableError where only one tenant's events can be seen: no projection is built from them."""
+        if self.log.is_bound():
+            raise StoreUnavailableError(
+                "Projections are built from the events of all tenants, and this user sees those of one. Build them as "
+                "a user that is a member of clew_operator."
+            )

@@ -1,4 +1,4 @@
-"""Reading the next batch of a log while the one before it is taken in: a server does it beside."""
+"""Reading the next batch of a log while the one before it is applied, where a server does the reading."""
 
 from __future__ import annotations
 
@@ -12,66 +12,57 @@ from clew.domain.projection import Recorded, Unreadable
 Batch: TypeAlias = Sequence[Recorded | Unreadable]
 
 
-class _Ahead:
-    """What comes after a position, as it was when so many rows had been shredded."""
+class _Reading:
+    """The events after a position, as a thread reads them; none where it fails: then they are read again."""
 
-    def __init__(self, position: int, limit: int, shredded: int) -> None:
-        self._asked = position, limit, shredded
-        self._thread: threading.Thread | None = None
+    def __init__(self, log: EventLog, position: int, limit: int, shredded: int) -> None:
+        self.asked = position, limit, shredded
+        self._log = log
         self._batch: Batch = ()
+        self.thread = threading.Thread(target=self._read, name="clew-reading-ahead", daemon=True)
+        self.thread.start()
 
-    def holding(self, batch: Batch) -> _Ahead:
-        """This batch, which is there."""
-        self._batch = batch
-        return self
-
-    def reading(self, log: EventLog) -> _Ahead:
-        """The batch that is read meanwhile."""
-        self._thread = threading.Thread(target=self._read, args=(log,), name="clew-reading-ahead", daemon=True)
-        self._thread.start()
-        return self
-
-    def batch(self, position: int, limit: int, shredded: int) -> Batch:
-        """The batch, when it is there; none when another was asked for, or something was shredded since.
-
-        What was read before the last redaction may be of the text that it was to forget.
-        """
-        if self._asked != (position, limit, shredded):
-            return ()
-        if self._thread is not None:
-            self._thread.join()
+    def batch(self) -> Batch:
+        """The events, when they are read."""
+        self.thread.join()
         return self._batch
 
-    def _read(self, log: EventLog) -> None:
-        position, limit, _ = self._asked
+    def _read(self) -> None:
+        position, limit, _ = self.asked
         try:
-            self._batch = log.recorded_after(position, limit)
-        except Exception:  # noqa: BLE001 - who needs the batch asks for it again, and meets what is wrong
+            self._batch = self._log.recorded_after(position, limit)
+        except Exception:  # noqa: BLE001 - the caller that needs the batch reads it again, and gets the error
             self._batch = ()
 
 
-class ReadingAhead:
-    """The batches of a log, of which the next is read, where a server does it, when one is asked for."""
+class ReadAhead:
+    """The batches of a log. Each is dropped once something was shredded: it may contain the text that was."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._left: _Ahead | None = None
-        self._next: _Ahead | None = None
+        self._rest: tuple[tuple[int, int, int], Batch] | None = None
+        self._next: _Reading | None = None
 
-    def after(self, position: int, limit: int) -> tuple[Batch, int]:
-        """The events after a position, without what was shredded by now; and how many rows were."""
+    def after(self, position: int, limit: int, *, few: bool = False) -> tuple[Batch, int | None]:
+        """The events after a position, and how many rows of the log were shredded before they were read.
+
+        ``few``: all of them are applied at once, so nothing is kept of them; the number is then None.
+        """
+        if few and self._rest is None:
+            return self._log.recorded_after(position, limit), None
         shredded = self._log.shredded()
-        left, self._left = self._left, None
-        if left is not None and (batch := left.batch(position, limit, shredded)):
-            return batch, shredded
+        asked = position, limit, shredded
+        rest, self._rest = self._rest, None
+        if rest is not None and rest[0] == asked and rest[1]:
+            return rest[1], shredded
         ahead, self._next = self._next, None
-        batch = () if ahead is None else ahead.batch(position, limit, shredded)
+        batch = ahead.batch() if ahead is not None and ahead.asked == asked else ()
         batch = batch or self._log.recorded_after(position, limit)
-        # Of fewer it is not known what comes after them until they are asked for.
+        # After fewer than were asked for nothing is known to come.
         if len(batch) == limit and self._log.is_served():
-            self._next = _Ahead(batch[-1].position, limit, shredded).reading(self._log)
+            self._next = _Reading(self._log, batch[-1].position, limit, shredded)
         return batch, shredded
 
-    def keep(self, position: int, limit: int, left: Batch, shredded: int) -> None:
-        """What is left of a batch, after a position, and what was said with it: it is asked for next."""
-        self._left = _Ahead(position, limit, shredded).holding(left)
+    def keep(self, position: int, limit: int, rest: Batch, shredded: int | None) -> None:
+        """Keep the rest of a batch, after a position, for the next call; ``shredded`` is what came with the batch."""
+        self._rest = None if shredded is None else ((position, limit, shredded), rest)

@@ -1,4 +1,4 @@
-"""The read models of a service: which there are, who fills them, and how they are read."""
+"""The read models of a service: they catch up in the background, and reads see everything that was written before."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import TypeVar
 
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, UnknownProjectionError
 from clew.domain.ports import EventLog
-from clew.domain.projection import Projection, Query, RowValues, Table, Where, Words
+from clew.domain.projection import Built, Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.background_worker import BackgroundWorker
-from clew.service.operations import Operation, pause, read
+from clew.service.operations import Operation, Pause, Read
 from clew.service.projector import Projector
-from clew.service.rebuilding import rebuilding
 
 _log = logging.getLogger(__name__)
 
@@ -26,17 +25,26 @@ T = TypeVar("T")
 POLL_SECONDS = 0.02
 
 STANDSTILL_SECONDS = 10.0
-"""After so long in which nothing came nearer to what is waited for, the log of the process tells of it."""
+"""How long a wait goes on without progress before the process's log says so."""
 
-SCRUB_SECONDS = 0.1
-"""How long somebody else may go on reading before it is tried again to let go of text that was to be forgotten."""
+PURGE_SECONDS = 0.1
+"""How long to wait before trying again to remove deleted text that a reader keeps in the files."""
+
+
+class _Barrier:
+    """The position that the reads of one call must see, and the projections that have reached it."""
+
+    def __init__(self, last: int, built: Sequence[Built]) -> None:
+        self.last = last
+        self.built = built
+        self.reached: set[str] = set()
 
 
 class ReadModels:
-    """The projections of one service. When it is ``embedded`` it fills them itself; who reads has what was written.
+    """The projections of one service. When it is ``embedded`` the service maintains them itself.
 
-    ``awaited``: so has who reads what others alone may fill, once they have come there. ``on_standby``: it will be
-    embedded once something was appended, which shows that the standby has been promoted.
+    ``awaited``: other processes maintain them, and a read waits for those. ``on_standby``: the service becomes embedded
+    after its first append, which shows that the standby was promoted.
     """
 
     def __init__(
@@ -55,49 +63,53 @@ class ReadModels:
         self._on_standby = on_standby
         self._store = store
         self._background = BackgroundWorker(self._work)
-        self._come: set[str] | None = None
+        self._one_call = False
+        self._barrier: _Barrier | None = None
 
-    def looking(self) -> ReadModels:
-        """The same for one call of the service: a projection that has come as far as the log is not waited for again.
+    def read_barrier(self) -> ReadModels:
+        """The same for one call of the service: all of its reads see what was written before the first of them.
 
-        So what was written before the first look at a projection is read, however often it is looked at.
+        So the log is asked for its position once, however many read models a call reads.
         """
         found = copy(self)
-        found._come = set()  # noqa: SLF001 - of the same class
+        found._one_call = True  # noqa: SLF001 - of the same class
+        found._barrier = None  # noqa: SLF001 - of the same class
         return found
 
-    def _work(self) -> bool:
-        """Do a part of what is to be done in the background; whether there is more."""
-        try:
-            return self._fill()
-        except StoreUnavailableError as error:
-            # It is gone on with when something is appended, or read, which is told of it itself.
-            _log.warning("Projections are not filled for now: %s", error)
-            return False
+    # In the background
 
-    def _fill(self) -> bool:
-        if self.embedded and (names := self._unattended()) and self.projector.advance(names):
-            return True
-        if not self._store.purge():
+    def _work(self) -> bool:
+        """Do a part of the work in the background; True if there is more."""
+        try:
+            names = self._unattended() if self.embedded else []
+            if names and self.projector.advance(names) and not self.projector.is_at_end:
+                return True
+            if not self._store.purge():
+                return False
+        except StoreUnavailableError as error:
+            # The next append or read tries again, and reports the error itself.
+            _log.warning("Projections are not maintained for now: %s", error)
             return False
-        time.sleep(SCRUB_SECONDS)
+        time.sleep(PURGE_SECONDS)
         return True
 
     def _unattended(self) -> list[str]:
-        """The projections that no worker fills; also one that a worker fills with other code than is to fill it."""
+        """The projections that no worker maintains, and those that a worker maintains with code to be replaced."""
         held = self._store.holders()
+        if not held:
+            return list(self.projector.projections)
         return [name for name in self.projector.projections if name not in held or self.projector.is_changed(name)]
 
-    def nudge(self) -> None:
+    def notify(self) -> None:
         """Something was appended."""
         self.embedded |= self._on_standby
         if self.embedded and self.projector.projections:
             self._background.notify()
 
     def forget(self, stream: str, version: int, by: int) -> None:
-        """The text at a version was shredded by the event at version ``by``: its words leave the indexes now.
+        """Remove the words of a text from the indexes now; the event at version ``by`` shredded it.
 
-        Where another process alone may fill them, they leave when it comes to that event.
+        Where only another process can maintain them, it removes them when it reaches that event.
         """
         if self.projector.log.is_bound():
             return
@@ -106,12 +118,14 @@ class ReadModels:
             self._background.notify()
 
     def stop(self) -> None:
-        """Fill no more."""
+        """End the work in the background."""
         self._background.close()
 
     def close(self) -> None:
-        """Let go of the tables."""
+        """Release the tables."""
         self._store.close()
+
+    # Reading
 
     def rows(self, name: str, query: Query, tenant: str) -> Operation[list[RowValues]]:
         """Rows of a projection; of a table with a column ``tenant`` only those of one tenant."""
@@ -121,38 +135,48 @@ class ReadModels:
 
     def select(self, name: str, query: Query) -> Operation[list[RowValues]]:
         """Rows of a projection, with everything that was written before the call."""
-        return (yield from self._read(name, lambda: self._store.select(name, query)))
+        found: list[RowValues] = yield Read(partial(self._read, name, partial(self._store.select, name, query)))
+        return found
 
     def find(self, name: str, index: str, words: Words, *, before: int | None, limit: int) -> Operation[list[int]]:
         """The positions of texts with these words, newest first, with everything that was written before the call."""
-        return (yield from self._read(name, lambda: self._store.find(name, index, words, before=before, limit=limit)))
+        find = partial(self._store.find, name, index, words, before=before, limit=limit)
+        found: list[int] = yield Read(partial(self._read, name, find))
+        return found
 
-    def _read(self, name: str, do: Callable[[], T]) -> Operation[T]:
-        """Once more when the tables were deleted just then: who fills them makes them anew."""
+    def _read(self, name: str, read: Callable[[], T]) -> T:
+        """Read once the projection has caught up; once more where its tables were deleted in between."""
         try:
-            return (yield from read(lambda: self._ready(name, do)))
+            self._catch_up(name)
+            return read()
         except UnknownProjectionError:
             if name not in self.projector.projections:
                 raise
             if not (self.embedded or self._awaited):
                 raise UnknownProjectionError(name, [], unfilled=True) from None
-            if self._come is not None:
-                self._come.discard(name)
-        return (yield from read(lambda: self._ready(name, do)))
-
-    def _ready(self, name: str, do: Callable[[], T]) -> T:
-        if self._come is None or name not in self._come:
-            self._catch_up(name)
-        if self._come is not None:
-            self._come.add(name)
-        return do()
+        self._barrier = None
+        self._catch_up(name)
+        return read()
 
     def _catch_up(self, name: str) -> None:
-        if self.embedded:
-            if self.projector.catch_up(name):
+        """Let a projection reach the end of the log, once in a call."""
+        barrier = self._barrier
+        if barrier is not None and name in barrier.reached:
+            return
+        projector = self.projector
+        if self._awaited and not self.embedded:
+            projector.await_others(name)
+            barrier = barrier or _Barrier(0, ())
+        elif self.embedded:
+            barrier = barrier or _Barrier(projector.log.last_position(), self._store.built())
+            if not projector.is_current(name, barrier.last, barrier.built):
+                projector.catch_up(name, barrier.last)
+                barrier.built = self._store.built()
+            if projector.is_changed(name, barrier.built):
                 self._background.notify()
-        elif self._awaited:
-            self.projector.await_filled(name)
+        if self._one_call and barrier is not None:
+            barrier.reached.add(name)
+            self._barrier = barrier
 
     def wait(
         self,
@@ -162,39 +186,39 @@ class ReadModels:
         timeout: float | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Operation[None]:
-        """Wait until the log and a projection, or every one, have come to a position, by default the newest.
+        """Wait until the log and a projection, or every one, have reached a position, by default the newest.
 
-        ``timeout`` is in seconds. ``progress`` is told how far it is and how far there is to go, in positions from the
-        first event. Raises ProjectionBehindError or UnknownProjectionError.
+        ``timeout`` is in seconds. ``progress`` is called with how far they are and how far they must come, in positions
+        from the first event. Raises ProjectionBehindError or UnknownProjectionError.
         """
         names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
         target: int = (yield from self.position()) if position is None else position
         until = None if timeout is None else time.monotonic() + timeout
         before: dict[str, int] = {}
-        stands = 0.0
-        while behind := (yield from read(lambda: self._behind(target, names))):
+        standstill = 0.0
+        while behind := (yield Read(partial(self._behind, target, names))):
             if behind != before:
-                before, stands = behind, time.monotonic() + STANDSTILL_SECONDS
-            elif time.monotonic() >= stands:
-                stands = float("inf")
+                before, standstill = behind, time.monotonic() + STANDSTILL_SECONDS
+            elif time.monotonic() >= standstill:
+                standstill = float("inf")
                 _warn_of_standstill(target, behind)
             if progress is not None:
-                progress(*(yield from read(partial(self.projector.progress, min(behind.values()), target))))
+                progress(*(yield Read(partial(self.projector.progress, min(behind.values()), target))))
             if until is not None and time.monotonic() >= until:
                 raise ProjectionBehindError(
-                    f"Position {target} was waited for, and after {timeout:g} s not reached by: {', '.join(behind)}. "
+                    f"Position {target} was not reached within {timeout:g} s by: {', '.join(behind)}. "
                     "Wait longer, or see `clew project status`."
                 )
-            if not (self.embedded and (yield from read(lambda: self.projector.advance(names)))):
-                yield from pause(POLL_SECONDS)
+            if not (self.embedded and (yield Read(partial(self.projector.advance, names)))):
+                yield Pause(POLL_SECONDS)
             elif self.embedded:
-                self._background.notify()  # to clean away the words of what was redacted elsewhere
+                self._background.notify()  # to remove the words of texts that were redacted elsewhere
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
-        """What has not come to a position, and where it is; of projections without tables -1.
+        """What has not reached a position, and where it is: -1 for a projection without tables.
 
-        Beside the projections that may be the log: a standby's is behind its primary's. Who sees one tenant's events
-        alone does not see how far the log is, but what fills the projections does.
+        The log itself may be behind: a standby's is behind its primary's. A user that sees only one tenant's events
+        cannot see how far the log is, but the processes that maintain the projections can.
         """
         last = self.projector.log.last_position()
         log = {"the log": last} if last < target and not self.projector.log.is_bound() else {}
@@ -202,21 +226,22 @@ class ReadModels:
         return log | {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
 
     def position(self) -> Operation[int]:
-        """The newest position of the log: what was appended here is not above it."""
-        return (yield from read(self.projector.log.newest_position))
+        """The newest position of the log: everything that was appended here is at it or below."""
+        found: int = yield Read(self.projector.log.newest_position)
+        return found
 
     def rebuild(self, name: str, progress: Callable[[int, int], None] | None) -> Operation[None]:
-        """Build a projection anew beside what is read. Raises UnknownProjectionError."""
-        steps = rebuilding(self.projector, name)
-        while (reached := (yield from read(lambda: next(steps, None)))) is not None:
+        """Rebuild a projection in new tables, next to those that are read. Raises UnknownProjectionError."""
+        steps = self.projector.rebuild(name)
+        while (reached := (yield Read(partial(next, steps, None)))) is not None:
             if progress is not None:
                 progress(*reached)
 
 
 def _warn_of_standstill(target: int, behind: Iterable[str]) -> None:
     _log.warning(
-        "Position %d is waited for, and in %g s nothing came nearer to it of what has not reached it: %s. "
-        "Projections are filled by `clew project run`, or by a service that may write; see `clew project status`",
+        "Still waiting for position %d: in %g s there was no progress of %s. "
+        "`clew project run`, or a service that can write, maintains projections; see `clew project status`",
         target,
         STANDSTILL_SECONDS,
         ", ".join(behind),

@@ -92,7 +92,7 @@ def _labels(labels: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _threads(core: Core, wanted: _Wanted, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
-    core = core.looking()
+    core = core.read_barrier()
     place = yield from _place(core, after)
     few = yield from _few(core, wanted)
     if few is not None:
@@ -299,7 +299,7 @@ def tree(core: Core, thread_id: str | None, *, newest_first: bool = False) -> Pa
 def _one_tree(
     core: Core, thread_id: str, _after: object, _limit: int
 ) -> Operation[Page[Branch[ThreadSummary], object]]:
-    core = core.looking()
+    core = core.read_barrier()
     yield from check(core, "list", thread_id)
     row = yield from _row(core, thread_id)
     rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"]))
@@ -313,7 +313,7 @@ def _trees(
     _limit: int,
 ) -> Operation[Page[Branch[ThreadSummary], int]]:
     """Whole trees: as many as there are in a page of rows, and at least one."""
-    core = core.looking()
+    core = core.read_barrier()
     sign = "-" if newest_first else ""
     place = Where("tree", "<" if newest_first else ">", (LAST if newest_first else FIRST) if after is None else after)
     where = (Where("tenant", "=", core.tenant), place)

@@ -122,7 +122,7 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
             continue
         for name in batch.previous:
             core.known.tips.drop(name)
-        core.models.nudge()
+        core.models.notify()
         for (name, version), by in batch.redacted_by.items():
             yield from thread_commands.forget(core, name, version, by)
         for _, rows in groupby(batch.rows, attrgetter("stream")):  # those of a fork are made from its parent's

@@ -49,7 +49,7 @@ def test_holds_what_sqlite_holds_of_every_kind_of_event(
         history = made(History(conversations), 6, round(100 + 400 * scale))
         with closing(PostgresProjections(postgres)) as store:
             for each in (store, lite):
-                projector(history.log, each).settle()
+                projector(history.log, each).drain()
             assert contents(history.log, store) == contents(history.log, lite)
             for name in ("directory", "search"):
                 rebuild(projector(history.log, store), name)
@@ -147,7 +147,7 @@ def test_a_recount_of_a_long_thread_is_no_transaction_that_stands_still(
 
         monkeypatch.setattr(PostgresSession, "flush", counted)
         with closing(PostgresProjections(postgres)) as store:
-            projector(log, store, [Usage()]).settle()
+            projector(log, store, [Usage()]).drain()
         assert all(flushed.acquire(blocking=False) for _ in range(52 // 10))
 
 
@@ -156,7 +156,7 @@ def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next
         conversations.start_thread(messages=[Message.user(f"word{number}") for number in range(50)])
         log = conversations._core.log
         with closing(PostgresProjections(postgres)) as store:
-            projector(log, store).settle()
+            projector(log, store).drain()
             before = contents_of_usage(store)
             conversations.start_thread(messages=[Message.user("more")] * 20)
 
@@ -175,7 +175,7 @@ def test_what_a_process_had_not_committed_when_it_was_killed_is_done_by_the_next
 
             assert in_child(die_before_the_commit) == -signal.SIGKILL
             assert contents_of_usage(store) == before
-            projector(log, store).settle()
+            projector(log, store).drain()
             assert contents_of_usage(store) == before + 21
 
 

@@ -108,7 +108,7 @@ def test_a_service_waits_for_what_it_has_appended_beside_an_append_that_stays_op
     with Conversations.open(postgres) as conversations:
         with transaction(postgres) as late:
             conversations.start_thread(thread_id="t", messages=[Message.user("a parcel")])
-            with pytest.raises(ProjectionBehindError, match="was waited for"):
+            with pytest.raises(ProjectionBehindError, match="was not reached within"):
                 conversations.wait(timeout=0.1)
             late.commit()
         conversations.wait(timeout=PATIENCE)

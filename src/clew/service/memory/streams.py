@@ -132,7 +132,7 @@ def commit(
             conflict = ConflictError(stream, found.expected, found.actual)
         else:
             if not done.repeated:
-                core.models.nudge()
+                core.models.notify()
             return Written((yield from load(core, name, new)), done.versions, done.repeated)
     raise conflict
 
