@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from docs.reference_parts import BEHIND, CONSTRUCTED, ERRORS, MIXINS, PARTS, SHIPPED
+from docs.reference_parts import BEHIND, CONSTRUCTED, ERRORS, PARTS, SHIPPED
 from pydantic import BaseModel
 
 import clew
@@ -116,9 +116,9 @@ def how(method: Callable[..., Any]) -> str:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """What a class defines, and its mixins; of one that says the types of a generic one of its name, what that does."""
-    told = [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__ or each in MIXINS]
-    return {name: found for each in told for name, found in vars(each).items()}
+    """What a class defines; of a class that fixes the types of a generic class of its name, also what that defines."""
+    defining = [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__]
+    return {name: found for each in defining for name, found in vars(each).items()}
 
 
 def methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -19,8 +19,7 @@ from clew import (
     tool,
 )
 from clew.agents import middleware, response, run_options, stream, tools
-from clew.agents.agent_threads import AgentThreads
-from clew.agents.approvals import Approval
+from clew.agents.response import Approval
 from clew.aio.threads import RemoteThread
 from clew.domain import errors, events, history, messages, model_view, ports, projection
 from clew.domain.context import errors as context_errors
@@ -86,9 +85,6 @@ BEHIND = {
     "Telemetry.tool_call",
 }
 """What agents, threads and engines call of each other."""
-
-MIXINS = (AgentThreads,)
-"""What is told of as a part of the classes that have it."""
 
 PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
     ("Threads", (Conversations, Thread, subscription.Subscription)),

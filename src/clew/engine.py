@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
-from clew.agents import default_engine
 from clew.agents.agent import Agent as AgentOf
-from clew.agents.run_admission import recorded
+from clew.agents.agent import set_engine_factory
+from clew.agents.run_loop import ends_recorded
 from clew.aio.memory import DocumentStore, MemoryScope
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorization import Authorize
@@ -70,7 +70,7 @@ from clew.service.usage_queries import By, Usage
 
 T = TypeVar("T")
 
-default_engine.supply(lambda: Engine.open("memory:"))  # asyncio only
+set_engine_factory(lambda: Engine.open("memory:"))  # asyncio only
 
 
 class Engine:
@@ -136,7 +136,7 @@ class Engine:
         started = await drive(thread_commands.start(self._core, thread_id, intent, actor))
         thread = LocalThread(self._core, self._live, started)
         thread.context_providers.add(*attached)  # asyncio only
-        await thread.tell("on_thread_created", list(messages), actor=actor)  # asyncio only
+        await thread.notify("on_thread_created", list(messages), actor=actor)  # asyncio only
         return thread
 
     async def open_thread(self, thread_id: str, *, actor: str | None = None) -> LocalThread | RemoteThread:
@@ -466,7 +466,7 @@ class Engine:
     async def close(self) -> None:
         """Write what was submitted, end the subscriptions and close the store."""
         # Runs that were cancelled, or whose streams were dropped, are recorded first.  # asyncio only
-        await recorded(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))  # asyncio only
+        await ends_recorded(lambda log: isinstance(log, ThreadRuns) and log.is_in(self._core))  # asyncio only
         for subscription in list(self._live):
             subscription.close()
         await drive(read(self._core.close))

@@ -46,7 +46,7 @@ class ThreadStore:
         begun = not there.version and await self._begin(thread_id)
         thread = (await self._engine.open_thread(thread_id)).bound_to(self._agent)
         if begun:
-            await thread.tell("on_thread_created", [])
+            await thread.notify("on_thread_created", [])
         elif (await thread.summary()).status == "suspended":
             with suppress(ThreadStatusError):  # ended meanwhile: whoever goes on with it is told
                 await thread.resume()

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
-from clew.agents.inputs import Input
 from clew.agents.middleware import Middleware, ModelCallContext, Proceed, RunContext, ToolCallContext
+from clew.agents.run_options import Input
 from clew.agents.tools import ToolContext, ToolOutcome
 from clew.domain.errors import InvalidContentError, ThreadStatusError, UnknownThreadError, UnknownVersionError
 from clew.domain.events import Event
@@ -113,7 +113,7 @@ async def test_nothing_to_answer_is_refused() -> None:
     with pytest.raises(InvalidContentError, match="nothing to answer"):
         await agent.run(thread=thread)
     assert await types_of(thread) == ["thread-started"]
-    with pytest.raises(InvalidContentError, match="int is no input"):
+    with pytest.raises(InvalidContentError, match="int is not an input"):
         await Agent(ScriptedChatClient("x")).run(3)  # type: ignore[call-overload]
 
 
@@ -210,7 +210,7 @@ async def test_an_answer_can_be_asked_for_in_a_format() -> None:
     assert caught.value.text == "no JSON"
     with pytest.raises(AgentConfigurationError, match="was not asked for a format"):
         _ = (await Agent(ScriptedChatClient("x")).run("y")).value
-    with pytest.raises(AgentConfigurationError, match="no pydantic model"):
+    with pytest.raises(AgentConfigurationError, match="not a pydantic model"):
         await agent.run("Weather?", response_format=dict)  # type: ignore[arg-type]
 
 
@@ -277,7 +277,7 @@ async def test_a_thread_without_an_agent_says_how_to_run_on_it(any_url: str) -> 
         thread = await engine.start_thread()
         with pytest.raises(AgentConfigurationError, match=r"agent\.run"):
             await thread.run("Hi")
-        with pytest.raises(AgentConfigurationError, match="no thread of an Engine"):
+        with pytest.raises(AgentConfigurationError, match="not a thread of an Engine"):
             await Agent(ScriptedChatClient("x"), engine=engine).run("y", thread=3)  # type: ignore[call-overload]
 
 
@@ -492,7 +492,7 @@ def test_an_agent_is_checked_when_it_is_made() -> None:
     for given in wrong:
         with pytest.raises(AgentConfigurationError, match=next(iter(given))):
             Agent(client, **given)
-    with pytest.raises(AgentConfigurationError, match="NoneType is no way to a model"):
+    with pytest.raises(AgentConfigurationError, match="NoneType is not a model client"):
         Agent(None)  # type: ignore[arg-type]
 
 

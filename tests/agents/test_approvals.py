@@ -11,8 +11,7 @@ from tests.agents.turns import PATIENCE, Child, ShiftedClock, Wire, check_runs, 
 
 from clew import Agent, Engine, Message, ScriptedChatClient, tool
 from clew.agents import stream
-from clew.agents.approvals import Approval
-from clew.agents.response import AgentResponse
+from clew.agents.response import AgentResponse, Approval
 from clew.aio.threads import Thread
 from clew.domain.errors import ClewError, ThreadDeletedError, ThreadStatusError
 from clew.domain.messages import FunctionCall
@@ -383,7 +382,7 @@ async def test_a_run_that_waits_is_not_ended_by_whoever_leaves_its_stream(url: s
 
     async with asyncio.timeout(PATIENCE), Engine.open(url) as engine:
         thread = await engine.start_thread()
-        said = "word " * stream._AHEAD  # one more than what may wait is a call, and the next the answer
+        said = "word " * stream._BUFFERED  # one more than what may wait is a call, and the next the answer
         agent = Agent(client=ScriptedChatClient([[said, call("pay")], "done"]), engine=engine, tools=[pay])
         followed = agent.run("Pay.", thread=thread, stream=True)
         await anext(followed)

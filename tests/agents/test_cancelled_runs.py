@@ -13,8 +13,8 @@ from tests.agents.run_checks import check_requests, check_store
 from tests.agents.turns import PATIENCE, Gate, events_of, taking_turns, types_of
 
 from clew import Agent, Engine, ScriptedChatClient, tool
-from clew.agents.journal import seen_through
-from clew.agents.run_admission import recorded
+from clew.agents.journal import run_to_end
+from clew.agents.run_loop import ends_recorded
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
 from clew.domain.runs.errors import ApprovalPendingError, NoOpenRunError, RunInProgressError
@@ -134,7 +134,7 @@ async def _cancelled(work: Any) -> bool:
 
 async def _check(engine: Engine, thread: Any, *, begun: bool) -> str:
     """What was said is there if anything is, and the thread is free; returns the last that was recorded."""
-    await recorded(lambda _: True)  # whoever left a stream may have been cancelled again, and is not waited for
+    await ends_recorded(lambda _: True)  # whoever left a stream may have been cancelled again, and is not waited for
     events = await events_of(thread)
     last = types_of(events)[-1]
     control = await check_store(engine, thread, events)
@@ -223,7 +223,7 @@ async def test_a_cancellation_is_not_lost_when_what_is_written_fails_in_that_mom
         await let.wait()
         raise ConflictError("t", 1, 2)
 
-    task = asyncio.create_task(seen_through(fails()))
+    task = asyncio.create_task(run_to_end(fails()))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from tests.agents.turns import PATIENCE, Child, Gate, Wire, check_runs, requests
 
 from clew import Engine
 from clew.agents import run_admission
-from clew.agents.run_admission import OnConflict
+from clew.agents.run_options import OnConflict
 from clew.aio.threads import LocalThread
 from clew.domain.errors import ConflictError
 from clew.domain.ports import Lease
@@ -40,7 +40,7 @@ def url(any_url: str) -> str:
 @pytest.fixture
 def _woken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that wait are woken, or the test fails: they do not look again on their own."""
-    monkeypatch.setattr(run_admission, "_LOOKS_AGAIN", 10 * PATIENCE)
+    monkeypatch.setattr(run_admission, "_POLL_SECONDS", 10 * PATIENCE)
 
 
 class All:
@@ -147,7 +147,7 @@ async def _runs(
     wire: Wire,
 ) -> None:
     """What a process does: begin all its runs when it is told to, and say what came of each."""
-    run_admission._LOOKS_AGAIN = 10 * PATIENCE
+    run_admission._POLL_SECONDS = 10 * PATIENCE
     let = asyncio.Event()
 
     async def asked(turn: str) -> None:

@@ -12,7 +12,7 @@ from tests.agents.run_checks import check_requests, told
 from tests.agents.turns import PATIENCE, SECOND, check_runs, events_of, types_of
 
 from clew import Agent, Engine, Message, Middleware, ScriptedChatClient, tool
-from clew.agents import partial_answer
+from clew.agents import journal
 from clew.agents.tools import ToolOutcome
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, JsonObject
@@ -82,7 +82,7 @@ async def test_an_answer_that_breaks_off_in_the_middle_of_a_character_is_kept(ur
 async def test_a_process_that_ends_in_the_middle_of_a_character_leaves_a_thread_that_goes_on(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_answer, "DRAFT_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     drafted = asyncio.Event()
     really = ThreadRuns.put_draft
 

@@ -370,7 +370,7 @@ async def test_a_provider_that_is_too_slow_is_a_failure(any_url: str) -> None:
 @pytest.mark.parametrize(
     ("nonsense", "said"),
     [
-        (lambda _: "words", "str, which is no Context"),
+        (lambda _: "words", "str, which is not a Context"),
         (lambda _: Context(instructions=7), "instructions"),  # type: ignore[arg-type]  # it is to be refused
         (lambda _: Context(messages="words"), "messages of a Context"),  # type: ignore[arg-type]  # it is to be refused
         (lambda _: Context(tools=[7]), "cannot be a tool"),

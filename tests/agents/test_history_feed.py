@@ -126,12 +126,12 @@ def test_a_factory_that_fails_is_recorded_and_tried_again() -> None:
         feed = StoreFeed(make, CONTEXT)
         assert not await feed.open()
         assert hooks(feed.failures()) == ["history_store"]
-        assert await feed.before(path(2)) is None
+        assert await feed.catch_up(path(2)) is None
         await feed.add(path(2))
         assert await feed.state() is None
         assert feed.failures() == ()
         assert await feed.open()
-        assert await feed.before(path(2)) == ("id-0", "id-1")
+        assert await feed.catch_up(path(2)) == ("id-0", "id-1")
 
     asyncio.run(check())
 
@@ -160,10 +160,10 @@ def test_a_store_that_lost_some_holds_the_path_or_its_end_after_one_feed(
     async def check() -> None:
         feed = feed_of(shelf)
         assert await feed.open()
-        await feed.before(messages)
+        await feed.catch_up(messages)
         lost = data.draw(st.integers(0, len(shelf.held)))
         shelf.held = shelf.held[lost:] if data.draw(st.booleans()) else shelf.held[: len(shelf.held) - lost]
-        listed = await feed.before(messages)
+        listed = await feed.catch_up(messages)
         assert listed == tuple(each.id for each in shelf.held)
         assert shelf.held == as_stored(messages)[count - len(shelf.held) :]
         assert len(shelf.held) == count or most is not None or lost
@@ -178,10 +178,10 @@ def test_what_was_stored_while_the_process_was_killed_is_fed_by_the_next_one() -
     async def check() -> None:
         one = feed_of(shelf)
         await one.open()
-        await one.before(path(2))
+        await one.catch_up(path(2))
         two = feed_of(shelf)
         await two.open()
-        assert await two.before(path(5)) == tuple(f"id-{number}" for number in range(5))
+        assert await two.catch_up(path(5)) == tuple(f"id-{number}" for number in range(5))
         shelf.asked.clear()
         await two.add(path(7)[5:])
         assert shelf.asked == ["add_messages"]
@@ -196,9 +196,9 @@ def test_what_a_store_lists_that_is_not_on_the_path_does_not_count() -> None:
     async def check() -> None:
         feed = feed_of(shelf)
         await feed.open()
-        await feed.before(path(6))
+        await feed.catch_up(path(6))
         shelf.held.reverse()
-        assert await feed.before(path(3)) == ("id-0", "id-1", "id-2")
+        assert await feed.catch_up(path(3)) == ("id-0", "id-1", "id-2")
         assert len(shelf.held) == 6
 
     asyncio.run(check())
@@ -210,7 +210,7 @@ def test_a_long_path_is_fed_in_pieces() -> None:
     async def check() -> None:
         feed = feed_of(shelf, seconds=60.0)
         await feed.open()
-        listed = await feed.before(path(1_200))
+        listed = await feed.catch_up(path(1_200))
         assert listed is not None
         assert len(listed) == 1_200
         assert shelf.asked == ["list_messages", *["add_messages"] * 3, "list_messages"]
@@ -225,7 +225,7 @@ def test_a_redacted_message_is_never_fed() -> None:
         feed = feed_of(shelf)
         await feed.open()
         messages = path_of([Message.user("One."), None, Message.user("Two."), None])
-        assert await feed.before(messages) == ("id-0", "id-2")
+        assert await feed.catch_up(messages) == ("id-0", "id-2")
         shelf.asked.clear()
         await feed.add(messages[3:])
         assert shelf.asked == []
@@ -242,7 +242,7 @@ def test_a_store_that_fails_is_left_alone_until_the_next_run_and_then_gets_all(h
         feed = feed_of(shelf)
         await feed.open()
         shelf.faults = {hook: fault}
-        assert await feed.before(path(2)) is None
+        assert await feed.catch_up(path(2)) is None
         [failed] = feed.failures()
         assert hooks([failed]) == [hook]
         assert failed.error.kind == ("OSError" if fault == "raises" else "HistoryStoreError")
@@ -251,7 +251,7 @@ def test_a_store_that_fails_is_left_alone_until_the_next_run_and_then_gets_all(h
         shelf.asked.clear()
         await feed.add(path(3)[2:])
         assert shelf.asked == []
-        assert await feed.before(path(4)) == ("id-0", "id-1", "id-2", "id-3")
+        assert await feed.catch_up(path(4)) == ("id-0", "id-1", "id-2", "id-3")
         await feed.add(path(5)[4:])
         assert [each.id for each in shelf.held] == [f"id-{number}" for number in range(5)]
         assert feed.failures() == ()
@@ -265,14 +265,14 @@ def test_a_store_that_fails_within_a_run_has_no_gap_afterwards() -> None:
     async def check() -> None:
         feed = feed_of(shelf)
         await feed.open()
-        await feed.before(path(2))
+        await feed.catch_up(path(2))
         shelf.faults = {"add_messages": "raises"}
         await feed.add(path(3)[2:])
         shelf.faults = {}
         await feed.add(path(4)[3:])
         assert hooks(feed.failures()) == ["add_messages"]
         assert [each.id for each in shelf.held] == ["id-0", "id-1"]
-        await feed.before(path(4))
+        await feed.catch_up(path(4))
         assert [each.id for each in shelf.held] == [f"id-{number}" for number in range(4)]
 
     asyncio.run(check())
@@ -286,7 +286,7 @@ def test_what_a_store_of_clews_own_says_is_recorded() -> None:
     async def check() -> None:
         feed = feed_of(Broken())
         await feed.open()
-        await feed.before(path(1))
+        await feed.catch_up(path(1))
         assert [each.error.message for each in feed.failures()] == ["Redis at 127.0.0.1:1: it could not be reached."]
 
     asyncio.run(check())
@@ -303,7 +303,7 @@ def test_a_store_that_lists_nonsense_counts_as_one_that_failed(listing: Any) -> 
     async def check() -> None:
         feed = feed_of(Odd())
         await feed.open()
-        assert await feed.before(path(1)) is None
+        assert await feed.catch_up(path(1)) is None
         [failed] = feed.failures()
         assert failed.error.kind == "HistoryStoreError"
         assert "list of StoredMessage" in (failed.error.message or "")
@@ -372,7 +372,9 @@ def test_a_store_that_cannot_say_or_take_up_its_state_costs_nothing_else(fault: 
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("ask", [lambda feed: feed.before(path(1)), lambda feed: feed.state()], ids=["before", "state"])
+@pytest.mark.parametrize(
+    "ask", [lambda feed: feed.catch_up(path(1)), lambda feed: feed.state()], ids=["before", "state"]
+)
 def test_to_be_cancelled_is_no_failure_of_the_store(ask: Callable[[StoreFeed], Awaitable[Any]]) -> None:
     shelf = Shelf()
     shelf.faults = {"list_messages": "hangs", "serialize": "hangs"}
@@ -398,7 +400,7 @@ def test_a_store_that_times_out_by_itself_is_told_apart_from_one_that_is_too_slo
     async def check() -> None:
         feed = feed_of(Impatient(), seconds=60.0)
         await feed.open()
-        await feed.before(path(1))
+        await feed.catch_up(path(1))
         assert [(each.error.kind, each.error.message) for each in feed.failures()] == [("TimeoutError", None)]
 
     asyncio.run(check())

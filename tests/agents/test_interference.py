@@ -21,7 +21,7 @@ from tests.agents.turns import (
 )
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
-from clew.agents import partial_answer
+from clew.agents import journal
 from clew.agents.response import AgentResponse
 from clew.aio.threads import LocalThread, Thread
 from clew.domain.errors import ClewError, StoreUnavailableError, ThreadDeletedError, ThreadStatusError
@@ -197,7 +197,7 @@ async def test_a_rewind_is_refused_while_a_run_is_under_way(run: UnderWay) -> No
 
 async def test_a_rewind_that_abandons_the_run_does_so_in_one_commit(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where somebody has begun to hear the answer: what had been written down of it is kept."""
-    monkeypatch.setattr(partial_answer, "DRAFT_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     drafted = asyncio.Event()
     really = ThreadRuns.put_draft
 
@@ -392,7 +392,7 @@ async def test_what_had_happened_when_the_store_failed_once_is_recorded_with_the
 async def test_a_thread_that_is_ended_while_an_answer_arrives_keeps_nothing_of_it_beside_its_events(
     url: str, monkeypatch: pytest.MonkeyPatch, does: Callable[[Any], Coroutine[Any, Any, None]]
 ) -> None:
-    monkeypatch.setattr(partial_answer, "DRAFT_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
     drafted = asyncio.Event()
     really = ThreadRuns.put_draft
 

@@ -22,7 +22,7 @@ from tests.agents.turns import (
 )
 
 from clew import Agent, Engine, ScriptedChatClient, tool
-from clew.agents import journal, partial_answer, run_admission, stream
+from clew.agents import journal, run_admission, stream
 from clew.domain.errors import ClosedError, StoreUnavailableError, ThreadStatusError
 from clew.domain.json_values import JsonObject
 from clew.domain.ports import Claim, Write
@@ -67,7 +67,7 @@ class Beats:
                     self._made.notify_all()
 
         patch.setattr(ThreadRuns, "hold", hold)
-        patch.setattr(journal, "_BEAT_SECONDS", 0.01)
+        patch.setattr(journal, "_RENEWAL_SECONDS", 0.01)
 
     async def after(self, more: int) -> None:
         """Wait for so many more, each begun after this was called: where stores are slow several are under way."""
@@ -192,7 +192,7 @@ async def test_the_run_of_a_killed_process_is_in_the_way_until_its_lease_has_run
 async def test_whoever_waits_goes_on_when_the_lease_of_a_killed_process_has_run_out(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_admission, "_LOOKS_AGAIN", 0.01)
+    monkeypatch.setattr(run_admission, "_POLL_SECONDS", 0.01)
     thread_id = await _killed(url)
     clock = ShiftedClock()
     async with asyncio.timeout(PATIENCE), Engine.open(url, now=clock) as engine:
@@ -312,8 +312,8 @@ def _idempotent() -> Any:
 async def test_the_draft_of_a_run_that_was_taken_over_takes_no_other_s_place(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial_answer, "DRAFT_SECONDS", 0.0)
-    monkeypatch.setattr(stream, "_AHEAD", 1)
+    monkeypatch.setattr(journal, "DRAFT_SECONDS", 0.0)
+    monkeypatch.setattr(stream, "_BUFFERED", 1)
     written: asyncio.Queue[Exception | None] = asyncio.Queue()
     really = ThreadRuns.put_draft
 

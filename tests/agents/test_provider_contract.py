@@ -213,7 +213,7 @@ async def test_what_makes_one_may_be_async() -> None:
         (CountsInItself, "as if it were the only one"),
         (ByThread, "a fork goes on as its parent did"),
         (OneStateForAll, "threads share nothing"),
-        (NoContext, "none of its hooks fails: invoking does.*no Context"),
+        (NoContext, "none of its hooks fails: invoking does.*not a Context"),
         (NoText, "none of its hooks fails: invoking does.*instructions"),
         (NoMessage, "none of its hooks fails: invoking does.*messages"),
         (NoTool, "none of its hooks fails: invoking does"),

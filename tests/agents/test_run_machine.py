@@ -19,7 +19,7 @@ from tests.agents.mortal import TOOLS, Died, Life
 from tests.agents.run_checks import check_requests, check_store, events_of
 from tests.agents.run_rules import check_runs
 
-from clew.agents.approvals import Approval
+from clew.agents.response import Approval
 from clew.aio.threads import Thread
 from clew.domain.messages import Message
 from clew.domain.runs.errors import (

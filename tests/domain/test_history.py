@@ -108,7 +108,7 @@ def test_the_builder_gives_at_every_version_what_evolve_defines(told: Told) -> N
     for version, state in enumerate(states(told.events)):
         found = builder.history(version)
         assert found.messages == state.messages
-        assert found.kept == state.kept
+        assert found.context == state.context
         assert found.version == state.version == version
     assert builder.history() == builder.history(len(told.events))
 

@@ -21,14 +21,14 @@ SEARCHED: list[Callable[..., Any]] = [ConversationSummaries, AgentLessons]
 
 @pytest.mark.parametrize("made", SCOPED)
 def test_a_client_that_is_none_is_an_error(made: Callable[..., Any]) -> None:
-    with pytest.raises(AgentConfigurationError, match="client: str is no way to a model") as caught:
+    with pytest.raises(AgentConfigurationError, match="client: str is not a model client") as caught:
         made("user/42", "sk-canary")
     assert "canary" not in str(caught.value)
 
 
 def test_a_whiteboard_without_a_client_is_an_error() -> None:
     nothing: Any = None
-    with pytest.raises(AgentConfigurationError, match="NoneType is no way to a model"):
+    with pytest.raises(AgentConfigurationError, match="NoneType is not a model client"):
         Whiteboard(nothing)
 
 

@@ -140,7 +140,7 @@ THREAD = {
     "continue_run": [writes(lambda held: held.thread.bound_to(held.agent).continue_run())],
     "approvals": [refused(lambda held: held.thread.approvals(), shows=False)],
     "context": [writes(lambda held: held.provided.context("More"))],
-    "tell": [writes(lambda held: held.provided.tell("on_suspend"))],
+    "notify": [writes(lambda held: held.provided.notify("on_suspend"))],
     "branch": [writes(lambda held: held.thread.branch())],
     "service_history": [refused(lambda held: held.remote.service_history(client=held.holder), shows=False)],
     "reconcile": [refused(lambda held: held.remote.reconcile(client=held.holder), shows=False)],

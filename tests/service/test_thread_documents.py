@@ -16,7 +16,7 @@ from tests.service.settable_clock import SettableClock
 
 from clew import Engine
 from clew.conversations import Conversations
-from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.control import SNAPSHOT_EVERY
 from clew.domain.errors import (
     ThreadAheadError,
@@ -245,7 +245,7 @@ def test_a_thread_that_is_begun_again_says_where_it_comes_from(
     assert (new.summary().title, new.summary().labels) == ("Tea", {"topic": "tea"})
     assert [each.text for each in new.history()] == ["A", "B"]
     assert new.state().states == {"notes": {"n": 2}}
-    assert new.history().kept.states["notes"].seen == new.history().messages[0].version
+    assert new.history().context.states["notes"].seen == new.history().messages[0].version
 
 
 def test_the_states_are_those_on_the_path(source: Conversations, conversations: Conversations) -> None:

@@ -118,7 +118,7 @@ def test_runs_and_states_are_the_same_elsewhere(done: list[tuple[str, int]]) -> 
         restored = other.restore_thread(document)
         assert events_of(other, id_) == events_of(store, id_)
         assert restored.state() == store.thread(id_).state()
-        assert restored.history().kept == store.thread(id_).history().kept
+        assert restored.history().context == store.thread(id_).history().context
         assert document["states"] == restored.state().states
         assert other.verify().first_bad is None
         new = other.restore_thread(document, as_new=True)

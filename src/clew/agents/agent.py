@@ -1,63 +1,85 @@
-"""Agents: a model, instructions and tools, that run on threads and hold no conversation themselves."""
+"""Agents: a model, instructions and tools that run on threads. An agent holds no conversation itself."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
-from clew.agents.agent_compatibility import OnChangedAgent, as_it_was, compare
-from clew.agents.agent_threads import AgentThreads
-from clew.agents.answer_format import response_format_of
-from clew.agents.approvals import pending
-from clew.agents.inputs import Input, inputs
+from clew.agents.agent_compatibility import (
+    OnChangedAgent,
+    compare,
+    compare_with_last_run,
+    with_recorded_options,
+)
+from clew.agents.history_feed import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
-from clew.agents.provider_config import (
-    Missed,
+from clew.agents.response import AgentResponse, pending_approvals
+from clew.agents.run_admission import begin_run, resume_run
+from clew.agents.run_loop import Run
+from clew.agents.run_options import (
+    ContinueOptions,
+    Input,
+    RunOptions,
+    ToolFunction,
+    check_options,
+    input_messages,
+    response_format_of,
+)
+from clew.agents.run_setup import (
+    MissingReports,
     OnMissingProvider,
     Providers,
     ReadFrom,
-    Stores,
-    check_history,
+    RunSetup,
+    check_history_parts,
+    check_parts,
     check_reports,
+    checked_limits,
+    rules_of,
 )
-from clew.agents.response import AgentResponse
-from clew.agents.run_admission import begin_run, resume_run
-from clew.agents.run_loop import Run
-from clew.agents.run_options import ContinueOptions, RunOptions, ToolFunction, check_names
-from clew.agents.run_setup import Setup, check_parts, checked_limits, rules_of
-from clew.agents.stream import AgentStream, Stop
+from clew.agents.stream import AgentStream
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import as_tools
 from clew.domain.context.provider import ContextProviders
 from clew.domain.context.thread_providers import as_providers
 from clew.domain.errors import InvalidContentError
 from clew.domain.history_stores import StoreFactory
-from clew.domain.json_values import check_text
+from clew.domain.json_values import JsonObject, check_text
 from clew.domain.messages import Message
-from clew.domain.models.client import ModelClient
+from clew.domain.models.client import ModelClient, ThreadKind
 from clew.domain.models.requests import checked_options
 from clew.domain.names import check_id
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.definitions import Definitions
-from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError
+from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.runs.events import AgentIdentity
-from clew.domain.runs.ports import EnginePort, LocalT_co, RemoteT_co, ThreadPort, ThreadT
+from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState
 
+_COMPARED_THREADS = 1_024
+"""Threads of which an agent remembers that it was compared with its last run there."""
 
-class Agent(AgentThreads[LocalT_co, RemoteT_co]):
-    """What ``clew.Agent`` is, whatever an engine's threads are: the front door says that, and what it is made with."""
+_engine_factories: list[Callable[[], EnginePort[Any, Any]]] = []
 
-    def __init__(  # noqa: PLR0913  # each says something of its own, by name
+
+def set_engine_factory(factory: Callable[[], EnginePort[Any, Any]]) -> None:
+    """Set how the engine of agents without an engine is created."""
+    _engine_factories[:] = [factory]
+
+
+class Agent(Generic[LocalT_co, RemoteT_co]):
+    """``clew.Agent`` for any kind of thread: the front door fixes the kinds, and documents the arguments."""
+
+    def __init__(  # noqa: PLR0913  # named arguments, each documented at the front door
         self,
         client: ModelClient,
         *,
         engine: EnginePort[LocalT_co, RemoteT_co] | None = None,
-        id: str | None = None,  # noqa: A002  # what it is called in the event
+        id: str | None = None,  # noqa: A002  # the name of the field in events
         name: str | None = None,
         description: str | None = None,
         instructions: str | None = None,
@@ -81,41 +103,123 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
         for text, where in ((name, "name"), (description, "description"), (instructions, "instructions")):
             if text is not None:
                 check_text(text, where)
-        super().__init__(engine, on_changed_agent)
         check_reports(on_changed_agent=on_changed_agent, on_missing_provider=on_missing_provider)
         check_parts(client, model, tuple(middleware))
+        check_history_parts(reducer, history_store, read_history_from)
         self.client = client
         self.name = name
         self.description = description
         self.instructions = instructions
         self.tools = as_tools(tools)
         self.context_providers = as_providers(context_providers)
-        check_history(reducer, history_store, read_history_from)
         self.reducer = reducer
-        self._stores = None if history_store is None else Stores(history_store)
-        self._read_from = read_history_from
         self.model = model
+        self._engine = engine
         self._options = checked_options(options)
         self._middleware = tuple(middleware)
         self._telemetry = Telemetry() if telemetry is None else telemetry
         self._limits = checked_limits(max_rounds, max_seconds, retries)
+        self._stores = None if history_store is None else HistoryStores(history_store)
+        self._read_from = read_history_from
+        self._on_changed = on_changed_agent
         self._on_missing = on_missing_provider
-        self._missed = Missed()
+        self._reports = MissingReports()
+        self._compared: dict[str, None] = {}
+        self._parts: tuple[object, ...] = ()
+        self._setup: RunSetup | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
     @property
     def identity(self) -> AgentIdentity:
-        """Who it is, to the log."""
+        """The agent as events name it."""
         return AgentIdentity(id=self.id, name=self.name, type=type(self).__name__)
+
+    # Threads
+
+    @property
+    def engine(self) -> EnginePort[LocalT_co, RemoteT_co]:
+        """The engine on which the agent starts threads."""
+        if self._engine is None:
+            if not _engine_factories:
+                raise AgentConfigurationError(
+                    "The agent has no engine. Give Agent(engine=…), or import it: from clew import Agent."
+                )
+            self._engine = _engine_factories[0]()
+        return self._engine
+
+    async def get_local_thread(self, messages: Sequence[Message] | None = None) -> LocalT_co:
+        """A new thread whose history Clew holds, with its first messages if there are any.
+
+        Raises UnsupportedThreadError if the client cannot run on one.
+        """
+        self._check_kind("local")
+        thread = (await self.engine.start_thread(messages=messages or ())).bound_to(self)
+        await thread.notify("on_thread_created", list(messages or ()))
+        return thread
+
+    async def get_remote_thread(self, service_thread_id: str | None = None) -> RemoteT_co:
+        """A new thread whose history the client's service holds, or one that continues there.
+
+        ``service_thread_id`` is the service's id of a response or a conversation. Raises UnsupportedThreadError if the
+        client cannot run on such a thread.
+        """
+        self._check_kind("remote")
+        thread = (await self.engine.start_remote_thread(service_thread_id)).bound_to(self)
+        await thread.notify("on_thread_created", [])
+        return thread
+
+    async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:
+        """The thread of that id, bound to the agent: it has ``run()``. Raises UnknownThreadError."""
+        return await self._bind(await self.engine.thread(thread_id))
+
+    async def deserialize_thread(
+        self, document: JsonObject, *, on_existing: OnExisting = "raise", as_new: bool = False
+    ) -> LocalT_co | RemoteT_co:
+        """The thread in a document of ``thread.serialize()``, restored in the agent's engine and bound to the agent.
+
+        See ``engine.restore_thread`` for the checks and the errors.
+        """
+        return await self._bind(await self.engine.restore_thread(document, on_existing=on_existing, as_new=as_new))
+
+    async def _bind(self, thread: ThreadT) -> ThreadT:
+        self._compared.pop(thread.id, None)
+        await self._compare(thread)
+        return thread.bound_to(self)
+
+    async def _compare(self, thread: ThreadPort) -> None:
+        """Compare with the agent's last run on the thread, once for each of the threads that it last ran on."""
+        if thread.id in self._compared:
+            return
+        await compare_with_last_run(thread.runs, self._own_setup().for_thread(thread), self._on_changed)
+        self._compared[thread.id] = None
+        if len(self._compared) > _COMPARED_THREADS:
+            del self._compared[next(iter(self._compared))]
+
+    def _check_thread(self, thread: ThreadPort) -> None:
+        if not hasattr(thread, "runs"):
+            kind = type(thread).__name__
+            raise AgentConfigurationError(
+                f"run: {kind} is not a thread of an Engine. Give one of engine.start_thread(), engine.thread(id)."
+            )
+        self._check_kind(thread.kind)
+
+    def _check_kind(self, kind: ThreadKind) -> None:
+        if kind not in self.client.thread_kinds:
+            raise UnsupportedThreadError(type(self.client).__name__, kind, self.client.thread_kinds)
+        if kind == "remote" and self.reducer is not None:
+            raise AgentConfigurationError(
+                f"reducer: the service that holds a remote thread owns the size of its history, so {self.reducer.name} "
+                "has nothing to reduce there. Leave it out, or run on a local thread."
+            )
 
     # Running
 
     @overload
     def run(
         self,
-        input: Input = None,  # the word of the field
+        input: Input = None,  # the field's word
         *,
         stream: Literal[False] = False,
         **options: Unpack[RunOptions],
@@ -135,45 +239,43 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
         stream: bool = False,
         **options: Unpack[RunOptions],
     ) -> Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]] | AgentStream[LocalT_co | RemoteT_co]:
-        """Say something to the agent, and have what it does recorded on a thread as it happens.
+        """Run the agent on some input. Everything it does is recorded on a thread as it happens.
 
-        Without ``input`` it answers what was appended to the thread; without a ``thread`` it starts one, which the
-        response has. With ``stream`` it gives an AgentStream of updates instead of being awaited. RunOptions says what
-        else a run may be given: thread, actor, fork, at, tools, model, options, response_format, deps, on_conflict,
+        Without ``input`` it answers what is on the thread; without a ``thread`` it starts one, which the response
+        names. With ``stream`` it returns an AgentStream of updates instead of a coroutine. RunOptions describes the
+        options: thread, actor, fork, at, tools, context_providers, model, options, response_format, deps, on_conflict,
         abandon_run, max_rounds, max_seconds.
 
         Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
-        ModelError, ToolFailedError or RunLimitError when all until then is recorded, and what went wrong.
+        ModelError, ToolFailedError or RunLimitError when what happened until then, and the error, are recorded.
         """
-        check_names("run", options, RunOptions)
-        messages = inputs("run", input)
-        setup = self._setup(options)
+        check_options("run", options, RunOptions)
+        messages = input_messages("run", input)
+        setup = self._run_setup(options)
 
-        async def work(
-            emit: Emit | None, stopper: Callable[[Stop], None] | None
+        async def execute(
+            emit: Emit | None, on_start: Callable[[Run], None] | None
         ) -> AgentResponse[LocalT_co | RemoteT_co]:
-            where = await self._where(messages, options)
-            run_id = uuid.uuid4().hex[:16]
-            context = self._context(where, run_id, setup.actor, messages)
-            serving = self._attached(setup, where, options)
+            thread = await self._target(messages, options)
+            on_thread, run_id = self._with_attached(setup, thread, options), uuid.uuid4().hex[:16]
 
-            async def innermost() -> AgentResponse[LocalT_co | RemoteT_co]:
-                await self._take_up(where)
+            async def carry_out() -> AgentResponse[LocalT_co | RemoteT_co]:
+                await self._compare(thread)
                 run, ran_on = await begin_run(
-                    serving,
-                    where,
+                    on_thread,
+                    thread,
                     run_id,
                     messages,
                     on_conflict=options.get("on_conflict", "raise"),
                     abandon=options.get("abandon_run", False),
                     emit=emit,
-                    started=_stops(stopper),
+                    on_start=on_start,
                 )
                 return self._response(run, ran_on, setup)
 
-            return await self._within(context, innermost)
+            return await self._observed(setup, thread.id, run_id, messages, carry_out)
 
-        return AgentStream(work) if stream else work(None, None)
+        return AgentStream(execute) if stream else execute(None, None)
 
     @overload
     def continue_run(
@@ -186,14 +288,14 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
     def continue_run(
         self, thread: ThreadT, *, stream: bool = False, **options: Unpack[ContinueOptions]
     ) -> Coroutine[Any, Any, AgentResponse[ThreadT]] | AgentStream[ThreadT]:
-        """Go on with the run that a thread is in the middle of: after a crash, or when its approvals are decided.
+        """Continue the open run of a thread: after a crash, or when its approvals are decided.
 
-        What is on the log is not done again. A tool that had been started when the process died is called again if it
-        is idempotent; about any other somebody is asked (``outcome-unknown``). The options are actor, deps and
-        on_conflict (``raise`` or ``wait``). Raises NoOpenRunError, ApprovalPendingError, RunInProgressError,
-        AgentChangedError and what ``run`` raises.
+        What is on the log is not done again. A tool that was under way when the process died is called again if it is
+        idempotent; for any other tool an approval is requested (``outcome-unknown``). The options are actor, deps,
+        tools, context_providers, response_format and on_conflict (``raise`` or ``wait``). Raises NoOpenRunError,
+        ApprovalPendingError, RunInProgressError, AgentChangedError and the errors of ``run``.
         """
-        check_names("continue_run", options, ContinueOptions)
+        check_options("continue_run", options, ContinueOptions)
         given: RunOptions = {
             "actor": options.get("actor"),
             "deps": options.get("deps"),
@@ -201,84 +303,37 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
             "context_providers": options.get("context_providers"),
             "response_format": options.get("response_format"),
         }
-        setup = self._setup(given)
+        setup = self._run_setup(given)
 
-        async def prepare(state: RunState) -> Setup:
-            compare(thread.id, state.fingerprint, setup.serving(thread), self._on_changed)
-            return await as_it_was(thread.runs, state, setup)
+        async def prepare(state: RunState) -> RunSetup:
+            compare(thread.id, state.fingerprint, setup.for_thread(thread), self._on_changed)
+            return await with_recorded_options(thread.runs, state, setup)
 
-        async def work(emit: Emit | None, stopper: Callable[[Stop], None] | None) -> AgentResponse[ThreadT]:
+        async def execute(emit: Emit | None, on_start: Callable[[Run], None] | None) -> AgentResponse[ThreadT]:
             self._check_thread(thread)
             open_run = (await thread.runs.control(fresh=True)).run
             if open_run is None:
                 raise NoOpenRunError(thread.id)
-            context = self._context(thread, open_run.id, setup.actor, ())
 
-            async def innermost() -> AgentResponse[ThreadT]:
-                run = await resume_run(
-                    thread,
-                    on_conflict=options.get("on_conflict", "raise"),
-                    emit=emit,
-                    started=_stops(stopper),
-                    prepare=prepare,
-                )
+            async def carry_out() -> AgentResponse[ThreadT]:
+                on_conflict = options.get("on_conflict", "raise")
+                run = await resume_run(thread, on_conflict=on_conflict, emit=emit, on_start=on_start, prepare=prepare)
                 return self._response(run, thread, setup)
 
-            return await self._within(context, innermost)
+            return await self._observed(setup, thread.id, open_run.id, (), carry_out)
 
-        return AgentStream(work) if stream else work(None, None)
+        return AgentStream(execute) if stream else execute(None, None)
 
     def run_sync(
         self,
         input: Input = None,  # noqa: A002  # the same
         **options: Unpack[RunOptions],
     ) -> AgentResponse[LocalT_co | RemoteT_co]:
-        """The same as ``await agent.run(…)``, for scripts that have no event loop."""
+        """The same as ``await agent.run(…)``, for scripts without an event loop."""
         return background_loop.run(self.run(input, **options))
 
-    def _made_of(self) -> Setup:
-        return self._setup({})
-
-    def _setup(self, options: RunOptions) -> Setup:
-        actor = options.get("actor")
-        if actor is not None:
-            check_id(actor, "actor")
-        tools = as_tools((*self.tools, *options.get("tools", ())))
-        format_ = options.get("response_format")
-        limits = self._limits
-        rounds, seconds = options.get("max_rounds"), options.get("max_seconds")
-        return Setup(
-            identity=self.identity,
-            client=self.client,
-            model=options.get("model") or self.model or self.client.model,
-            definitions=Definitions(
-                self.instructions,
-                tuple(tool.schema for tool in tools),
-                response_format_of(format_),
-                len(self.tools),
-            ),
-            tools=tools,
-            options={**self.client.options, **self._options, **checked_options(options.get("options"))},
-            limits=checked_limits(
-                limits.rounds if rounds is None else rounds,
-                limits.seconds if seconds is None else seconds,
-                limits.retries,
-            ),
-            telemetry=self._telemetry,
-            middleware=self._middleware,
-            actor=actor,
-            deps=options.get("deps"),
-            response_format=format_,
-            rules=rules_of(tools),
-            providers=Providers(self.context_providers, (), as_providers(options.get("context_providers"))),
-            on_missing=self._on_missing,
-            missed=self._missed,
-            reducer=self.reducer,
-            stores=self._stores,
-            read_from=self._read_from,
-        )
-
-    async def _where(self, messages: Sequence[Message], options: RunOptions) -> LocalT_co | RemoteT_co:
+    async def _target(self, messages: Sequence[Message], options: RunOptions) -> LocalT_co | RemoteT_co:
+        """The thread to run on: the given one, a fork of it, or a new one."""
         thread, fork, at = options.get("thread"), options.get("fork", False), options.get("at")
         if thread is None:
             if fork or at is not None:
@@ -287,44 +342,42 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
                 raise InvalidContentError("run: there is nothing to answer. Give some input, or a thread= to answer.")
             return self.engine.beginning(self.client.thread_kinds[0])
         self._check_thread(thread)
-        found = cast("LocalT_co | RemoteT_co", thread)  # what it runs on are the threads of such an engine
-        return await found.branch(at) if fork or at is not None else found
+        given = cast("LocalT_co | RemoteT_co", thread)  # an engine has no other threads
+        return await given.branch(at) if fork or at is not None else given
 
-    def _attached(self, setup: Setup, thread: ThreadPort, options: RunOptions) -> Setup:
-        """Providers that are given to a run which starts its thread are the thread's from then on."""
-        if options.get("thread") is not None or not setup.providers.run:
+    def _with_attached(self, setup: RunSetup, thread: ThreadPort, options: RunOptions) -> RunSetup:
+        """Attach the providers of a run that starts its thread to that thread."""
+        if not setup.providers.run or options.get("thread") is not None:
             return setup
         thread.context_providers.add(*setup.providers.run)
         return replace(setup, providers=setup.providers._replace(run=()))
 
-    def _context(self, thread: ThreadPort, run_id: str, actor: str | None, messages: Sequence[Message]) -> RunContext:
-        return RunContext(
-            agent_id=self.id,
-            agent_name=self.name,
-            thread_id=thread.id,
-            run_id=run_id,
-            actor=actor,
-            messages=tuple(messages),
-        )
-
-    async def _within(
-        self, context: RunContext, innermost: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]]
+    async def _observed(
+        self,
+        setup: RunSetup,
+        thread_id: str,
+        run_id: str,
+        messages: Sequence[Message],
+        carry_out: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]],
     ) -> AgentResponse[ThreadT]:
-        """Within the application's middleware, and what is told to OpenTelemetry."""
+        """Carry out a run within a telemetry span and the middleware."""
+        if not self._middleware and self._telemetry.instruments is None:
+            return await carry_out()
         with self._telemetry.run(
             agent_id=self.id,
             agent_name=self.name,
-            thread_id=context.thread_id,
-            run_id=context.run_id,
+            thread_id=thread_id,
+            run_id=run_id,
             description=self.description,
-            messages=context.messages,
+            messages=messages,
         ) as span:
-            response = await compose(self._middleware, "run", context, innermost)
+            context = RunContext(**setup.about(thread_id, run_id), messages=tuple(messages))
+            response = await compose(self._middleware, "run", context, carry_out)
             added = [each.message for each in response.messages if each.message is not None]
             span.answered(added, usage=response.usage, finish_reason=response.finish_reason)
             return response
 
-    def _response(self, run: Run, thread: ThreadT, setup: Setup) -> AgentResponse[ThreadT]:
+    def _response(self, run: Run, thread: ThreadT, setup: RunSetup) -> AgentResponse[ThreadT]:
         state = run.state
         return AgentResponse(
             run_id=state.run_id,
@@ -332,19 +385,82 @@ class Agent(AgentThreads[LocalT_co, RemoteT_co]):
             messages=list(state.added),
             usage=state.usage,
             finish_reason=state.finish_reason,
-            approvals=pending(thread.runs, state),
+            approvals=pending_approvals(thread.runs, state) if state.calls else [],
             response_format=setup.response_format,
         )
 
+    def _own_setup(self) -> RunSetup:
+        """The setup of a run without options. It is built once, and again after a public part is replaced."""
+        parts = (
+            self.client,
+            self.client.options,
+            self.id,
+            self.name,
+            self.instructions,
+            self.tools,
+            self.context_providers,
+            self.reducer,
+            self.model,
+        )
+        if self._setup is None or self._parts != parts:
+            self._parts = parts
+            self._setup = RunSetup(
+                identity=self.identity,
+                client=self.client,
+                model=self.model or self.client.model,
+                definitions=Definitions(
+                    self.instructions, tuple(tool.schema for tool in self.tools), None, len(self.tools)
+                ),
+                tools=self.tools,
+                options={**self.client.options, **self._options},
+                limits=self._limits,
+                telemetry=self._telemetry,
+                middleware=self._middleware,
+                rules=rules_of(self.tools),
+                providers=Providers(self.context_providers),
+                on_missing=self._on_missing,
+                reports=self._reports,
+                reducer=self.reducer,
+                stores=self._stores,
+                read_from=self._read_from,
+            )
+        return self._setup
 
-def _stops(stopper: Callable[[Stop], None] | None) -> Callable[[Run], None]:
-    """Tells a stream how the run that it follows is stopped."""
-
-    def started(run: Run) -> None:
-        def stop() -> None:
-            run.stopped = True
-
-        if stopper is not None:
-            stopper(stop)
-
-    return started
+    def _run_setup(self, options: RunOptions) -> RunSetup:
+        """The setup of a run with these options."""
+        actor = options.get("actor")
+        if actor is not None:
+            check_id(actor, "actor")
+        own = self._own_setup()
+        changes: dict[str, Any] = {}
+        format_ = options.get("response_format")
+        if format_ is not None or options.get("tools"):
+            tools = as_tools((*self.tools, *options.get("tools", ())))
+            changes["tools"] = tools
+            changes["rules"] = rules_of(tools)
+            changes["definitions"] = Definitions(
+                self.instructions,
+                tuple(tool.schema for tool in tools),
+                response_format_of(format_),
+                len(self.tools),
+            )
+        if options.get("options") is not None:
+            changes["options"] = {**own.options, **checked_options(options.get("options"))}
+        rounds, seconds = options.get("max_rounds"), options.get("max_seconds")
+        if rounds is not None or seconds is not None:
+            limits = self._limits
+            changes["limits"] = checked_limits(
+                limits.rounds if rounds is None else rounds,
+                limits.seconds if seconds is None else seconds,
+                limits.retries,
+            )
+        if options.get("context_providers") is not None:
+            changes["providers"] = own.providers._replace(run=as_providers(options.get("context_providers")))
+        return replace(
+            own,
+            model=options.get("model") or own.model,
+            actor=actor,
+            deps=options.get("deps"),
+            response_format=format_,
+            **changes,
+        )

@@ -1,4 +1,4 @@
-"""The event loop of scripts that have none: one thread of the process runs it, as long as that lives."""
+"""The event loop for scripts without one: a background thread runs it as long as the process lives."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _loops: list[asyncio.AbstractEventLoop] = []
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Carry out a coroutine and wait for it. Interrupted, it is cancelled, and its end is waited for.
+    """Run a coroutine to its end. An interrupt cancels it, and waits for its end.
 
-    All of them share a loop, because clients keep their connections by loop. Raises AgentConfigurationError where the
-    calling thread has a running loop of its own.
+    All coroutines share one loop, because clients keep their connections by loop. Raises AgentConfigurationError if the
+    calling thread runs an event loop itself.
     """
     try:
         asyncio.get_running_loop()
@@ -32,25 +32,25 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         work.close()
         raise AgentConfigurationError("run_sync: this thread runs an event loop. Use `await agent.run(…)` here.")
     loop, tasks = _loop(), list[asyncio.Task[Any]]()
-    outcome: Future[T] = asyncio.run_coroutine_threadsafe(_noted(work, tasks), loop)
+    outcome: Future[T] = asyncio.run_coroutine_threadsafe(_run_noted(work, tasks), loop)
     try:
         return outcome.result()
     except BaseException:
         if not outcome.done():
-            asyncio.run_coroutine_threadsafe(_ended(tasks), loop).result()
+            asyncio.run_coroutine_threadsafe(_cancel(tasks), loop).result()
         raise
 
 
-async def _noted(work: Coroutine[Any, Any, T], tasks: list[asyncio.Task[Any]]) -> T:
-    """Carry it out, and let the caller know in which task."""
+async def _run_noted(work: Coroutine[Any, Any, T], tasks: list[asyncio.Task[Any]]) -> T:
+    """Run it, and let the caller know in which task."""
     task = asyncio.current_task()
     if task is not None:
         tasks.append(task)
     return await work
 
 
-async def _ended(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait until they have come to their end."""
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait for their end."""
     for task in tasks:
         task.cancel()
     if tasks:
@@ -67,7 +67,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop. What ends a program ends a loop, but is the caller's to have: the loop hands it on when it runs."""
+    """Run the loop, again after SystemExit and KeyboardInterrupt: they end the loop, and are raised in the caller."""
     while not loop.is_closed():
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
@@ -75,7 +75,7 @@ def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _forget() -> None:
-    """In a child of ``os.fork``, where the thread of the loop is not."""
+    """Start over in a child of ``os.fork``: it does not have the thread of the loop."""
     global _lock  # noqa: PLW0603  # it may have been held when the process forked
     _lock = threading.Lock()
     _loops.clear()

@@ -1,4 +1,4 @@
-"""Feeding a history store: it is given what the log has, and what fails there is told and changes nothing here."""
+"""Feeding history stores: a store gets the messages of the log; its failures are recorded and change nothing here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import TypeVar
 
-from clew.agents.failing import failure
+from clew.agents.journal import failure
 from clew.domain.context.events import ContextFailed, Hook
-from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.credentials import check_no_credentials
 from clew.domain.errors import HistoryStoreError
 from clew.domain.history import HistoryMessage
@@ -31,21 +31,24 @@ from clew.domain.runs.errors import AgentConfigurationError
 T = TypeVar("T")
 
 SECONDS = 5.0
-"""How long a store may take for what it is asked, unless something else is said."""
+"""Seconds that a store may take for a call, unless another limit is given."""
 
-_AT_ONCE = 500
-"""Messages that a store is given in one go."""
+_BATCH = 500
+"""Messages in one ``add_messages``."""
+
+_KEPT_FEEDS = 1_024
+"""Threads of which an agent keeps the history store in memory."""
 
 
-class _GaveUpError(Exception):
+class _StoreFailedError(Exception):
     """The store failed, and the failure is noted."""
 
 
 class StoreFeed:
-    """The history store of one thread in this process, and what failed there since it was last asked for.
+    """The history store of one thread in this process, with the failures that are not recorded yet.
 
-    A store that has failed, or was being asked when its run was cancelled, is left alone until the next ``before``,
-    which gives it in order what it missed: so it never has a gap, and one that hangs is waited for once in a run.
+    After a failure, or a call that was cancelled with its run, the store is not called until the next ``catch_up``,
+    which adds what it missed in order. So a store never has a gap, and a run waits at most once for one that hangs.
     """
 
     def __init__(self, factory: StoreFactory, context: StoreContext, seconds: float | None = None) -> None:
@@ -57,65 +60,65 @@ class StoreFeed:
         self._failures: list[ContextFailed] = []
 
     def failures(self) -> tuple[ContextFailed, ...]:
-        """What failed since this was last asked."""
+        """The failures since the last call of this method."""
         failed, self._failures = tuple(self._failures), []
         return failed
 
     async def open(self) -> bool:
-        """Have the store made, and make it the one that serialized the thread's state. False when that failed.
+        """Create the store and restore the state that it had serialized; returns whether that succeeded.
 
-        It is made once; where that failed, this tries again. Raises AgentConfigurationError for a factory that makes no
-        history store, or cannot make any here.
+        The store is created once; after a failure, the next call tries again. Raises AgentConfigurationError for a
+        factory that does not make a history store, or cannot make one here.
         """
         if self._store is not None:
             return True
         try:
-            store = await self._ask("history_store", self._make)
+            store = await self._call("history_store", self._make)
             if self._context.state is not None:
-                await self._ask("update_from_state", lambda: store.update_from_state(self._context.state))
-        except _GaveUpError:
+                await self._call("update_from_state", lambda: store.update_from_state(self._context.state))
+        except _StoreFailedError:
             return False
         self._store, self._resting = store, False
         return True
 
     async def state(self) -> Json:
-        """What the store is found again by; None when that is nothing, was not to be had, or must not be kept."""
+        """The serialized state of the store; None if it has none, failed, or may not be recorded."""
         store = self._store
         if store is None:
             return None
         try:
-            return await self._ask("serialize", lambda: _serialized(store))
-        except _GaveUpError:
+            return await self._call("serialize", lambda: _serialized(store))
+        except _StoreFailedError:
             return None
 
-    async def before(self, path: Sequence[HistoryMessage]) -> tuple[str, ...] | None:
-        """Give the store what it lacks of the path, and say which of the path's messages it then lists, by id.
+    async def catch_up(self, path: Sequence[HistoryMessage]) -> tuple[str, ...] | None:
+        """Add what the store lacks of the path; returns the ids of the path's messages that it then lists.
 
-        None when it could not be given that, or not be read.
+        None if the store failed.
         """
         store = self._store
         if store is None:
             return None
-        self._resting = True  # also when this is cancelled
+        self._resting = True  # also if this is cancelled
         try:
             listed = await self._listed(store)
             missing = to_feed(path, listed)
             if missing:
-                await self._give(store, missing)
+                await self._add_all(store, missing)
                 listed = await self._listed(store)
-        except _GaveUpError:
+        except _StoreFailedError:
             return None
         self._resting = False
         return counted(path, listed)
 
     async def add(self, messages: Sequence[HistoryMessage]) -> None:
-        """Give the store messages that have just been stored."""
+        """Add messages that have just been recorded."""
         store, new = self._store, as_stored(messages)
         if store is None or self._resting or not new:
             return
-        self._resting = True  # the same
-        with suppress(_GaveUpError):
-            await self._give(store, new)
+        self._resting = True  # also if this is cancelled
+        with suppress(_StoreFailedError):
+            await self._add_all(store, new)
             self._resting = False
 
     async def _make(self) -> HistoryStore:
@@ -131,18 +134,18 @@ class StoreFeed:
         async def listed() -> list[str]:
             return ids_of(await store.list_messages())
 
-        return await self._ask("list_messages", listed)
+        return await self._call("list_messages", listed)
 
-    async def _give(self, store: HistoryStore, messages: Sequence[StoredMessage]) -> None:
-        for start in range(0, len(messages), _AT_ONCE):
-            part = messages[start : start + _AT_ONCE]
-            await self._ask("add_messages", lambda part=part: store.add_messages(part))  # type: ignore[misc]  # the part
+    async def _add_all(self, store: HistoryStore, messages: Sequence[StoredMessage]) -> None:
+        for start in range(0, len(messages), _BATCH):
+            part = messages[start : start + _BATCH]
+            await self._call("add_messages", lambda part=part: store.add_messages(part))  # type: ignore[misc]  # the part
 
-    async def _ask(self, hook: Hook, asked: Callable[[], Awaitable[T]]) -> T:
-        """What the store says. Raises _GaveUpError when it fails, or is too slow, which is then noted."""
+    async def _call(self, hook: Hook, work: Callable[[], Awaitable[T]]) -> T:
+        """Call the store. Raises _StoreFailedError if it fails or is too slow, which is noted."""
         try:
             async with asyncio.timeout(self._seconds) as limit:
-                return await asked()
+                return await work()
         except TimeoutError as error:
             slow = HistoryStoreError(f"The history store took longer than {self._seconds:g} s.")
             self._note(hook, slow if limit.expired() else error)
@@ -150,7 +153,7 @@ class StoreFeed:
             if hook == "history_store" and isinstance(error, AgentConfigurationError):
                 raise
             self._note(hook, error)
-        raise _GaveUpError
+        raise _StoreFailedError
 
     def _note(self, hook: Hook, error: Exception) -> None:
         self._failures.append(ContextFailed(provider=HISTORY_STORE, hook=hook, error=failure(error)))
@@ -160,4 +163,21 @@ async def _serialized(store: HistoryStore) -> Json:
     state: Json = await store.serialize()
     check_json(state, "state of the history store")
     check_no_credentials(state, "state of the history store")
-    return deepcopy(state)  # the store may go on changing its own
+    return deepcopy(state)  # the store may change its own later
+
+
+class HistoryStores:
+    """The history stores of an agent: one for each of the threads that it last ran on, in this process."""
+
+    def __init__(self, factory: StoreFactory) -> None:
+        self._factory = factory
+        self._feeds: dict[tuple[str, str], StoreFeed] = {}
+
+    def feed(self, context: StoreContext) -> StoreFeed:
+        """The feed of a thread's store."""
+        key = (context.tenant, context.thread_id)
+        found = self._feeds.pop(key, None) or StoreFeed(self._factory, context)
+        self._feeds[key] = found
+        if len(self._feeds) > _KEPT_FEEDS:
+            del self._feeds[next(iter(self._feeds))]
+        return found

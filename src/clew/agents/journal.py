@@ -1,24 +1,28 @@
-"""What a run has to record: gathered until something happens outside, then written together, and then it counts."""
+"""The journal of a run: steps wait until something happens outside, are written together, and then count."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from clew.agents.partial_answer import Arriving
-from clew.domain.context.provider_state import KEEPS, NOTHING_KEPT, Kept, kept_after
+from clew.agents.response import AgentUpdate
+from clew.domain.context.state import CONTEXT_STATE_EVENTS, NO_CONTEXT_STATE, ContextState, next_context_state
 from clew.domain.decider import Advance, Intent, RunStep
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
-from clew.domain.events import Event
+from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import Message
+from clew.domain.models.answer_parts import joined
+from clew.domain.models.client import CallDelta, ReasoningDelta, TextDelta, Update
 from clew.domain.ports import Blob
-from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
+from clew.domain.runs.drafts import draft_of, partial
+from clew.domain.runs.errors import ModelError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import (
     AnswerInterrupted,
     ApprovalRequested,
+    Failure,
     ModelAnswered,
     ModelCalled,
     ModelFailed,
@@ -33,19 +37,25 @@ from clew.domain.runs.state import RunState, after
 
 T = TypeVar("T")
 
-Step = RunStep
+Emit: TypeAlias = Callable[[AgentUpdate], Coroutine[Any, Any, None]]
+"""Hands an update to the reader of a stream."""
 
-_AHEAD = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalRequested | RunCompleted
-"""What says that something comes next, or that nothing does: it is not true of a run that could not write it."""
+DRAFT_SECONDS = 0.25
+"""Seconds from the first new piece of an answer until the draft is written: the most that a crash can lose."""
 
-_BEAT_SECONDS = LEASE_SECONDS / 3
+_INTENDED = RunStarted | RunResumed | ModelCalled | ToolStarted | ApprovalRequested | RunCompleted
+"""Steps that announce something. They are not true of a run that could not write them."""
+
+_ENDS_ANSWER = ModelAnswered | ModelFailed | AnswerInterrupted
+
+_RENEWAL_SECONDS = LEASE_SECONDS / 3
 """Seconds between two renewals of the lease while nothing is written."""
 
 
-async def seen_through(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
-    """The outcome of work that goes on to its end, though its caller is cancelled; and that cancellation, if any.
+async def run_to_end(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Run ``work`` to its end even if the caller is cancelled; returns its result and the cancellation, if any.
 
-    When the work fails and its caller was cancelled, the cancellation is raised.
+    If the work fails and the caller was cancelled, the cancellation is raised.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -63,77 +73,174 @@ async def seen_through(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.Cancell
     return task.result(), cancelled
 
 
-class Recording:
-    """The steps of one attempt of a run: those that wait, and the state that those written have led to.
+def failure(error: BaseException) -> Failure:
+    """The record of an error. Of errors that are not Clew's own it holds only the class: their text may be secret."""
+    kind = type(error).__name__
+    if not isinstance(error, ClewError):
+        return Failure(kind=kind)
+    message = joined([str(error)])  # without characters that cannot be stored, which services may send
+    if not isinstance(error, ModelError):
+        return Failure(kind=kind, message=message)
+    code = None if error.code is None else joined([error.code])
+    return Failure(kind=kind, message=message, status=error.status, code=code)
 
-    ``version`` is that of the thread as far as the run has seen it, and ``history`` its path, None when somebody else
-    wrote meanwhile and it is to be read again. ``kept`` is what was kept for components when it was read, and ``blobs``
-    are those that the steps name.
+
+class PartialAnswer:
+    """The text of an answer that is arriving. Every ``DRAFT_SECONDS`` it is saved as the run's draft.
+
+    Function calls that are not complete are not kept.
     """
 
-    def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int) -> None:
+    def __init__(self, call: int, author: str | None, save: Callable[[bytes], Awaitable[None]]) -> None:
+        self.call = call
+        self.begun = False
+        self.drafted = False
+        self._author = author
+        self._save = save
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
+
+    def add(self, update: Update) -> None:
+        """Add a piece of the answer."""
+        match update:
+            case TextDelta(text=text):
+                self._text.append(text)
+            case ReasoningDelta(text=text):
+                self._reasoning.append(text)
+            case CallDelta():
+                self.begun = True
+                return
+            case _:
+                return
+        self.begun = True
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(DRAFT_SECONDS, self._save_draft)
+
+    def message(self) -> Message | None:
+        """The answer so far as a message; None without text."""
+        return partial(self._text, self._reasoning, self._author)
+
+    def stop(self) -> bool:
+        """Save no further drafts; returns whether one is still being saved."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._saving is None:
+            return False
+        if not self._saving.done():
+            return True
+        self._retrieve_outcome()
+        return False
+
+    async def drain(self) -> None:
+        """Save no further drafts, and wait for the one that is being saved."""
+        self.stop()
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+            self._retrieve_outcome()
+
+    def _save_draft(self) -> None:
+        self._timer = None
+        if self._saving is not None:
+            if not self._saving.done():
+                self._timer = asyncio.get_running_loop().call_later(DRAFT_SECONDS, self._save_draft)
+                return
+            self._retrieve_outcome()
+        self.drafted = True
+        self._saving = asyncio.ensure_future(self._save(draft_of(self.call, self.message())))
+
+    def _retrieve_outcome(self) -> None:
+        """Keep asyncio from logging a failed save: the text is still in memory."""
+        if self._saving is not None and not self._saving.cancelled():
+            self._saving.exception()
+
+
+class Journal:
+    """What one attempt of a run records: the steps that wait, and the state after those that are written.
+
+    ``version`` is the newest version of the thread that the run has seen. ``blobs`` are those that waiting steps name.
+    ``emit`` receives the updates of a streamed run; None if nobody reads them.
+    """
+
+    def __init__(self, log: RunLog, state: RunState, actor: str | None, attempt: int, emit: Emit | None) -> None:
         self.log = log
         self.state = state
         self.attempt = attempt
-        self.steps: list[Step] = []
+        self.emit = emit
+        self.holder = holder_of(OpenRun(state.run_id, state.began, attempt))
+        """The name under which this attempt holds the lease."""
+        self.steps: list[RunStep] = []
         self.blobs: list[Blob] = []
-        self.kept: Kept = NOTHING_KEPT
         self.version = 0
+        self.answer: PartialAnswer | None = None
+        """The answer that is arriving, None if there is none."""
+        self._actor = actor
+        self._emitted = 0
         self._over = False
         self._drop_draft = False
         self._history: list[HistoryMessage] | None = None
-        self._actor = actor
-        self._arriving: Arriving | None = None
-        self._beat: asyncio.TimerHandle | None = None
-        self._beating: asyncio.Task[None] | None = None
-
-    @property
-    def holder(self) -> str:
-        """Who holds the lease: this attempt of the run."""
-        return holder_of(OpenRun(self.state.run_id, self.state.began, self.attempt))
+        self._context_state = NO_CONTEXT_STATE
+        self._context_events: list[Event] = []
+        self._renewal: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def under_way(self) -> bool:
-        """Whether this attempt is on the log, and neither is the run over there nor does it wait for somebody."""
+        """Whether this attempt is on the log, and has neither ended nor paused for approvals."""
         return bool(self.state.began) and self.state.attempt == self.attempt and not self._over
 
-    def add(self, *steps: Step) -> int:
-        """Let steps wait to be written; returns the place of the first among those that wait."""
-        place = len(self.steps)
-        self.steps += steps
-        return place
+    @property
+    def context_state(self) -> ContextState:
+        """What components recorded, as of ``version``."""
+        for event in self._context_events:
+            self._context_state = next_context_state(self._context_state, event)
+        self._context_events.clear()
+        return self._context_state
 
-    def back(self, place: int) -> int:
-        """What the next step calls the one at a place: it counts back."""
-        return place - len(self.steps)
+    def add(self, *steps: RunStep) -> int:
+        """Let steps wait to be written; returns the index of the first one among the waiting steps."""
+        index = len(self.steps)
+        self.steps += steps
+        return index
+
+    def reference(self, index: int) -> int:
+        """The reference of the next step to the waiting step at ``index``: it counts back from the next step."""
+        return index - len(self.steps)
 
     async def history(self) -> list[HistoryMessage]:
-        """The path of the thread with the messages that wait."""
+        """The path of the thread, with the messages that wait."""
         if self._history is None:
             found = await self.log.history()
-            self.version, self._history, self.kept = found.version, list(found.messages), found.kept
-        waiting = [step for step in self.steps if isinstance(step, Message)]
-        ahead = (
-            HistoryMessage(self.version + number, message.role, message, "", 0)
-            for number, message in enumerate(waiting, start=1)
-        )
-        return [*self._history, *ahead]
+            self.version, self._history = found.version, list(found.messages)
+            self._context_state, self._context_events = found.context, []
+        messages = [*self._history]
+        version = self.version
+        for step in self.steps:
+            if isinstance(step, Message):
+                version += 1
+                messages.append(HistoryMessage(version, step.role, step, "", 0))
+        return messages
 
-    def lose_history(self) -> None:
-        """Read it again when it is asked for."""
+    def discard_history(self) -> None:
+        """Read the history again when it is next asked for: somebody else appended."""
         self._history = None
 
-    def arriving(self, author: str | None) -> Arriving:
-        """A new answer of ``author`` begins to arrive."""
-        self._arriving = Arriving(
+    def begin_answer(self, author: str | None) -> PartialAnswer:
+        """A new answer by ``author`` begins to arrive."""
+        self.answer = PartialAnswer(
             self.state.called, author, lambda data: self.log.put_draft(self.state.run_id, data, Holding(self.holder))
         )
-        return self._arriving
+        return self.answer
 
-    @property
-    def arrived(self) -> Arriving | None:
-        """The answer that is arriving, None when there is none."""
-        return self._arriving
+    async def emit_added(self) -> None:
+        """Emit the messages that were recorded since the last time."""
+        if self.emit is None:
+            return
+        emitted, self._emitted = self._emitted, len(self.state.added)
+        for message in self.state.added[emitted:]:
+            await self.emit(AgentUpdate("answer" if message.role == "assistant" else "result", message=message))
 
     async def write(
         self,
@@ -143,28 +250,26 @@ class Recording:
         blobs: Sequence[Blob] = (),
         final: bool = False,
     ) -> None:
-        """Write what waits, whether or not the caller is cancelled meanwhile; ``final`` lets go of the lease.
+        """Write the waiting steps, even if the caller is cancelled meanwhile; ``final`` releases the lease.
 
-        What could not be written waits no more, but what had happened when the store could not be reached is kept for
-        the end of the run. Raises what the port does, and RunTakenOverError when it was this attempt's to write and is
-        not any more.
+        Steps that could not be written wait no longer. Only if the store was unavailable, those that report what
+        happened are kept for the end of the run. Raises what the port does, and RunTakenOverError if another process
+        has taken over the run.
         """
         steps, self.steps = tuple(self.steps), []
-        own = len(self.blobs)
-        named = (*blobs, *self.blobs)
+        named = len(self.blobs)
         if final:
-            self.let_go()  # a renewal that came after it would hold the lease for nobody
-        over = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in steps)
-        early = await self._rest() if over else None
+            self.stop_renewing()  # a later renewal would hold the lease of a run that is over
+        interrupted = await self._end_answer(steps) if self.answer is not None else None
         run_id = self.state.run_id
-        intents = (*before, *([Advance(run_id, self.attempt, steps)] if steps else []))
+        intents = (*before, Advance(run_id, self.attempt, steps)) if steps else before
         try:
-            written, cancelled = await seen_through(
+            written, cancelled = await run_to_end(
                 self.log.record(
                     intents,
                     actor=self._actor,
                     expected_version=expected_version,
-                    blobs=named,
+                    blobs=(*blobs, *self.blobs),
                     holding=Holding(self.holder, 0 if final else LEASE_SECONDS),
                     drop_draft=run_id if self._drop_draft else None,
                 )
@@ -174,76 +279,74 @@ class Recording:
                 raise RunTakenOverError(self.log.thread_id, run_id) from None
             raise
         except StoreUnavailableError:
-            self.steps = [*takewhile(lambda step: not isinstance(step, _AHEAD), steps), *self.steps]
+            self.steps = [*takewhile(lambda step: not isinstance(step, _INTENDED), steps), *self.steps]
             raise
-        del self.blobs[:own]
+        del self.blobs[:named]
         self._drop_draft = False
         self._over = final
-        self._take(written)
-        self._keep(final=final)
-        if cancelled or early:
-            raise cancelled or early or asyncio.CancelledError
+        self._apply(written)
+        if not final:
+            self._schedule_renewal()
+        if cancelled or interrupted:
+            raise cancelled or interrupted or asyncio.CancelledError
 
     async def withdraw(self) -> None:
-        """Let go of the lease and of what was written down, on a thread that takes nothing more of the run."""
+        """Release the lease and drop the draft, on a thread that accepts no more events of the run."""
         await self.log.hold(Holding(self.holder, 0), drop_draft=self.state.run_id)
 
-    async def take_up(self, before: Sequence[Intent], blobs: Sequence[Blob]) -> None:
-        """Write what waits after the intents ``before``; the draft of the attempt before this one goes."""
+    async def resume(self, before: Sequence[Intent], blobs: Sequence[Blob]) -> None:
+        """Write the waiting steps after the intents ``before``, and drop the draft of the earlier attempt."""
         self._drop_draft = True
         await self.write(before=before, blobs=blobs)
 
-    async def _rest(self) -> asyncio.CancelledError | None:
-        """Nothing of the answer that arrived is written down any more."""
-        if self._arriving is None:
+    async def _end_answer(self, steps: Sequence[RunStep]) -> asyncio.CancelledError | None:
+        """Save no further drafts if ``steps`` end the answer; returns the cancellation of the caller, if any."""
+        answer, cancelled = self.answer, None
+        if answer is None or not any(isinstance(step, _ENDS_ANSWER) for step in steps):
             return None
-        arriving, self._arriving = self._arriving, None
-        cancelled = None
-        if arriving.stop():
-            _, cancelled = await seen_through(arriving.rest())
-        self._drop_draft = self._drop_draft or arriving.drafted
+        self.answer = None
+        if answer.stop():
+            _, cancelled = await run_to_end(answer.drain())
+        self._drop_draft = self._drop_draft or answer.drafted
         return cancelled
 
-    def _take(self, written: list[Event]) -> None:
+    def _apply(self, written: list[Event]) -> None:
         for event in written:
-            if self._history is not None and event.version != self.version + 1:
+            if event.version != self.version + 1:
                 self._history = None
+            self.version = event.version
             if event.run_id == self.state.run_id:
                 self.state = after(self.state, event)
-            self.version = event.version
-            if event.type in KEEPS:
-                self.kept = kept_after(self.kept, event)
-            said = as_message(event)
-            if said is not None and self._history is not None:
-                self._history.append(said)
+            if event.type == MESSAGE_APPENDED and self._history is not None:
+                message = as_message(event)
+                if message is not None:
+                    self._history.append(message)
+            elif event.type in CONTEXT_STATE_EVENTS:
+                self._context_events.append(event)
 
     # The lease, while nothing is written
 
-    def _keep(self, *, final: bool) -> None:
-        self.let_go()
-        if not final:
-            self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._renew)
+    def stop_renewing(self) -> None:
+        """Let the lease expire."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
 
-    def let_go(self) -> None:
-        """Renew the lease no more."""
-        if self._beat is not None:
-            self._beat.cancel()
-            self._beat = None
+    def _schedule_renewal(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+        self._renewal = asyncio.get_running_loop().call_later(_RENEWAL_SECONDS, self._renew)
 
     def _renew(self) -> None:
-        self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._renew)
-        self._beating = asyncio.ensure_future(self._hold())
+        self._schedule_renewal()
+        self._renewing = asyncio.ensure_future(self._hold())
 
     async def _hold(self) -> None:
-        if self._beat is None:
+        if self._renewal is None:
             return
         try:
             await self.log.hold(Holding(self.holder))
         except (ConflictError, ClosedError):
-            self.let_go()  # the run is somebody else's: the next thing to be written will say so
+            self.stop_renewing()  # another process has the run: the next write raises
         except ClewError:
-            pass  # the store was busy, perhaps: the next beat tries again
-
-
-Emit = Callable[[Any], Coroutine[Any, Any, None]]
-"""Hands something to whoever follows a run as it goes."""
+            pass  # the store may be busy: the next renewal tries again

@@ -1,9 +1,9 @@
-"""Middleware: what an application puts around runs, model calls and tool calls."""
+"""Middleware: application code around runs, model calls and tool calls."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -16,17 +16,19 @@ from clew.domain.runs.errors import AgentConfigurationError
 Outcome = TypeVar("Outcome")
 
 Proceed: TypeAlias = Callable[[], Awaitable[Outcome]]
-"""Goes on inwards, once, and gives what came of it."""
+"""Calls the next middleware, or what all of them surround, and returns its outcome. It can be called once."""
 
 Around: TypeAlias = Literal["run", "model_call", "tool_call"]
-"""What middleware is put around: the name of the method of :class:`Middleware`."""
+"""What middleware surrounds: the name of the method of :class:`Middleware`."""
+
+_Inner: TypeAlias = Callable[[], Coroutine[Any, Any, Outcome]]
 
 _OUTCOMES: dict[str, type] = {"model_call": Answer, "tool_call": ToolOutcome}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """A run that is about to begin, or to be gone on with. ``messages`` are its inputs."""
+    """A run that is about to begin or to continue. ``messages`` are its input."""
 
     agent_id: str
     agent_name: str | None
@@ -45,7 +47,7 @@ class ModelCallContext(RunContext):
 
     @property
     def body(self) -> JsonObject:
-        """A copy of the request's body. Changing it changes nothing: the request is what the log says."""
+        """A copy of the request's body. Changes to it have no effect: the request is the one in the log."""
         return copy.deepcopy(self.request)
 
 
@@ -59,54 +61,53 @@ class ToolCallContext(RunContext):
 
 
 class Middleware:
-    """Something around runs, model calls or tool calls. Override what you need: by itself it only goes on.
+    """Code around runs, model calls or tool calls. Override the methods that you need; the others only proceed.
 
-    ``await proceed()`` goes on inwards, at most once. What a method returns is what is recorded and used: what
-    ``proceed()`` gave, or something else of its kind. Raising refuses: the run, the model call or the tool call fails
-    with what was raised. The updates of a stream pass by while they come; only the whole answer comes through here.
+    Call ``await proceed()`` at most once. What a method returns is recorded and used: the outcome of ``proceed()``, or
+    another of its kind. To refuse, raise: the run, the model call or the tool call fails with that error. The updates
+    of a stream do not pass through middleware; the whole answer does.
     """
 
     async def run(self, context: RunContext, proceed: Proceed[Any]) -> Any:
-        """Around a run; gives its AgentResponse."""
+        """Around a run; returns its AgentResponse."""
         del context
         return await proceed()
 
     async def model_call(self, context: ModelCallContext, proceed: Proceed[Answer]) -> Answer:
-        """Around one request to the model; gives the whole answer."""
+        """Around one request to the model; returns the whole answer."""
         del context
         return await proceed()
 
     async def tool_call(self, context: ToolCallContext, proceed: Proceed[ToolOutcome]) -> ToolOutcome:
-        """Around one call of a tool; gives what the model is told."""
+        """Around one call of a tool; returns what the model is sent."""
         del context
         return await proceed()
 
 
-async def compose(
-    middlewares: Sequence[Middleware], around: Around, context: RunContext, innermost: Proceed[Outcome]
-) -> Outcome:
-    """Do ``innermost`` within all of ``middlewares``: the first is outermost.
+def compose(
+    middlewares: Sequence[Middleware], around: Around, context: RunContext, innermost: _Inner[Outcome]
+) -> Coroutine[Any, Any, Outcome]:
+    """Call ``innermost`` within all of ``middlewares``: the first is outermost.
 
-    Raises what they raise, and AgentConfigurationError for one that goes on twice or returns something else than an
-    outcome.
+    Raises what they raise, and AgentConfigurationError for one that proceeds twice or does not return an outcome.
     """
     proceed = innermost
     for middleware in reversed(middlewares):
         proceed = _within(middleware, around, context, proceed)
-    return await proceed()
+    return proceed()
 
 
-def _within(middleware: Middleware, around: Around, context: RunContext, inner: Proceed[Outcome]) -> Proceed[Outcome]:
+def _within(middleware: Middleware, around: Around, context: RunContext, inner: _Inner[Outcome]) -> _Inner[Outcome]:
     where = f"{type(middleware).__name__}.{around}"
 
     async def outcome() -> Outcome:
-        gone_on = False
+        proceeded = False
 
         async def once() -> Outcome:
-            nonlocal gone_on
-            if gone_on:
+            nonlocal proceeded
+            if proceeded:
                 raise AgentConfigurationError(f"{where} called proceed() twice. What it does would be done twice.")
-            gone_on = True
+            proceeded = True
             return await inner()
 
         given: Outcome = await getattr(middleware, around)(context, once)

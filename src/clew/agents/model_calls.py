@@ -1,24 +1,23 @@
-"""Asking the model: what it is asked is recorded first, and what it answers last."""
+"""The model calls of a run: the request is recorded before it is sent, the answer before anything follows from it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from clew.agents.attempt import Attempt
-from clew.agents.failing import failure
+from clew.agents.journal import Journal, failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
-from clew.agents.run_setup import MOST_WAIT
+from clew.agents.run_providers import RunProviders
+from clew.agents.run_setup import RunSetup
 from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
 from clew.domain.models.requests import request_body
-from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import (
     ModelError,
     ModelStreamError,
@@ -36,256 +35,254 @@ from clew.domain.runs.events import (
     RunStarted,
     ServiceThreadBound,
 )
+from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.request_building import body_digest, question_of
 
-Reason: TypeAlias = Literal["fault", "cancelled", "stopped"]
+InterruptReason: TypeAlias = Literal["fault", "cancelled", "stopped"]
 """Why an answer stopped while it was arriving."""
 
+MAX_RETRY_SECONDS = 60.0
+"""The longest wait before a retry that a service may ask for; if it asks for more, the run fails."""
 
-_OF_SERVICE = ServiceThreadBound | ModelAnswered | ModelFailed
-"""What says what the service has had, and what it calls that."""
-
-
-class Asked(NamedTuple):
-    """What a model is asked: in no provider's words, and as the body of the request."""
-
-    question: Question
-    body: JsonObject
+_SERVICE_STEPS = ServiceThreadBound | ModelAnswered | ModelFailed
+"""Steps from which the state of the thread at the service is read."""
 
 
 class ModelCalls:
-    """The model calls of an attempt, one after the other."""
+    """The model calls of one attempt of a run, one after the other."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._setup = attempt.setup
-        self._recording = attempt.recording
-        self._began = 0.0
+    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal, providers: RunProviders) -> None:
+        self._setup = setup
+        self._thread = thread
+        self._journal = journal
+        self._providers = providers
+        self._sent = 0.0
         self._first: float | None = None
 
     async def open_service_thread(self) -> None:
-        """Where the service wants its side begun before the first request, begin it."""
+        """Create the thread at the service before the first request, if the client wants that."""
         opening = getattr(self._setup.client, "open_service_thread", None)
-        if opening is None or (await self._attempt.thread.runs.control(fresh=True)).service_thread_id is not None:
+        if opening is None or (await self._thread.runs.control(fresh=True)).service_thread_id is not None:
             return
-        recording = self._recording
-        if not self._attempt.state.began:
-            await recording.write(blobs=blobs(self._setup.definitions))
+        journal = self._journal
+        if not journal.state.began:
+            await journal.write(blobs=self._setup.definitions.blobs)
         reference = await opening()
         if reference is not None:
-            # What was given for the request waits on: it is recorded with the call, or given again after a crash.
-            waiting, recording.steps = recording.steps, [ServiceThreadBound(id=reference.id, kind=reference.kind)]
+            # Other steps keep waiting: they are recorded with the call, or created again after a crash.
+            waiting, journal.steps = journal.steps, [ServiceThreadBound(id=reference.id, kind=reference.kind)]
             try:
-                await recording.write()
+                await journal.write()
             finally:
-                recording.steps += waiting
+                journal.steps += waiting
 
-    async def call(self) -> Asked:
-        """Record that the model is asked; returns what it is asked, on the thread as it is at that moment."""
-        recording = self._recording
-        self._check_rounds()
-        if self._attempt.thread.kind == "remote" and any(isinstance(step, _OF_SERVICE) for step in recording.steps):
-            await recording.write()  # what the service has had is read from the log
+    async def ask(self) -> Answer:
+        """Ask the model on the thread as it is now, again after a fault that may pass; returns its answer."""
         while True:
-            call, asked = await self._called(await recording.history())
-            self._check_asked(asked)
-            waiting = list(recording.steps)
-            recording.add(call)
-            before = self._attempt.state
-            began = before.began
+            question, body = await self._record_call()
+            self._sent, self._first = time.monotonic(), None
             try:
-                await recording.write(
-                    expected_version=recording.version, blobs=() if began else blobs(self._setup.definitions)
-                )
+                if self._setup.middleware or self._setup.telemetry.instruments is not None:
+                    return await self._observed(question, body)
+                return await self._send(body)
+            except ModelError as error:
+                wait = self._retry_seconds(error)
+                if wait is None:
+                    raise
+                self._journal.add(self._failed(error, retry_in=wait))
+                await self._journal.write()
+                await asyncio.sleep(wait)
+
+    async def _record_call(self) -> tuple[Question, JsonObject]:
+        """Record that the model is asked; returns the question, and the body of the request."""
+        journal = self._journal
+        self._check_rounds()
+        if self._thread.kind == "remote" and any(isinstance(step, _SERVICE_STEPS) for step in journal.steps):
+            await journal.write()  # the state of the service's thread is read from the log
+        while True:
+            call, question, body = await self._next_call(await journal.history())
+            before = journal.state
+            if not before.began and not question.messages:
+                thread_id = journal.log.thread_id
+                raise InvalidContentError(f"run: there is nothing to answer on thread {thread_id!r}. Give some input.")
+            waiting = list(journal.steps)
+            journal.add(call)
+            blobs = () if before.began else self._setup.definitions.blobs
+            try:
+                await journal.write(expected_version=journal.version, blobs=blobs)
             except (RunInProgressError, RunTakenOverError):
                 raise
             except ConflictError:
-                if not began:
-                    raise  # nothing is recorded yet: whether it may begin at all is to be looked at again
-                # Others only appended: it is asked on the new tail.
-                recording.steps = waiting
-                recording.lose_history()
+                if not before.began:
+                    raise  # nothing is recorded yet: the run is admitted again
+                # Others only appended: ask again, with what they said.
+                journal.steps = waiting
+                journal.discard_history()
             except asyncio.CancelledError:
-                if self._attempt.state is before:
-                    recording.steps = waiting  # nothing was written: what waits is for the end of the run to write
+                if journal.state is before:
+                    journal.steps = waiting  # nothing was written: the end of the run writes it
                 raise
             else:
-                await self._attempt.tell_added()
-                return asked
+                await journal.emit_added()
+                return question, body
 
     def _check_rounds(self) -> None:
         limit = self._setup.limits.rounds
-        if self._attempt.state.rounds >= limit:
+        if self._journal.state.rounds >= limit:
             raise RunLimitError(
                 f"The run has asked the model {limit} times, the most that it may (max_rounds). "
                 "What it did is on the log."
             )
 
-    def _check_asked(self, asked: Asked) -> None:
-        """Nothing is recorded of a run that would ask nothing."""
-        if not self._attempt.state.began and not asked.question.messages:
-            thread_id = self._recording.log.thread_id
-            raise InvalidContentError(f"run: there is nothing to answer on thread {thread_id!r}. Give some input.")
-
-    async def _called(self, history: Sequence[HistoryMessage]) -> tuple[ModelCalled, Asked]:
-        setup = self._setup
-        client = setup.client
+    async def _next_call(self, history: Sequence[HistoryMessage]) -> tuple[ModelCalled, Question, JsonObject]:
+        setup, journal, providers = self._setup, self._journal, self._providers
         service = None
-        if self._attempt.thread.kind == "remote":
-            side = await self._attempt.thread.runs.service_side()
-            if side.left:
-                id_ = side.bound[-1].reference.id
-                raise ServiceCannotForkError("run", self._recording.log.thread_id, id_)
-            service = side.call
+        if self._thread.kind == "remote":
+            state = await self._thread.runs.service_side()
+            if state.left:
+                raise ServiceCannotForkError("run", journal.log.thread_id, state.bound[-1].reference.id)
+            service = state.call
         call = ModelCalled.model_construct(
-            definitions=self._definitions(),
-            client=client.kind,
-            wire=client.wire,
+            definitions=self._definitions_version(),
+            client=setup.client.kind,
+            wire=setup.client.wire,
             model=setup.model,
             options=setup.options,
             digest="",
             service=service,
-            streamed=self._attempt.streamed,
-            attempt=self._attempt.state.tries + 1,
+            streamed=journal.emit is not None,
+            attempt=journal.state.tries + 1,
         )
-        context = self._attempt.context
-        question = question_of(call, setup.definitions, history, context.given(), context.reduction)
+        question = question_of(call, setup.definitions, history, providers.given(), providers.reduction)
         body = request_body(call.wire, question)
-        return call.model_copy(update={"digest": body_digest(body)}), Asked(question, body)
+        return call.model_copy(update={"digest": body_digest(body)}), question, body
 
-    def _definitions(self) -> int:
-        """Where the fingerprint is: when it waits to be written, counted back from what comes next."""
-        steps = self._recording.steps
-        for place, step in enumerate(steps):
+    def _definitions_version(self) -> int:
+        """The version of the event with the fingerprint; a reference to it while it waits to be written."""
+        for index, step in enumerate(self._journal.steps):
             if isinstance(step, RunStarted | RunResumed):
-                return self._recording.back(place)
-        return self._attempt.state.definitions
+                return self._journal.reference(index)
+        return self._journal.state.definitions
 
-    async def ask(self, asked: Asked) -> Answer:
-        """The answer; after a fault that may pass, asked for again."""
-        while True:
-            self._began, self._first = time.monotonic(), None
-            try:
-                return await self._through(asked)
-            except ModelError as error:
-                wait = self._wait(error)
-                if wait is None:
-                    raise
-                failed = ModelFailed(
-                    call=self._attempt.state.called, error=failure(error), retry_in=wait, ms=_since(self._began)
-                )
-                self._recording.add(failed)
-                await self._recording.write()
-                await asyncio.sleep(wait)
-                asked = await self.call()
-
-    async def _through(self, asked: Asked) -> Answer:
-        """Ask once, through what is put around model calls."""
-        setup = self._setup
-        stream = self._attempt.streamed
+    async def _observed(self, question: Question, body: JsonObject) -> Answer:
+        """Send the request within a telemetry span and the middleware."""
+        setup, state, thread_id = self._setup, self._journal.state, self._journal.log.thread_id
         with setup.telemetry.model_call(
-            asked.question, client_kind=setup.client.kind, thread_id=self._recording.log.thread_id, stream=stream
+            question, client_kind=setup.client.kind, thread_id=thread_id, stream=self._journal.emit is not None
         ) as span:
-            context = ModelCallContext(
-                **self._attempt.about(), round=self._attempt.state.rounds + 1, request=asked.body
-            )
-            answer = await compose(setup.middleware, "model_call", context, lambda: self._receive(asked.body))
+            about = setup.about(thread_id, state.run_id)
+            context = ModelCallContext(**about, round=state.rounds + 1, request=body)
+            answer = await compose(setup.middleware, "model_call", context, lambda: self._send(body))
             span.answered(answer)
             return answer
 
-    async def _receive(self, body: JsonObject) -> Answer:
-        arriving = self._recording.arriving(self._setup.identity.name)
-        updates = self._setup.client.ask(body, stream=self._attempt.streamed)
+    async def _send(self, body: JsonObject) -> Answer:
+        partial = self._journal.begin_answer(self._setup.identity.name)
+        emit = self._journal.emit
+        updates = self._setup.client.ask(body, stream=emit is not None)
         try:
             async for update in updates:
                 if isinstance(update, Answer):
                     return update
-                if self._first is None and not isinstance(update, ServiceBound):
-                    self._first = time.monotonic() - self._began
-                arriving.take(update)
-                await self._told(update)
+                if isinstance(update, ServiceBound):
+                    await self._bind(update)
+                    continue
+                if self._first is None:
+                    self._first = time.monotonic() - self._sent
+                partial.add(update)
+                if emit is not None:
+                    await emit(_as_agent_update(update))
         finally:
             close = getattr(updates, "aclose", None)
             if close is not None:
                 await close()
         raise ModelStreamError("The client ended without an answer, and without an error.")
 
-    async def _told(self, update: Update) -> None:
-        match update:
-            case TextDelta(text=text):
-                await self._attempt.tell(AgentUpdate("text", text))
-            case ReasoningDelta(text=text):
-                await self._attempt.tell(AgentUpdate("reasoning", text))
-            case CallDelta(call_id=call_id, name=name, arguments=arguments):
-                await self._attempt.tell(AgentUpdate("call", arguments, call_id, name))
-            case ServiceBound(service=service):
-                self._recording.add(ServiceThreadBound(id=service.id, kind=service.kind))
-                if self._attempt.streamed:
-                    await self._recording.write()  # the answer may still be cut off
-            case _:
-                pass
+    async def _bind(self, update: ServiceBound) -> None:
+        service = update.service
+        self._journal.add(ServiceThreadBound(id=service.id, kind=service.kind))
+        if self._journal.emit is not None:
+            await self._journal.write()  # the answer may still be cut off
 
-    def _wait(self, error: ModelError) -> float | None:
-        """How long to wait before the same is asked again, None when it is not to be."""
-        arrived = self._recording.arrived
-        tries = self._attempt.state.tries
-        if not error.retryable or tries > self._setup.limits.retries or (arrived is not None and arrived.begun):
+    def _retry_seconds(self, error: ModelError) -> float | None:
+        """How long to wait before a retry; None if there is none."""
+        state, partial = self._journal.state, self._journal.answer
+        if not error.retryable or state.tries > self._setup.limits.retries or (partial is not None and partial.begun):
             return None
         if error.retry_after is not None:
-            return error.retry_after if error.retry_after <= MOST_WAIT else None
-        # Runs that failed together are not to come back together: the run's own id spreads them.
-        spread = 1 - int(self._attempt.state.run_id[-2:], 16) / 1024
-        return min(0.5 * 2.0 ** (tries - 1), 8.0) * spread
+            return error.retry_after if error.retry_after <= MAX_RETRY_SECONDS else None
+        # Runs that failed together must not retry together: the run's id spreads them.
+        spread = 1 - int(state.run_id[-2:], 16) / 1024
+        return min(0.5 * 2.0 ** (state.tries - 1), 8.0) * spread
 
     def record(self, answer: Answer) -> tuple[Message, int]:
-        """Let the answer wait to be written; returns its message with its place there.
+        """Let the answer wait to be written; returns its message, and its index among the waiting steps.
 
-        Raises InvalidContentError for one that cannot be: what has arrived of it is kept then.
+        Raises InvalidContentError for an answer that cannot be recorded; then its partial text is recorded.
         """
+        journal = self._journal
         message = self._signed(answer.message)
         check_message(message)
-        place = self._recording.add(message)
-        self._recording.add(
+        index = journal.add(message)
+        journal.add(
             ModelAnswered(
-                call=self._attempt.state.called,
+                call=journal.state.called,
                 message=-1,
                 finish_reason=answer.finish_reason,
                 usage=answer.usage,
                 model=answer.model,
                 response_id=answer.response_id,
-                first_ms=None if not self._attempt.streamed or self._first is None else round(self._first * 1000),
-                ms=_since(self._began),
+                first_ms=None if journal.emit is None or self._first is None else round(self._first * 1000),
+                ms=round((time.monotonic() - self._sent) * 1000),
             )
         )
-        return message, place
+        return message, index
 
     def _signed(self, message: Message) -> Message:
-        """The answer with its author and, when it calls nothing more, with what it rests on."""
+        """The answer with its author and, if it calls no more functions, with its citations."""
         changes: dict[str, object] = {}
-        name, citations = self._setup.identity.name, self._attempt.context.citations
+        name, citations = self._setup.identity.name, self._providers.citations
         if name is not None and message.author is None:
             changes["author"] = name
         if citations and not message.calls:
             changes["metadata"] = {**message.metadata, "citations": citations}
         return message.model_copy(update=changes) if changes else message
 
-    def interrupt(self, reason: Reason, error: Exception | None) -> None:
-        """Say of the call that is not answered that it will not be, with what has come of the answer."""
-        recording = self._recording
-        arrived = recording.arrived
-        said = failure(error) if error is not None else None
-        if isinstance(error, ModelError) and said is not None and not (arrived is not None and arrived.begun):
-            recording.add(ModelFailed(call=self._attempt.state.called, error=said, ms=_since(self._began)))
+    def interrupt(self, reason: InterruptReason, error: Exception | None) -> None:
+        """Let the end of an open call wait to be written, with what has arrived of its answer."""
+        journal = self._journal
+        if not journal.state.called or any(
+            isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in journal.steps
+        ):
             return
-        part = None if arrived is None else arrived.message()
-        if part is not None:
-            recording.add(part)
-        recording.add(
+        partial = journal.answer
+        if isinstance(error, ModelError) and not (partial is not None and partial.begun):
+            journal.add(self._failed(error))
+            return
+        message = None if partial is None else partial.message()
+        if message is not None:
+            journal.add(message)
+        journal.add(
             AnswerInterrupted(
-                call=self._attempt.state.called, message=None if part is None else -1, reason=reason, error=said
+                call=journal.state.called,
+                message=None if message is None else -1,
+                reason=reason,
+                error=None if error is None else failure(error),
             )
         )
 
+    def _failed(self, error: ModelError, retry_in: float | None = None) -> ModelFailed:
+        ms = round((time.monotonic() - self._sent) * 1000)
+        return ModelFailed(call=self._journal.state.called, error=failure(error), retry_in=retry_in, ms=ms)
 
-def _since(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)
+
+def _as_agent_update(update: Update) -> AgentUpdate:
+    match update:
+        case TextDelta(text=text):
+            return AgentUpdate("text", text)
+        case ReasoningDelta(text=text):
+            return AgentUpdate("reasoning", text)
+        case CallDelta(call_id=call_id, name=name, arguments=arguments):
+            return AgentUpdate("call", arguments, call_id, name)
+        case _:
+            raise AssertionError(update)  # an answer or a binding is no piece of an answer

@@ -1,4 +1,4 @@
-"""One context provider in one run: what it keeps of the thread, what it was shown, and what it gave."""
+"""A context provider in one run, or in one call outside a run: its hook context, its state and its contributions."""
 
 from __future__ import annotations
 
@@ -9,31 +9,117 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from clew.agents.hook_context import HookContext
 from clew.agents.tools import Tool, as_tools, tool
 from clew.domain.context.events import ContextProvided, ContextStateRecorded
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.context.provider_state import KeptState
-from clew.domain.errors import InvalidContentError
-from clew.domain.json_values import MAX_BYTES, check_json, check_text
+from clew.domain.context.state import ProviderState
+from clew.domain.errors import InvalidContentError, ScopeError
+from clew.domain.history import HistoryMessage
+from clew.domain.json_values import MAX_BYTES, JsonObject, check_json, check_text
+from clew.domain.memory.events import ScopeRead
 from clew.domain.memory.facts import Fact
+from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message, check_message
-from clew.domain.runs.definitions import Definitions, blobs
+from clew.domain.models.client import ThreadKind
+from clew.domain.runs.definitions import Definitions
+from clew.domain.runs.events import AgentIdentity
+from clew.domain.runs.ports import ThreadPort
 from clew.domain.values import explain
 
-_NOTHING = "null"
-_EMPTY = frozenset({_NOTHING, "{}", "[]", '""'})
-"""States that say nothing: one that a provider begins with is not recorded."""
+_NO_STATE = "null"
+_EMPTY_STATES = frozenset({_NO_STATE, "{}", "[]", '""'})
+"""Initial states that are not worth recording."""
 
-_MOST = MAX_BYTES - 1024**2
-"""Bytes of what a provider keeps, and of what it gives: an event has to hold it, with what is around it."""
+_MAX_SIZE = MAX_BYTES - 1024**2
+"""Bytes of a state, and of a contribution: an event must hold it together with its other fields."""
 
 
-class Slot:
+class ThreadView:
+    """A thread, as its providers see it."""
+
+    def __init__(self, thread: ThreadPort) -> None:
+        self._thread = thread
+
+    @property
+    def id(self) -> str:
+        """The id of the thread."""
+        return self._thread.id
+
+    @property
+    def kind(self) -> ThreadKind:
+        """Who holds the history."""
+        return self._thread.kind
+
+    async def history(self) -> list[HistoryMessage]:
+        """The messages on its path, as of now."""
+        return list((await self._thread.runs.history()).messages)
+
+
+class HookContext:
+    """The first argument of a provider's hooks, in one run or in one call outside a run."""
+
+    def __init__(
+        self,
+        thread: ThreadPort,
+        provider: ContextProvider,
+        *,
+        agent: AgentIdentity | None,
+        actor: str | None,
+        run_id: str | None,
+    ) -> None:
+        self.state: Any = None
+        self.thread = ThreadView(thread)
+        self.agent = agent
+        self.actor = actor or thread.runs.actor
+        self.tenant = thread.runs.tenant
+        self.run_id = run_id
+        self.citations: list[JsonObject] = []
+        self._thread = thread
+        self._provider = provider
+        self._scopes: dict[str, MemoryPort] = {}
+
+    @property
+    def scope(self) -> MemoryPort:
+        """The memory scope that the provider declares as its own. Raises ScopeError if it declares none."""
+        if self._provider.scope is None:
+            raise ScopeError(
+                f"{self._provider.id!r} has no scope of its own, and an unset one is nobody's. Give scope='user/42'."
+            )
+        return self.memory(self._provider.scope)
+
+    def memory(self, name: str) -> MemoryPort:
+        """A memory scope, read as the thread reads it."""
+        if name not in self._scopes:
+            self._scopes[name] = self._thread.scope(
+                name,
+                run_id=self.run_id,
+                actor=self.actor,
+                provider=self._provider.id,
+                reads_only=name != self._provider.scope,
+            )
+        return self._scopes[name]
+
+    @property
+    def reads(self) -> tuple[ScopeRead, ...]:
+        """The scopes that were read, and at which versions."""
+        return tuple(read for scope in self._scopes.values() for read in scope.reads)
+
+    async def reads_at(self, name: str) -> int | None:
+        """The version at which the thread reads a scope or a document store, None for the newest."""
+        return await self._thread.reads_at(name)
+
+    def cite(self, citation: JsonObject) -> None:
+        """Add a source of the answer."""
+        check_json(citation, "citation")
+        if citation not in self.citations:
+            self.citations.append(deepcopy(citation))
+
+
+class ProviderSession:
     """A provider with its state. ``seen`` is the version of the last message that it was shown.
 
-    States are held as JSON text: so none shares anything with what a hook may change, and two that are alike to Python
-    but not to a reader of JSON, such as 1 and true, are two.
+    States are held as JSON text. So a hook cannot change a recorded state by accident, and two states that Python
+    takes as equal but JSON does not, such as 1 and true, are different.
     """
 
     def __init__(self, provider: ContextProvider, context: HookContext) -> None:
@@ -43,82 +129,84 @@ class Slot:
         self.tools: tuple[Tool, ...] = ()
         self.given: Context | None = None
         self.broken = False
-        """Whether its state could not be had: then it takes no part in the run, and its state stays as it is."""
+        """Whether its state could not be loaded. Then it takes no part in the run, and its state is not changed."""
         self.loaded = False
-        self.told = False
-        """Whether it was told of the end of the run."""
+        self.ended = False
+        """Whether its ``invoked`` hook was called."""
         self.seen = 0
+        self.now = _NO_STATE
+        """The state after the last hook that did not fail."""
         self._seen_recorded = 0
         self._version = 0
-        self._recorded = _NOTHING
-        self._kept = False
-        self.now = _NOTHING
-        """The state as the last hook that did not fail has left it."""
+        self._recorded = _NO_STATE
+        self._has_record = False
 
     # State
 
-    def load(self, kept: KeptState | None, seen: int) -> None:
-        """Take up what is kept of the thread, if anything is. Raises InvalidContentError for what is no such state."""
-        self.seen = self._seen_recorded = max(seen, 0 if kept is None else kept.seen)
-        if kept is not None:
-            self._take(kept)
+    def load(self, recorded: ProviderState | None, seen: int) -> None:
+        """Load the recorded state, if any. Raises InvalidContentError if the provider's model does not accept it."""
+        self.seen = self._seen_recorded = max(seen, 0 if recorded is None else recorded.seen)
+        if recorded is not None:
+            self._load(recorded)
 
-    def adopt(self, kept: KeptState | None) -> None:
-        """Take up what others have recorded since: a hook outside the run, such as that of a checkpoint."""
-        if self.loaded and not self.broken and kept is not None and kept.version > self._version:
-            self.seen = max(self.seen, kept.seen)
-            self._take(kept)
+    def reload(self, recorded: ProviderState | None) -> None:
+        """Load a state that was recorded since: by a hook outside the run, such as that of a checkpoint."""
+        if self.loaded and not self.broken and recorded is not None and recorded.version > self._version:
+            self.seen = max(self.seen, recorded.seen)
+            self._load(recorded)
 
-    def _take(self, kept: KeptState) -> None:
-        self._kept, self._version = True, kept.version
-        self._recorded = self.now = _text(kept.state)
+    def _load(self, recorded: ProviderState) -> None:
+        self._has_record, self._version = True, recorded.version
+        self._recorded = self.now = _as_text(recorded.state)
         self.restore()
 
-    def look(self) -> None:
-        """Take in what a hook made of the state. Raises InvalidContentError for what is no JSON, and too much of it."""
+    def save(self) -> None:
+        """Keep the state as a hook left it. Raises InvalidContentError if it is not JSON, or too large."""
         state, where = self.context.state, f"state of {self.provider.id}"
         dumped = state.model_dump(mode="json", by_alias=True) if isinstance(state, BaseModel) else state
         check_json(dumped, where)
-        now = _text(dumped)
+        now = _as_text(dumped)
         if now != self.now:
             _check_size(now, where)
-            self._of(now)
+            self._parsed(now)
             self.now = now
 
     def restore(self) -> None:
-        """Forget what a hook made of the state."""
-        self.context.state = self._of(self.now)
+        """Discard the changes that a hook made to the state."""
+        self.context.state = self._parsed(self.now)
 
-    def _of(self, text: str) -> Any:
-        """What a hook is shown of a state. Raises InvalidContentError for one that the provider's model is not."""
+    def _parsed(self, text: str) -> Any:
+        """A state as hooks get it. Raises InvalidContentError if the provider's model does not accept it."""
         model = self.provider.state_model
-        if model is None or text == _NOTHING:
+        if model is None or text == _NO_STATE:
             return json.loads(text)
         try:
             return model.model_validate_json(text)
         except ValidationError as error:
-            said = explain(model.__name__, error)
-            raise InvalidContentError(f"The state of {self.provider.id!r} is no {model.__name__}: {said}") from None
+            problem = explain(model.__name__, error)
+            raise InvalidContentError(
+                f"The state of {self.provider.id!r} is not a {model.__name__}: {problem}"
+            ) from None
 
-    def state(self, *, shown: bool) -> ContextStateRecorded | None:
-        """What is to be recorded of the state, None when it is on the log; ``shown`` counts what was shown, too."""
-        changed = self.now != self._recorded if self._kept else self.now not in _EMPTY
+    def unrecorded_state(self, *, with_seen: bool) -> ContextStateRecorded | None:
+        """The event for a changed state, else None; ``with_seen`` also counts newly shown messages as a change."""
+        changed = self.now != self._recorded if self._has_record else self.now not in _EMPTY_STATES
         if self.broken:
             return None
-        if not changed and not (shown and self.watches and self.seen > self._seen_recorded):
+        if not changed and not (with_seen and self.watches and self.seen > self._seen_recorded):
             return None
-        self._kept, self._recorded, self._seen_recorded = True, self.now, self.seen
+        self._has_record, self._recorded, self._seen_recorded = True, self.now, self.seen
         return ContextStateRecorded(provider=self.provider.id, state=json.loads(self.now), seen=self.seen)
 
-    # What it gives
+    # Contributions
 
     def give(self, found: object, before: int, others: Sequence[Tool]) -> ContextProvided | None:
-        """What it gives, checked, as what is to be recorded of it; None for nothing.
+        """Check what ``invoking`` returned, and return the event for it; None if it gave nothing.
 
-        ``before`` is the version that its messages go before, ``others`` are tools whose names are taken. Raises
-        InvalidContentError or AgentConfigurationError for what is no context; then nothing of it counts.
+        ``before`` is the version that its messages come before; ``others`` are tools whose names are taken. Raises
+        InvalidContentError or AgentConfigurationError for an invalid context; then nothing of it counts.
         """
-        context = self._context(found)
+        context = _checked_context(found)
         tools = self._tools_of(context, others)
         citations = tuple(deepcopy(dict(citation)) for citation in context.citations)
         provided = ContextProvided(
@@ -126,7 +214,7 @@ class Slot:
             instructions=context.instructions or None,
             messages=() if context.persist else tuple(context.messages),
             before=before if context.messages and not context.persist else 0,
-            tools=tuple(blob.digest.hex() for blob in blobs(_definitions(tools))),
+            tools=tuple(blob.digest.hex() for blob in _definitions(tools).blobs),
             reads=self.context.reads,
             facts=tuple(fact.reference for fact in context.facts),
             citations=citations,
@@ -134,17 +222,17 @@ class Slot:
         where = f"what {self.provider.id} gives"
         for citation in citations:
             check_json(citation, f"a citation in {where}")
-        for each in (provided, *persisted(found)):
+        for each in (provided, *persisted_messages(found)):
             _check_size(each.model_dump_json(), where)
         self.given, self.tools = context, tools
         for citation in citations:
             self.context.cite(citation)
-        says_nothing = provided == ContextProvided(provider=self.provider.id)
-        return None if says_nothing and not self.provider.every_model_call else provided
+        is_empty = provided == ContextProvided(provider=self.provider.id)
+        return None if is_empty and not self.provider.every_model_call else provided
 
     def give_tools(self, found: object, others: Sequence[Tool]) -> None:
-        """Take the tools of what it gives, and no more: the rest is on the log."""
-        self.tools = self._tools_of(self._context(found), others)
+        """Take only the tools of what ``invoking`` returned: the rest is on the log."""
+        self.tools = self._tools_of(_checked_context(found), others)
 
     @property
     def definitions(self) -> Definitions:
@@ -159,42 +247,43 @@ class Slot:
                 for each in context.tools
             ]
         )
-        as_tools((*others, *tools))  # no two may have one name
+        as_tools((*others, *tools))  # raises if a name is taken
         return tools
 
-    def _context(self, found: object) -> Context:
-        if found is None:
-            return Context()
-        if not isinstance(found, Context):
-            raise InvalidContentError(f"invoking gave {type(found).__name__}, which is no Context.")
-        if found.instructions is not None:
-            check_text(found.instructions, "instructions")
-        for message in _each(found.messages, Message, "messages"):
-            check_message(message)
-        _each(found.facts, Fact, "facts")
-        return found
+
+def persisted_messages(found: object) -> tuple[Message, ...]:
+    """The messages of a context that become messages of the thread."""
+    return tuple(found.messages) if isinstance(found, Context) and found.persist else ()
+
+
+def _checked_context(found: object) -> Context:
+    if found is None:
+        return Context()
+    if not isinstance(found, Context):
+        raise InvalidContentError(f"invoking gave {type(found).__name__}, which is not a Context.")
+    if found.instructions is not None:
+        check_text(found.instructions, "instructions")
+    for message in _checked_list(found.messages, Message, "messages"):
+        check_message(message)
+    _checked_list(found.facts, Fact, "facts")
+    return found
+
+
+def _checked_list(values: object, of: type, where: str) -> Sequence[Message]:
+    if not isinstance(values, Sequence) or isinstance(values, str) or not all(isinstance(each, of) for each in values):
+        raise InvalidContentError(f"{where} of a Context must be a list of {of.__name__}s.")
+    return values
 
 
 def _definitions(tools: Sequence[Tool]) -> Definitions:
     return Definitions(None, tuple(tool.schema for tool in tools))
 
 
-def _text(state: Any) -> str:
+def _as_text(state: Any) -> str:
     return json.dumps(state, ensure_ascii=False)
 
 
 def _check_size(text: str, where: str) -> None:
     size = len(text) if text.isascii() else len(text.encode())
-    if size > _MOST:
-        raise InvalidContentError(f"{where}: {size:,} bytes, but it may be at most {_MOST:,}.")
-
-
-def persisted(found: object) -> tuple[Message, ...]:
-    """The messages of a context that become real ones."""
-    return tuple(found.messages) if isinstance(found, Context) and found.persist else ()
-
-
-def _each(values: object, of: type, where: str) -> Sequence[Message]:
-    if not isinstance(values, Sequence) or isinstance(values, str) or not all(isinstance(each, of) for each in values):
-        raise InvalidContentError(f"{where} of a Context must be a list of {of.__name__}s.")
-    return values
+    if size > _MAX_SIZE:
+        raise InvalidContentError(f"{where}: {size:,} bytes, but it may be at most {_MAX_SIZE:,}.")

@@ -1,30 +1,31 @@
-"""What a run gives back: updates while it goes on, and the response in the end."""
+"""What a run returns: updates while it runs, the response at the end, and the approvals that it waits for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from clew.domain.decider import Advance
 from clew.domain.history import HistoryMessage
+from clew.domain.messages import FunctionCall
 from clew.domain.models.client import Usage
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
-from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.events import ApprovalGiven
+from clew.domain.runs.ports import RunLog, ThreadPort
+from clew.domain.runs.state import RunState, fold
 from clew.domain.values import explain
-
-if TYPE_CHECKING:
-    from clew.agents.approvals import Approval
 
 ThreadT_co = TypeVar("ThreadT_co", bound=ThreadPort, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentUpdate:
-    """Something that happened in a run: a piece of the answer, of what the model thinks, of a call, or a message.
+    """Something that happened in a run: a piece of the answer, of its reasoning or of a call, or a whole message.
 
-    ``text`` is the piece that came; of a call that of its arguments, with ``call_id`` and ``name``. ``message`` is what
-    was recorded: an answer of the model's (``answer``) or a tool's result (``result``).
+    ``text`` is the new piece; for a call, a piece of its arguments, with ``call_id`` and ``name``. ``message`` is the
+    recorded message: an answer of the model (``answer``) or a tool's result (``result``).
     """
 
     type: Literal["text", "reasoning", "call", "answer", "result"]
@@ -34,13 +35,60 @@ class AgentUpdate:
     message: HistoryMessage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A function call that waits for approval.
+
+    An approval belongs to exactly this ``call``; ``version`` is the version of the request. ``reason`` is ``approval``,
+    or ``outcome-unknown`` for a call that was started before a crash and may or may not have been carried out: to
+    approve it is to let it run again.
+    """
+
+    thread_id: str
+    version: int
+    call: FunctionCall
+    reason: Literal["approval", "outcome-unknown"]
+    run_id: str
+    attempt: int
+    _log: RunLog = field(repr=False, compare=False)
+
+    async def approve(self, *, actor: str | None = None, reason: str | None = None) -> None:
+        """Let the call run when the run continues. Raises ApprovalNotPendingError."""
+        await self._decide(approved=True, reason=reason, actor=actor)
+
+    async def reject(self, reason: str | None = None, *, actor: str | None = None) -> None:
+        """Do not let the call run: the model gets the rejection and its reason. Raises ApprovalNotPendingError."""
+        await self._decide(approved=False, reason=reason, actor=actor)
+
+    async def _decide(self, *, approved: bool, reason: str | None, actor: str | None) -> None:
+        given = ApprovalGiven(request=self.version, approved=approved, reason=reason)
+        await self._log.record([Advance(self.run_id, self.attempt, (given,))], actor=actor)
+
+
+def pending_approvals(log: RunLog, state: RunState) -> list[Approval]:
+    """The approvals that a run waits for."""
+    return [
+        Approval(log.thread_id, each.request, each.call, each.why, state.run_id, state.attempt, log)
+        for each in state.calls
+        if each.status == "asked"
+    ]
+
+
+async def approvals(log: RunLog) -> list[Approval]:
+    """The approvals that the open run of a thread waits for; none if no run is open."""
+    run = (await log.control(fresh=True)).run
+    if run is None or not run.asked:
+        return []
+    return pending_approvals(log, fold(run.id, await log.events(run.began - 1)))
+
+
 @dataclass(frozen=True)  # with slots AgentResponse[Thread](…) is a TypeError
 class AgentResponse(Generic[ThreadT_co]):
-    """What came of a run.
+    """The result of a run.
 
-    ``messages`` are those that it added, without what it was given; ``thread`` is the one that it ran on. ``usage`` are
-    the tokens of all its model calls, and ``finish_reason`` is why the last answer ended. ``approvals`` are the
-    function calls that wait for somebody: then the run is not over, and ``agent.continue_run(thread)`` goes on.
+    ``messages`` are those that the run added, without its input; ``thread`` is the thread that it ran on. ``usage``
+    counts the tokens of all its model calls, and ``finish_reason`` says why the last answer ended. ``approvals`` are
+    function calls that wait for approval: then the run is not over, and ``agent.continue_run(thread)`` continues it.
     """
 
     run_id: str
@@ -53,13 +101,13 @@ class AgentResponse(Generic[ThreadT_co]):
 
     @property
     def text(self) -> str:
-        """The words of the last answer."""
+        """The text of the last answer."""
         answers = [message for message in self.messages if message.role == "assistant"]
         return answers[-1].text if answers else ""
 
     @property
     def value(self) -> Any:
-        """The answer as the ``response_format`` that was asked for. Raises AnswerFormatError when it is not one."""
+        """The answer as an object of the ``response_format``. Raises AnswerFormatError if it does not match."""
         if self.response_format is None:
             raise AgentConfigurationError(
                 "value: the run was not asked for a format. Give agent.run(response_format=…)."
@@ -69,8 +117,8 @@ class AgentResponse(Generic[ThreadT_co]):
         try:
             return self.response_format.model_validate_json(self.text)
         except ValidationError as error:
-            said = explain(self.response_format.__name__, error)
-            message = f"The answer is not what was asked for: {said} The text of the answer is on the error."
+            problem = explain(self.response_format.__name__, error)
+            message = f"The answer is not what was asked for: {problem} The text of the answer is on the error."
             raise AnswerFormatError(message, self.text) from None
 
     def __str__(self) -> str:

@@ -1,97 +1,115 @@
-"""A run: it asks the model, carries out what that wants done, and records each thing before the next one happens.
+"""The loop of a run: ask the model, carry out the calls in its answer, ask again, until it answers without calls.
 
-What waits to be recorded is written together right before something happens outside: before the model is asked, before
-tools are called, and at the end. So a process that dies leaves a log from which any other can go on, and a run without
-tools costs two commits.
+Steps wait in the journal and are written together right before something happens outside: before the model is asked,
+before tools are called, and at the end. So a process that dies leaves a log from which any other can continue the run,
+and a run without tools costs two commits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakValueDictionary
 
-from clew.agents.attempt import Attempt
-from clew.agents.failing import failure
-from clew.agents.journal import Emit, Recording, seen_through
-from clew.agents.model_calls import ModelCalls, Reason
-from clew.agents.run_providers import RunContext
-from clew.agents.run_setup import Setup
+from clew.agents.journal import Emit, Journal, failure, run_to_end
+from clew.agents.model_calls import InterruptReason, ModelCalls
+from clew.agents.run_providers import RunProviders
+from clew.agents.run_setup import RunSetup
 from clew.agents.tool_calls import ToolCalls
 from clew.domain.decider import Intent
-from clew.domain.errors import ThreadStatusError
+from clew.domain.errors import StoreError, ThreadStatusError
 from clew.domain.messages import Message
-from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import RunLimitError, RunTakenOverError
-from clew.domain.runs.events import (
-    AnswerInterrupted,
-    ModelAnswered,
-    ModelFailed,
-    RunAbandoned,
-    RunCompleted,
-    RunEvent,
-    RunFailed,
-)
-from clew.domain.runs.ports import ThreadPort
-from clew.domain.runs.state import CallState, RunState, calls_of, plan_calls
+from clew.domain.runs.events import RunAbandoned, RunCompleted, RunEvent, RunFailed
+from clew.domain.runs.ports import RunLog, ThreadPort
+from clew.domain.runs.state import CallState, RunState, calls_of
 
-_inside: ContextVar[tuple[str, ...]] = ContextVar("clew_inside_runs", default=())
-"""Who holds the leases of the runs that the code at hand is a part of: their tools and middleware."""
+live_runs: WeakValueDictionary[str, Run] = WeakValueDictionary()
+"""The runs of this process, by the names under which they hold their leases."""
+
+unrecorded_ends: set[str] = set()
+"""Lease holders of runs of this process that are over, and whose end the store did not record."""
+
+_enclosing: ContextVar[tuple[str, ...]] = ContextVar("clew_enclosing_runs", default=())
+"""The lease holders of the runs that the current code is called by, as a tool or as middleware."""
 
 
 class Run:
-    """One attempt of a run on a thread, from its first commit to its last.
+    """One attempt of a run on a thread, from its first commit to its last. ``over`` is set when all is recorded."""
 
-    ``stopped`` is set by whoever leaves its stream, before ``task`` is cancelled. ``over`` is set when nothing more is
-    recorded.
-    """
-
-    def __init__(self, setup: Setup, thread: ThreadPort, state: RunState, emit: Emit | None, attempt: int = 1) -> None:
-        self.recording = Recording(thread.runs, state, setup.actor, attempt)
-        self.stopped = False
-        self.task: asyncio.Task[Any] | None = None
+    def __init__(
+        self, setup: RunSetup, thread: ThreadPort, state: RunState, emit: Emit | None, attempt: int = 1
+    ) -> None:
+        self.journal = Journal(thread.runs, state, setup.actor, attempt, emit)
         self.over = asyncio.Event()
+        self._stopped = False
+        self._task: asyncio.Task[Any] | None = None
         self._cancelled_before = 0
         self._setup = setup
-        self._context = RunContext(setup, thread, self.recording)
-        self._attempt = Attempt(setup, thread, self.recording, emit, self._context)
-        self._models = ModelCalls(self._attempt)
-        self._tools = ToolCalls(self._attempt)
+        self._thread = thread
+        self._providers = RunProviders(setup, thread, self.journal)
+        self._models = ModelCalls(setup, thread, self.journal, self._providers)
+        self._tools = ToolCalls(setup, thread, self.journal, self._providers)
 
     @property
     def state(self) -> RunState:
         """What the run has done, as far as it is recorded."""
-        return self.recording.state
+        return self.journal.state
 
     @property
     def resumed(self) -> bool:
-        """Whether it is on the log that this attempt began."""
-        return self.state.attempt == self.recording.attempt
+        """Whether the start of this attempt is recorded."""
+        return self.state.attempt == self.journal.attempt
 
     @property
     def ending(self) -> bool:
-        """Whether it was stopped or cancelled, and all that is left to do is to record that."""
-        return self.stopped or (self.task is not None and self.task.cancelling() > self._cancelled_before)
+        """Whether the run was stopped or cancelled, and only has to record that."""
+        return self._stopped or (self._task is not None and self._task.cancelling() > self._cancelled_before)
 
     @property
-    def waits_for_caller(self) -> bool:
-        """Whether who asks is a part of the run, which cannot end before that does."""
-        return self.recording.holder in _inside.get()
+    def encloses_caller(self) -> bool:
+        """Whether the run calls the code that asks. Then it cannot end before that code does."""
+        return self.journal.holder in _enclosing.get()
 
-    async def go(self, taking_up: Sequence[Intent] | None = None) -> None:
-        """Carry out the run to its end, or until it waits for somebody.
+    @property
+    def in_this_loop(self) -> bool:
+        """Whether the run belongs to the running event loop."""
+        return self._task is not None and self._task.get_loop() is asyncio.get_running_loop()
 
-        ``taking_up`` is what is to be recorded before a run that is gone on with; None for one that begins, and whose
-        beginning waits to be written.
+    def stop(self) -> None:
+        """Note that the reader has left the stream; the task of the run is cancelled next."""
+        self._stopped = True
+
+    async def carry_out(self, on_start: Callable[[Run], None] | None, resuming: Sequence[Intent] | None = None) -> None:
+        """Carry out the run until it ends or waits for approvals.
+
+        ``resuming`` is what is recorded first of a run that continues; None for a new run.
         """
-        self.task = asyncio.current_task()
-        self._cancelled_before = 0 if self.task is None else self.task.cancelling()
+        holder = self.journal.holder
+        live_runs[holder] = self
+        if on_start is not None:
+            on_start(self)
+        self._task = asyncio.current_task()
+        self._cancelled_before = 0 if self._task is None else self._task.cancelling()
+        outside = _enclosing.set((*_enclosing.get(), holder))
+        try:
+            await self._until_over(resuming)
+        except StoreError:
+            unrecorded_ends.add(holder)
+            raise
+        finally:
+            self.journal.stop_renewing()
+            self.over.set()
+            _enclosing.reset(outside)
+
+    async def _until_over(self, resuming: Sequence[Intent] | None) -> None:
+        """Run the rounds, and record the end of a run that fails or is cancelled."""
         limit = self._setup.limits.seconds
-        outside = _inside.set((*_inside.get(), self.recording.holder))
         try:
             async with asyncio.timeout(limit) as scope:
-                await self._rounds(await (self._begin() if taking_up is None else self._take_up(taking_up)))
+                await self._rounds(await self._first_calls(resuming))
         except TimeoutError as error:
             if not scope.expired():
                 await self._fail(error)
@@ -102,84 +120,83 @@ class Run:
             await self._fail(too_long)
             raise too_long from None
         except asyncio.CancelledError:
-            reason: Reason = "stopped" if self.stopped else "cancelled"
+            reason: InterruptReason = "stopped" if self._stopped else "cancelled"
             await self._end(RunAbandoned(reason=reason), reason)
             raise
         except RunTakenOverError as error:
             await self._tools.stop()
-            await self._context.given_up(error)
-            raise  # it is not this caller's to record any more
+            await self._providers.taken_over(error)
+            raise  # the end of the run is not this attempt's to record
         except Exception as error:
             await self._fail(error)
             raise
-        finally:
-            self.recording.let_go()
-            self.over.set()
-            _inside.reset(outside)
 
-    async def _begin(self) -> list[CallState]:
-        await self._context.begin([step for step in self.recording.steps if isinstance(step, Message)])
-        return []
-
-    async def _take_up(self, before: Sequence[Intent]) -> list[CallState]:
-        """Record that the run is gone on with; returns the calls of its newest answer that were left undone."""
-        await self.recording.take_up(before, blobs(self._setup.definitions))
-        await self._context.resume()
+    async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
+        """Prepare the context; returns the calls that a run which continues has left open."""
+        if resuming is None:
+            if not self._providers.idle:
+                await self._providers.begin([step for step in self.journal.steps if isinstance(step, Message)])
+            return []
+        await self.journal.resume(resuming, self._setup.definitions.blobs)
+        await self._providers.resume()
         return [call for call in self.state.calls if call.status != "done"]
 
     async def _rounds(self, calls: Sequence[CallState]) -> None:
-        rules = self._context.rules
-        if calls and await self._tools.settle(plan_calls(calls, rules, orphaned=True), calls):
-            await self._context.rest()
+        if calls and await self._tools.handle(calls, orphaned=True):
+            await self._providers.feed_store()
             return
         if self.state.answered:
             await self._complete(self.state.finish_reason)
             return
-        if self._attempt.thread.kind == "remote":
+        if self._thread.kind == "remote":
             await self._models.open_service_thread()
         if self.state.asked is not None:
-            await self._context.before_call()
+            await self._providers.before_next_call()
         while True:
-            answer = await self._models.ask(await self._models.call())
-            message, place = self._models.record(answer)
-            asked = calls_of(message, 0)
-            if not asked:
+            answer = await self._models.ask()
+            message, index = self._models.record(answer)
+            calls = calls_of(message, 0)
+            if not calls:
                 await self._complete(answer.finish_reason)
                 return
-            if await self._tools.settle(plan_calls(asked, self._context.rules), asked, place):
-                await self._context.rest()
+            if await self._tools.handle(calls, answer=index):
+                await self._providers.feed_store()
                 return
-            await self._context.before_call()
+            await self._providers.before_next_call()
 
     async def _complete(self, finish_reason: str | None) -> None:
-        await self._context.finish()
-        await self._context.end(RunCompleted(finish_reason=finish_reason))
-        await self._attempt.tell_added()
+        await self._providers.complete(RunCompleted(finish_reason=finish_reason))
+        await self.journal.emit_added()
 
     async def _fail(self, error: Exception) -> None:
-        if self.state.began:  # whoever gave no thread learns here on which one it was
-            error.add_note(f"It is on the log: run {self.state.run_id} of thread {self.recording.log.thread_id!r}.")
+        if self.state.began:  # the caller may not have given a thread
+            error.add_note(f"It is on the log: run {self.state.run_id} of thread {self.journal.log.thread_id!r}.")
         await self._end(RunFailed(error=failure(error)), "fault", error)
 
-    async def _end(self, last: RunEvent, reason: Reason, error: Exception | None = None) -> None:
-        """See that the end is recorded, though whoever waits for the run is cancelled, perhaps once more."""
-        _, cancelled = await seen_through(self._close(last, reason, error))
+    async def _end(self, last: RunEvent, reason: InterruptReason, error: Exception | None = None) -> None:
+        """Record the end of the run, even if the caller is cancelled once more."""
+        _, cancelled = await run_to_end(self._record_end(last, reason, error))
         if cancelled is not None:
             raise cancelled
 
-    async def _close(self, last: RunEvent, reason: Reason, error: Exception | None = None) -> None:
-        """Record what was under way when the run ended, and that it did."""
+    async def _record_end(self, last: RunEvent, reason: InterruptReason, error: Exception | None) -> None:
+        """Record what was under way when the run ended, and ``last``."""
         await self._tools.stop()
-        if not self.recording.under_way:
+        if not self.journal.under_way:
             return  # it never began, or all of it is recorded
-        told = any(isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in self.recording.steps)
-        if self.state.called and not told:
-            self._models.interrupt(reason, error)
-        await self._context.close(error or asyncio.CancelledError())
-        self.recording.add(last)
+        self._models.interrupt(reason, error)
+        await self._providers.fail(error or asyncio.CancelledError())
+        self.journal.add(last)
         try:
-            await self.recording.write(final=True)
+            await self.journal.write(final=True)
         except ThreadStatusError:
-            await self.recording.withdraw()
+            await self.journal.withdraw()
             raise
-        await self._context.rest()
+        await self._providers.feed_store()
+
+
+async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
+    """Wait until the runs of this event loop that are ending have recorded it, of those on ``selected`` logs."""
+    for run in list(live_runs.values()):
+        if run.in_this_loop and run.ending and selected(run.journal.log):
+            await run.over.wait()

@@ -1,14 +1,14 @@
-"""What is around the model calls of a run: its context providers, and what its agent's requests are made of."""
+"""The context of a run: it calls the provider hooks and shapes the history around the run's model calls."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from clew.agents.journal import Recording
+from clew.agents.journal import Journal
 from clew.agents.model_history import ModelHistory
-from clew.agents.provider_hooks import Serving
-from clew.agents.run_setup import Setup, rules_of
+from clew.agents.provider_hooks import ProviderHooks
+from clew.agents.run_setup import RunSetup, rules_of
 from clew.agents.tools import Tool
 from clew.domain.context.contributions import NO_CONTRIBUTIONS, Contributions, new_messages, with_newest
 from clew.domain.context.events import ContextProvided, HistoryReduced
@@ -16,229 +16,235 @@ from clew.domain.errors import ConflictError, InvalidContentError, StoreError
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.model_view import model_view
-from clew.domain.runs.definitions import blobs
 from clew.domain.runs.errors import ContextProviderError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, RunCompleted
 from clew.domain.runs.ports import ThreadPort
 from clew.domain.runs.request_building import unsent
 from clew.domain.runs.state import Rule
 
-_TRIES = 100
-"""How often the end of a run is put off because somebody says something: a hook may answer whatever it is shown."""
+_COMPLETION_TRIES = 100
+"""How often the end of a run is put off because others append: a hook may append to whatever it is shown."""
 
 
-class RunContext:
-    """The context of one attempt of a run, from before its first commit to right before its last."""
+class RunProviders:
+    """The context of one attempt of a run, from before its first commit to right before its last.
 
-    def __init__(self, setup: Setup, thread: ThreadPort, recording: Recording) -> None:
+    Without providers, a reducer and a history store it is ``idle``: there is nothing to call.
+    """
+
+    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal) -> None:
         self._setup = setup
         self._thread = thread
-        self._recording = recording
-        self._history = ModelHistory(setup, recording)
-        self._serving = Serving(
-            thread, setup.providers.all, agent=setup.identity, actor=setup.actor, run_id=recording.state.run_id
+        self._journal = journal
+        self._history = ModelHistory(setup, journal)
+        providers = setup.providers.all
+        self._hooks = ProviderHooks(
+            thread, providers, agent=setup.identity, actor=setup.actor, run_id=journal.state.run_id
         )
+        self._has_providers = bool(providers)
+        self.idle = not providers and setup.reducer is None and setup.stores is None
 
     @property
     def reduction(self) -> HistoryReduced | None:
-        """What of the history the requests are made of, None for all of it."""
+        """The current reduction of the history, None if requests hold all of it."""
         return self._history.reduction
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """All tools of the run: the agent's, and those that providers gave."""
-        return (*self._setup.tools, *self._serving.tools) if self._serving else self._setup.tools
+        return (*self._setup.tools, *self._hooks.tools) if self._has_providers else self._setup.tools
 
     @property
     def rules(self) -> dict[str, Rule]:
-        """What the tools say of themselves, as far as the order of things depends on it."""
-        return rules_of(self.tools) if self._serving else self._setup.rules
-
-    def tool(self, name: str) -> Tool | None:
-        """The tool that the model calls so."""
-        return next((tool for tool in self.tools if tool.name == name), None)
+        """The rules of all tools of the run, by name."""
+        return rules_of(self.tools) if self._has_providers else self._setup.rules
 
     @property
     def citations(self) -> list[dict[str, object]]:
-        """What the answer rests on."""
-        return [dict(citation) for citation in self._serving.citations]
+        """The sources of the answer."""
+        return [dict(citation) for citation in self._hooks.citations] if self._has_providers else []
 
     def given(self) -> Contributions:
-        """What providers gave to the run, with what of that waits to be recorded."""
-        if not self._serving and not self._recording.state.provided:
+        """What providers gave to the run, also what waits to be recorded."""
+        if not self._has_providers and not self._journal.state.provided:
             return NO_CONTRIBUTIONS
         provided = self._provided()
-        return Contributions(provided, self._serving.schemas(provided))
+        return Contributions(provided, self._hooks.schemas(provided))
 
     async def begin(self, inputs: Sequence[Message]) -> None:
-        """Have the run begin on the log, and all that is to come before its first model call wait to be recorded."""
-        if self._serving:
+        """Let everything wait that must be recorded before the first model call; with providers, write the start."""
+        if self._has_providers:
             await self._begin(inputs)
             return
         try:
             await self._history.prepare()
         except (Exception, asyncio.CancelledError):
-            if not self._recording.state.began:  # what was said is not lost with it
-                await self._recording.write(blobs=blobs(self._setup.definitions))
+            if not self._journal.state.began:  # keep the input
+                await self._journal.write(blobs=self._setup.definitions.blobs)
             raise
 
     async def _begin(self, inputs: Sequence[Message]) -> None:
-        recording, failed = self._recording, None
-        begins = recording.log.begins
+        journal, failed = self._journal, None
+        begins = journal.log.begins
         if not any(message.text for message in inputs):
             await self._check_asked()
         if begins:
             try:
-                await self._serving.load(recording.kept)
-                await self._serving.created(inputs)
+                await self._hooks.load(journal.context_state)
+                await self._hooks.call_all("on_thread_created", list(inputs))
             except ContextProviderError as error:
-                failed = error  # it fails a run that is on the log
-        self._leave()
-        await recording.write(
-            expected_version=None if begins else recording.version, blobs=blobs(self._setup.definitions)
-        )
+                failed = error  # raised below, when the run is on the log
+        self._collect()
+        await journal.write(expected_version=None if begins else journal.version, blobs=self._setup.definitions.blobs)
         if failed is not None:
             raise failed
         if not begins:
-            await self._serving.load(recording.kept)
+            await self._hooks.load(journal.context_state)
         await self._prepare()
 
     async def _check_asked(self) -> None:
-        """Nothing is recorded of a run that would ask nothing."""
-        recording = self._recording
+        """Record nothing of a run that would ask nothing."""
+        journal = self._journal
         service = (await self._thread.runs.service_side()).call if self._thread.kind == "remote" else None
-        if not unsent(model_view(await recording.history()), service):
+        if not unsent(model_view(await journal.history()), service):
             raise InvalidContentError(
-                f"run: there is nothing to answer on thread {recording.log.thread_id!r}. Give some input."
+                f"run: there is nothing to answer on thread {journal.log.thread_id!r}. Give some input."
             )
 
     async def resume(self) -> None:
-        """Take up what a run was given that is gone on with; one that had not come so far is given it now."""
-        recording = self._recording
-        await recording.history()
-        await self._serving.load(recording.kept)
-        if recording.state.asked is None:
+        """Load the context of a run that continues. If it had none yet, the providers are asked now."""
+        journal = self._journal
+        await journal.history()
+        await self._hooks.load(journal.context_state)
+        if journal.state.asked is None:
             await self._prepare()
             return
         await self._history.prepare()
-        await self._serving.shown(await recording.history())
-        await self._serving.invoke_again(await self.request(), recording.state.provided, self._setup.tools)
-        self._leave()
+        await self._hooks.show(await journal.history())
+        await self._hooks.invoke_again(await self.request(), journal.state.provided, self._setup.tools)
+        self._collect()
 
-    async def before_call(self) -> None:
-        """Before each model call but the first: show what was said, and ask those who give context to each."""
-        await self._history.feed()
-        await self._history.look_again()
-        self._leave()
-        if not self._serving.watches and not self._serving.asked_again:
+    async def before_next_call(self) -> None:
+        """Before a later model call: show new messages, and ask the providers that give context to every call."""
+        if self.idle:
             return
-        if self._recording.steps:
-            await self._recording.write()
-        history = await self._read()
-        await self._serving.shown(history)
+        await self._history.feed()
+        await self._history.reduce_again()
+        self._collect()
+        if not self._hooks.watches and not self._hooks.every_model_call:
+            return
+        if self._journal.steps:
+            await self._journal.write()
+        history = await self._reloaded()
+        await self._hooks.show(history)
         await self._invoke(new_messages(history), first=False)
-        self._leave()
+        self._collect()
 
-    async def finish(self) -> None:
-        """The model has answered: record that, and have everybody told before the run is over."""
-        if not self._serving and not self._history.feeds and not self._history.looks_after:
+    async def complete(self, last: RunCompleted) -> None:
+        """The model has answered: record that, call the last hooks, and record ``last``, the end of the run."""
+        if self._has_providers or self._history.has_store or self._history.reduces_after:
+            await self._journal.write()
+            await self._history.feed()
+            await self._hooks.show(await self._reloaded())
+            await self._hooks.invoked(await self.request(), self._journal.state.added)
+            await self._history.complete()
+            self._collect()
+        if self._has_providers and self._hooks.watches:
+            await self._end_after_others(last)
             return
-        await self._recording.write()
-        await self._history.feed()
-        await self._serving.shown(await self._read())
-        await self._serving.invoked(await self.request(), self._recording.state.added)
-        await self._history.look_after()
-        self._leave()
+        self._journal.add(last)
+        await self._journal.write(final=True)
 
-    async def rest(self) -> None:
-        """The run waits for somebody, or is over: give the store what it has not had."""
-        await self._history.feed()
-
-    async def end(self, last: RunCompleted) -> None:
-        """Record that the run is over, and how; what others say until then is shown to who watches."""
-        recording = self._recording
-        for _ in range(_TRIES if self._serving.watches else 0):
-            waiting = list(recording.steps)
-            recording.add(last)
+    async def _end_after_others(self, last: RunCompleted) -> None:
+        """Record the end of the run; providers that watch are shown what others append until then."""
+        journal = self._journal
+        for _ in range(_COMPLETION_TRIES):
+            waiting = list(journal.steps)
+            journal.add(last)
             try:
-                await recording.write(final=True, expected_version=recording.version)
+                await journal.write(final=True, expected_version=journal.version)
             except (RunInProgressError, RunTakenOverError):
                 raise
             except ConflictError:
-                recording.steps = waiting
-                recording.lose_history()
-                await self._serving.shown(await recording.history())
-                self._leave()
+                journal.steps = waiting
+                journal.discard_history()
+                await self._hooks.show(await journal.history())
+                self._collect()
             else:
                 return
-        recording.add(last)
-        await recording.write(final=True)
+        journal.add(last)
+        await journal.write(final=True)
+
+    async def feed_store(self) -> None:
+        """The run pauses or is over: add to the history store what it lacks."""
+        if not self.idle:
+            await self._history.feed()
 
     def pause(self) -> None:
-        """The run waits for somebody: whoever goes on with it shows only what is said from here on."""
-        self._leave(shown=True)
+        """The run waits for approvals: whoever continues it shows providers only newer messages."""
+        self._collect(with_seen=True)
 
-    async def close(self, error: BaseException) -> None:
-        """The run ends without an answer: have everybody told, unless they were."""
-        if self._serving:
-            await self._tell(error)
-            self._leave(shown=True)
+    async def fail(self, error: BaseException) -> None:
+        """The run ends without an answer: call ``invoked`` where it was not called yet."""
+        if self._has_providers:
+            await self._notify_failed(error)
+            self._collect(with_seen=True)
 
-    async def given_up(self, error: BaseException) -> None:
-        """The run is not this attempt's any more. When somebody went back and ended it, nobody else tells of that.
+    async def taken_over(self, error: BaseException) -> None:
+        """The run is no longer this attempt's. If a rewind ended it, nobody else calls ``invoked``.
 
-        What the providers keep of it then is no part of the thread any more.
+        The states that this leaves are not recorded: the run is not on the path any more.
         """
-        state, log = self._recording.state, self._recording.log
-        if not self._serving or not state.began:
+        state, log = self._journal.state, self._journal.log
+        if not self._has_providers or not state.began:
             return
         ended = (event.data for event in await log.events(state.began) if event.run_id == state.run_id)
         if any(isinstance(data, RunAbandoned) and data.reason == "asked" for data in ended):
-            await self._tell(error)
+            await self._notify_failed(error)
 
-    async def _tell(self, error: BaseException) -> None:
-        self._serving.raises = False
+    async def _notify_failed(self, error: BaseException) -> None:
+        self._hooks.raises = False
         try:
             request = await self.request()
         except StoreError:
-            return  # it cannot be told what was asked, and nothing could be recorded of it
-        await self._serving.load(self._recording.kept)  # for those whose turn had not come
-        await self._serving.invoked(request, self._recording.state.added or None, error)
+            return  # the request cannot be read, and nothing could be recorded
+        await self._hooks.load(self._journal.context_state)  # of providers that have had no hook yet
+        await self._hooks.invoked(request, self._journal.state.added or None, error)
 
     async def request(self) -> list[HistoryMessage]:
-        """The messages that the run was to answer."""
-        first = self._recording.state.added[0].version if self._recording.state.added else None
-        history = await self._recording.history()
-        return new_messages([each for each in history if first is None or each.version < first])
+        """The messages that the run answers."""
+        added = self._journal.state.added
+        history = await self._journal.history()
+        return new_messages([each for each in history if not added or each.version < added[0].version])
 
     async def _prepare(self) -> None:
-        history = await self._recording.history()
-        await self._serving.shown(history)
+        history = await self._journal.history()
+        await self._hooks.show(history)
         await self._history.prepare()
         await self._invoke(new_messages(history), first=True)
-        self._leave()
+        self._collect()
 
     async def _invoke(self, messages: Sequence[HistoryMessage], *, first: bool) -> None:
         before = messages[0].version if messages else 0
-        await self._serving.invoke(messages, before, self._setup.tools, first=first)
+        await self._hooks.invoke(messages, before, self._setup.tools, first=first)
 
     def _provided(self) -> tuple[ContextProvided, ...]:
-        provided = self._recording.state.provided
-        for step in self._recording.steps:
+        provided = self._journal.state.provided
+        for step in self._journal.steps:
             if isinstance(step, ContextProvided):
                 provided = with_newest(provided, step)
         return provided
 
-    async def _read(self) -> list[HistoryMessage]:
-        """The history, and what others have recorded of the providers' states since it was read last."""
-        history = await self._recording.history()
-        self._serving.adopt(self._recording.kept)
+    async def _reloaded(self) -> list[HistoryMessage]:
+        """The history; provider states that others recorded since the last read are loaded."""
+        history = await self._journal.history()
+        self._hooks.reload(self._journal.context_state)
         return history
 
-    def _leave(self, *, shown: bool = False) -> None:
-        """Let wait what the providers left; ``shown`` counts what they were shown, too."""
-        serving = self._serving
-        self._recording.add(*serving.steps, *serving.states(shown=shown))
-        self._recording.blobs += serving.blobs
-        serving.steps, serving.blobs = [], []
-        self._recording.add(*serving.cited(self._provided()))
+    def _collect(self, *, with_seen: bool = False) -> None:
+        """Let wait what the hooks left; ``with_seen`` also records which messages were shown."""
+        hooks, journal = self._hooks, self._journal
+        journal.add(*hooks.steps, *hooks.unrecorded_states(with_seen=with_seen))
+        journal.blobs += hooks.blobs
+        hooks.steps, hooks.blobs = [], []
+        journal.add(*hooks.newly_cited(self._provided()))

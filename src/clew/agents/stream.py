@@ -1,4 +1,4 @@
-"""A run that is followed while it goes on: its updates, one after the other, and its response."""
+"""The stream of a run: its updates while it runs, and its response."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ from typing import Any, Generic, Self
 
 from clew.agents.journal import Emit
 from clew.agents.response import AgentResponse, AgentUpdate, ThreadT_co
+from clew.agents.run_loop import Run
 from clew.domain.runs.errors import RunStoppedError
 
-Stop = Callable[[], None]
-
-_AHEAD = 32
-"""Updates that a run may be ahead of whoever follows it. To wait for each to be taken costs more than to make it."""
+_BUFFERED = 32
+"""Updates that a run may be ahead of its reader. To wait for the reader after each one costs more than the update."""
 
 
 class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
-    """The updates of a run, as they come; ``async for update in agent.run(…, stream=True)``.
+    """The updates of a run, as they come: ``async for update in agent.run(…, stream=True)``.
 
-    The run waits for whoever follows it when it is some updates ahead. Leaving the loop ends the run: what had come of
-    the answer is kept, and that it was stopped is recorded. ``async with`` sees to that being done when the block is
-    left.
+    The run waits for its reader when it is some updates ahead. Leaving the loop stops the run: the part of the answer
+    that has arrived is kept, and the stop is recorded. With ``async with``, that is done when the block is left.
     """
 
-    def __init__(self, start: Callable[[Emit, Callable[[Stop], None]], Awaitable[AgentResponse[ThreadT_co]]]) -> None:
-        self._start = start
-        self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=_AHEAD)
+    def __init__(self, execute: Callable[[Emit, Callable[[Run], None]], Awaitable[AgentResponse[ThreadT_co]]]) -> None:
+        self._execute = execute
+        self._updates: asyncio.Queue[AgentUpdate | None] = asyncio.Queue(maxsize=_BUFFERED)
         self._task: asyncio.Task[AgentResponse[ThreadT_co]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: Stop | None = None
+        self._run: Run | None = None
         self._left = False
 
-    def __aiter__(self) -> _Following:
-        return _Following(self)
+    def __aiter__(self) -> _Loop:
+        return _Loop(self)
 
     async def __anext__(self) -> AgentUpdate:
-        """The next update. Raises what the run does, and RunStoppedError once it was left."""
-        task = self._begun()
+        """The next update. Raises the errors of the run, and RunStoppedError after it was left."""
+        task = self._started()
         if self._left:
             raise RunStoppedError
         if not task.done() or not self._updates.empty():
@@ -51,7 +49,7 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
                 raise
             if update is not None:
                 return update
-            self._wake()  # whoever else follows it
+            self._wake()  # other readers
             await asyncio.wait([task])
             if self._left:
                 raise RunStoppedError
@@ -59,15 +57,15 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         raise StopAsyncIteration
 
     async def get_final_response(self) -> AgentResponse[ThreadT_co]:
-        """Follow the run to its end, and give what came of it. Raises what the run does."""
+        """Read to the end of the run, and return its response. Raises the errors of the run."""
         try:
             while True:
                 await self.__anext__()
         except StopAsyncIteration:
-            return self._begun().result()
+            return self._started().result()
 
     async def aclose(self) -> None:
-        """End the run where it is, and wait until that is recorded. Does nothing when it is over."""
+        """Stop the run, and wait until that is recorded. Does nothing when the run is over."""
         self.leave()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -81,48 +79,48 @@ class AgentStream(AsyncIterator[AgentUpdate], Generic[ThreadT_co]):
         await self.aclose()
 
     def leave(self) -> None:
-        """End the run where it is; what follows on the thread waits until that is recorded."""
+        """Stop the run. The next run on the thread waits until that is recorded."""
         task = self._task
         if task is None or task.done() or self._loop is None or self._loop.is_closed():
             return
-        if self._stop is not None:
-            self._stop()
+        if self._run is not None:
+            self._run.stop()
         self._leave(task)
 
     def _leave(self, task: asyncio.Task[Any]) -> None:
         self._left = True
-        task.get_loop().call_soon_threadsafe(task.cancel)  # what is left may be collected by any thread
+        task.get_loop().call_soon_threadsafe(task.cancel)  # any thread may collect a stream that was left
 
-    def _begun(self) -> asyncio.Task[AgentResponse[ThreadT_co]]:
+    def _started(self) -> asyncio.Task[AgentResponse[ThreadT_co]]:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
-            self._task = asyncio.ensure_future(self._run())
-            self._task.add_done_callback(_looked_at)
+            self._task = asyncio.ensure_future(self._carry_out())
+            self._task.add_done_callback(_retrieve_outcome)
         return self._task
 
-    async def _run(self) -> AgentResponse[ThreadT_co]:
+    async def _carry_out(self) -> AgentResponse[ThreadT_co]:
         try:
-            return await self._start(self._updates.put, self._stopper)
+            return await self._execute(self._updates.put, self._on_start)
         finally:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake who waits for an update: there are no more. Nobody waits while there are some to take."""
+        """Wake the readers that wait: there are no more updates. While the queue is full, no reader waits."""
         with suppress(asyncio.QueueFull):
             self._updates.put_nowait(None)
 
-    def _stopper(self, stop: Stop) -> None:
-        self._stop = stop
+    def _on_start(self, run: Run) -> None:
+        self._run = run
 
 
-class _Following(AsyncIterator[AgentUpdate]):
-    """What a loop over a stream holds: when the loop is left, nobody holds it any more, and the run is ended."""
+class _Loop(AsyncIterator[AgentUpdate]):
+    """What a loop over a stream holds. When the loop is left, it is collected, and that stops the run."""
 
     def __init__(self, stream: AgentStream[Any]) -> None:
         self._stream = stream
         self._over = False
 
-    def __aiter__(self) -> _Following:
+    def __aiter__(self) -> _Loop:
         return self
 
     async def __anext__(self) -> AgentUpdate:
@@ -137,7 +135,7 @@ class _Following(AsyncIterator[AgentUpdate]):
             self._stream.leave()
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
-    """Whoever left the loop does not look at how the run ended: it is on the log."""
+def _retrieve_outcome(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging the outcome of a stream that was left: it is on the log."""
     if not task.cancelled():
         task.exception()

@@ -1,158 +1,185 @@
-"""The function calls of an answer: which are carried out, which somebody is asked about, and what came of them."""
+"""The function calls of an answer: which are carried out, which wait for approval, and what came of them."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from clew.agents.attempt import Attempt
+from clew.agents.journal import Journal
 from clew.agents.middleware import ToolCallContext, compose
-from clew.agents.tool_round import Carried, ToolRound, stopped
-from clew.agents.tools import ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
+from clew.agents.run_providers import RunProviders
+from clew.agents.run_setup import RunSetup
+from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.json_values import check_json
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.runs.errors import ToolFailedError
 from clew.domain.runs.events import ApprovalRequested, ToolFailed, ToolFinished, ToolStarted
-from clew.domain.runs.state import CallPlan, CallState
+from clew.domain.runs.ports import ThreadPort
+from clew.domain.runs.state import CallState, plan_calls
 
 OUTCOME_UNKNOWN = "The call had been started before a crash. Nobody knows whether it was carried out: outcome unknown."
 REJECTED = "The call was rejected"
 
+STOPPED = "Error: the call was stopped before it gave a result. Nobody knows how far it came."
+"""What the model is sent for a call that was under way when its run was stopped."""
+
+
+class Finished(NamedTuple):
+    """A call that is over: its outcome, and how long it took."""
+
+    call: CallState
+    outcome: ToolOutcome
+    milliseconds: int
+
 
 class ToolCalls:
-    """The function calls of an attempt, those of one answer after those of the other."""
+    """The function calls of one attempt of a run, answer by answer."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._setup = attempt.setup
-        self._recording = attempt.recording
-        self._round: ToolRound | None = None
+    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal, providers: RunProviders) -> None:
+        self._setup = setup
+        self._thread = thread
+        self._journal = journal
+        self._providers = providers
+        self._tasks: dict[asyncio.Task[Finished], CallState] = {}
         self._answer = 0
 
-    async def settle(self, plan: CallPlan, calls: Sequence[CallState], answer: int = 0) -> bool:
-        """Do what is to be done about the calls of an answer; true when the run then waits for somebody.
+    async def handle(self, calls: Sequence[CallState], *, answer: int = 0, orphaned: bool = False) -> bool:
+        """Carry out, refuse or ask for approval of the calls of an answer; returns whether the run now waits.
 
-        ``answer`` is the place of the answer among what waits to be written, while it is not recorded.
+        ``answer`` is the index of the answer among the waiting steps, while it is not recorded. ``orphaned`` says that
+        the process that started calls is gone.
         """
         self._answer = answer
-        recording = self._recording
+        journal, tools = self._journal, {tool.schema.name: tool for tool in self._providers.tools}
+        plan = plan_calls(calls, self._providers.rules, orphaned=orphaned)
         for call in plan.refuse:
             self._refuse(call, _rejection(call), "rejected")
-        tools = self._attempt.context.tools
-        known = {tool.name for tool in tools}
-        begins = [call for call in plan.start if call.call.name in known]
+        started = set()
         for call in plan.start:
-            if call.call.name in known:
-                recording.add(ToolStarted(message=self._message(call), index=call.place.content))
+            if call.call.name in tools:
+                journal.add(ToolStarted(message=self._message(call), index=call.place.content))
+                started.add(call.place.content)
             else:
-                outcome = unknown_tool(call.call.name, tools)
+                outcome = unknown_tool(call.call.name, self._providers.tools)
                 self._refuse(call, str(outcome.result), "unknown-tool", outcome.error)
         for call, why in plan.ask:
-            recording.add(ApprovalRequested(message=self._message(call), index=call.place.content, reason=why))
-        if begins:
-            await recording.write()
-            await self._attempt.tell_added()
-            places = {call.place.content for call in begins}
-            await self._carry_out([call for call in self._attempt.state.calls if call.place.content in places])
+            journal.add(ApprovalRequested(message=self._message(call), index=call.place.content, reason=why))
+        if started:
+            await journal.write()
+            await journal.emit_added()
+            await self._carry_out([call for call in journal.state.calls if call.place.content in started], tools)
         waits = bool(plan.ask) or any(call.status == "asked" for call in calls)
         if waits:
-            self._attempt.context.pause()
-            await recording.write(final=True)
-            await self._attempt.tell_added()
+            self._providers.pause()
+            await journal.write(final=True)
+            await journal.emit_added()
         return waits
 
     def _message(self, call: CallState) -> int:
-        """Where the call's message is: among what waits, unless it is recorded."""
-        if call.place.message:
-            return call.place.message
-        return self._recording.back(self._answer)
+        """The version of the call's message; a reference to it while it waits to be written."""
+        return call.place.message or self._journal.reference(self._answer)
 
     def _refuse(self, call: CallState, text: str, reason: str, kind: str | None = None) -> None:
-        self._recording.add(_result(call, text))
-        at = self._message(call)
-        self._recording.add(ToolFailed(message=at, index=call.place.content, result=-1, reason=reason, kind=kind))
+        self._journal.add(_result(call, text))
+        message = self._message(call)
+        self._journal.add(ToolFailed(message=message, index=call.place.content, result=-1, reason=reason, kind=kind))
 
-    async def _carry_out(self, calls: Sequence[CallState]) -> None:
-        self._round = ToolRound(calls, self._carry)
-        async for carried, more in self._round.results():
-            for each in carried:
-                self._record_result(each)
-            raised = next((each for each in carried if self._raises(each)), None)
-            if raised is not None:
-                raise ToolFailedError(raised.call.call.name, raised.outcome.error or "") from raised.outcome.raised
-            if more:
-                await self._recording.write()
-                await self._attempt.tell_added()
-        self._round = None
+    async def _carry_out(self, calls: Sequence[CallState], tools: dict[str, Tool]) -> None:
+        """Call tools in parallel, and record their results as they come, in the order of the calls."""
+        self._tasks = {asyncio.create_task(self._timed(call, tools[call.call.name])): call for call in calls}
+        while self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # calls that end at the same moment are written together
+            finished = self._take_finished()
+            for each in finished:
+                self._record(each)
+            for call, outcome, _ in finished:
+                if tools[call.call.name].errors == "raise" and outcome.raised is not None:
+                    raise ToolFailedError(call.call.name, outcome.error or "") from outcome.raised
+            if self._tasks:
+                await self._journal.write()
+                await self._journal.emit_added()
 
-    def _raises(self, carried: Carried) -> bool:
-        tool = self._attempt.context.tool(carried.call.call.name)
-        return tool is not None and tool.errors == "raise" and carried.outcome.raised is not None
+    def _take_finished(self) -> list[Finished]:
+        finished: list[Finished] = []
+        for task in [task for task in self._tasks if task.done()]:
+            call = self._tasks.pop(task)
+            finished.append(_stopped(call) if task.cancelled() else task.result())
+        return finished
 
-    async def _carry(self, call: CallState) -> ToolOutcome:
-        """Call a tool, through what is put around tool calls."""
-        setup = self._setup
+    async def _timed(self, call: CallState, tool: Tool) -> Finished:
+        began = time.monotonic()
+        outcome = await self._call(call, tool)
+        return Finished(call, outcome, round((time.monotonic() - began) * 1000))
+
+    async def _call(self, call: CallState, tool: Tool) -> ToolOutcome:
+        """Call a tool, within a telemetry span and the middleware."""
+        setup, run_id = self._setup, self._journal.state.run_id
         name, call_id, arguments = call.call.name, call.call.call_id, call.call.arguments
-        tool = next(tool for tool in self._attempt.context.tools if tool.name == name)
-        run_id = self._attempt.state.run_id
         given = ToolContext(
             deps=setup.deps,
-            thread=self._attempt.thread,
+            thread=self._thread,
             actor=setup.actor,
             run_id=run_id,
             call_id=call_id,
             idempotency_key=f"{run_id}:{call.place.message}:{call.place.content}",
         )
+        if not setup.middleware and setup.telemetry.instruments is None:
+            return await call_tool(tool, arguments, given)
+        thread_id = self._journal.log.thread_id
         with setup.telemetry.tool_call(
-            name=name,
-            call_id=call_id,
-            thread_id=self._recording.log.thread_id,
-            arguments=arguments,
-            description=tool.description,
+            name=name, call_id=call_id, thread_id=thread_id, arguments=arguments, description=tool.description
         ) as span:
-            context = ToolCallContext(**self._attempt.about(), name=name, call_id=call_id, arguments=arguments)
+            about = setup.about(thread_id, run_id)
+            context = ToolCallContext(**about, name=name, call_id=call_id, arguments=arguments)
             try:
                 outcome = await compose(
                     setup.middleware, "tool_call", context, lambda: call_tool(tool, arguments, given)
                 )
                 if setup.middleware:
-                    check_json(outcome.result, "result")  # what a tool gives is checked, and this may be another
-            except Exception as error:  # noqa: BLE001  # middleware that refuses a call is the call's failure
+                    check_json(outcome.result, "result")  # the middleware may have returned another outcome
+            except Exception as error:  # noqa: BLE001  # middleware that refuses a call fails the call
                 outcome = raised_outcome(error)
             span.finished(outcome)
             return outcome
 
-    def _record_result(self, carried: Carried) -> None:
-        call, outcome, milliseconds = carried
-        self._recording.add(_result(call, outcome.result))
+    def _record(self, finished: Finished) -> None:
+        call, outcome, ms = finished
         message, index = call.place
-        if outcome.error is None:
-            self._recording.add(ToolFinished(message=message, index=index, result=-1, ms=milliseconds))
-            return
-        reason = outcome.reason
-        self._recording.add(
-            ToolFailed(message=message, index=index, result=-1, reason=reason, kind=outcome.error, ms=milliseconds)
+        self._journal.add(
+            _result(call, outcome.result),
+            ToolFinished(message=message, index=index, result=-1, ms=ms)
+            if outcome.error is None
+            else ToolFailed(message=message, index=index, result=-1, reason=outcome.reason, kind=outcome.error, ms=ms),
         )
 
     async def stop(self) -> None:
-        """End what is under way; what came of it waits to be written.
+        """Stop the calls that are under way, and let their outcomes wait to be written.
 
-        So that no call is left without an outcome, those are told of too whose beginning was all that was recorded.
+        Calls whose start was written but which have no task are recorded as stopped, too: no call is left open.
         """
-        if self._round is not None:
-            under_way, self._round = self._round, None
-            for each in await under_way.stop():
-                self._record_result(each)
-        told = {
-            (step.message, step.index) for step in self._recording.steps if isinstance(step, ToolFinished | ToolFailed)
-        }
-        for call in self._attempt.state.calls:
-            if call.status == "started" and call.place not in told:
-                self._record_result(stopped(call))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+            for each in self._take_finished():
+                self._record(each)
+        journal = self._journal
+        recorded = {(step.message, step.index) for step in journal.steps if isinstance(step, ToolFinished | ToolFailed)}
+        for call in journal.state.calls:
+            if call.status == "started" and call.place not in recorded:
+                self._record(_stopped(call))
+
+
+def _stopped(call: CallState) -> Finished:
+    return Finished(call, ToolOutcome(STOPPED, "CancelledError", reason="stopped"), 0)
 
 
 def _rejection(call: CallState) -> str:
-    """What the model is told of a call that somebody rejected."""
+    """What the model is sent for a call that was rejected."""
     if call.why == "outcome-unknown":
         return OUTCOME_UNKNOWN
     return f"{REJECTED}: {call.said}" if call.said else f"{REJECTED}."

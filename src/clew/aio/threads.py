@@ -11,14 +11,11 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeVar, Unpack, overload
 
 from clew.agents.agent import Agent
-from clew.agents.approvals import Approval, approvals
-from clew.agents.inputs import Input, inputs
-from clew.agents.orphaned_run import LeftRun, left_run, tell_given_up
-from clew.agents.response import AgentResponse
-from clew.agents.run_options import ContinueOptions, RunOptions
+from clew.agents.response import AgentResponse, Approval, approvals
+from clew.agents.run_options import ContinueOptions, Input, RunOptions, input_messages
 from clew.agents.service_threads import delete_at_service, service_threads
 from clew.agents.stream import AgentStream
-from clew.agents.thread_hooks import Outside
+from clew.agents.thread_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import MemoryScope
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
@@ -146,7 +143,7 @@ class Thread:
 
     async def checkpoint(self, name: str, *, at: At = None, actor: str | None = None) -> int:
         """Name a version, by default the newest, and return it. Raises CheckpointExistsError."""
-        await self.tell("on_checkpoint", name, before=Checkpoint(name), actor=actor)  # asyncio only
+        await self.notify("on_checkpoint", name, before=Checkpoint(name), actor=actor)  # asyncio only
         return await drive(thread_commands.checkpoint(self._core, self.id, name, at, actor))
 
     @overload
@@ -227,7 +224,7 @@ class Thread:
         orphaned = await self._orphaned_run() if abandon_run else None  # asyncio only
         version = await drive(thread_commands.rewind(self._core, self.id, to, abandon_run=abandon_run, actor=actor))
         if orphaned is not None:  # asyncio only
-            await tell_given_up(orphaned, self, self._all_providers(), self._identity(), reason="asked")
+            await notify_abandoned(orphaned, self, self._all_providers(), self._identity(), reason="asked")
         return version
 
     async def edit(
@@ -250,24 +247,24 @@ class Thread:
     async def suspend(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Suspend the thread: nothing can be appended until it is resumed."""
         intent = Suspend(reason)
-        await self.tell("on_suspend", before=intent, actor=actor)  # asyncio only
+        await self.notify("on_suspend", before=intent, actor=actor)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def resume(self, *, actor: str | None = None) -> None:
         """Resume a suspended thread."""
         await drive(thread_commands.change(self._core, self.id, Resume(), actor))
-        await self.tell("on_resume", actor=actor)  # asyncio only
+        await self.notify("on_resume", actor=actor)  # asyncio only
 
     async def end(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """End the conversation. It can still be read, labelled, forked and redacted."""
         intent = End(reason)
-        await self.tell("on_thread_ended", before=intent, actor=actor)  # asyncio only
+        await self.notify("on_thread_ended", before=intent, actor=actor)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def delete(self, *, reason: str | None = None, actor: str | None = None) -> None:
         """Delete the thread: nobody can read it any more. Its forks continue, and its events remain for audit."""
         intent = Delete(reason)
-        await self.tell("on_thread_deleted", before=intent, actor=actor)  # asyncio only
+        await self.notify("on_thread_deleted", before=intent, actor=actor)  # asyncio only
         await drive(thread_commands.change(self._core, self.id, intent, actor))
 
     async def redact(
@@ -412,7 +409,7 @@ class Thread:
         The thread's providers are asked, and those of the agent that it is bound to. What they give and keep is
         recorded. Raises ContextProviderError.
         """
-        return await self._hooks(actor).context(inputs("context", input))
+        return await self._hooks(actor).context(input_messages("context", input))
 
     # What agents need of a thread: see clew.domain.runs.ports.ThreadPort.
 
@@ -439,9 +436,9 @@ class Thread:
         """The version of a scope or document store that the thread reads, None for the newest: for agents."""
         return await drive(version_read(self._core, self.id, name))
 
-    async def tell(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
+    async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
         """Notify the context providers of what happens to the thread: for agents."""
-        await self._hooks(actor).tell(hook, *given, before=before)
+        await self._hooks(actor).notify(hook, *given, before=before)
 
     async def branch(self, at: At = None) -> Self:
         """A fork at a version that starts with its first run: for agents."""
@@ -468,9 +465,9 @@ class Thread:
             )
         return self.agent
 
-    async def _orphaned_run(self) -> LeftRun | None:
+    async def _orphaned_run(self) -> OrphanedRun | None:
         """The open run that no process executes; None without one, or without a provider to notify of its end."""
-        return await left_run(self) if self._all_providers() else None
+        return await orphaned_run(self) if self._all_providers() else None
 
     def _all_providers(self) -> list[ContextProvider]:
         own = () if self.agent is None else self.agent.context_providers
@@ -479,9 +476,9 @@ class Thread:
     def _identity(self) -> AgentIdentity | None:
         return None if self.agent is None else self.agent.identity
 
-    def _hooks(self, actor: str | None) -> Outside:
+    def _hooks(self, actor: str | None) -> ThreadHooks:
         own = () if self.agent is None else self.agent.context_providers
-        return Outside(self, own, self._identity(), actor)
+        return ThreadHooks(self, own, self._identity(), actor)
 
     # asyncio only: end
 
@@ -548,7 +545,7 @@ class RemoteThread(Thread):
             asked = self._service("delete", client)
             deletions = await delete_at_service(asked, await drive(remote_threads.bound_here(self._core, self.id)))
         intent = Delete(reason, deletions)
-        await self.tell("on_thread_deleted", before=intent, actor=actor)
+        await self.notify("on_thread_deleted", before=intent, actor=actor)
         await drive(thread_commands.change(self._core, self.id, intent, actor))
         if failed := {each.id: each.failed for each in deletions if each.failed is not None}:
             raise ServiceDeletionError(self.id, failed)

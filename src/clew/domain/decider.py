@@ -343,10 +343,21 @@ def _noted(control: Control, steps: tuple[ContextEvent, ...]) -> list[Decided]:
     return [Decided(step, control.messages) for step in steps]
 
 
+_LARGE = 2**64
+"""Integers from here on are checked for their size."""
+
+
 def _check_fields(value: Value, where: str) -> None:
     for name, part in value.__dict__.items():
-        if part is None or (type(part) is str and part.isascii()):
-            continue
+        kind = type(part)
+        if (
+            part is None
+            or kind is bool
+            or (kind is str and part.isascii())
+            or (kind is int and abs(part) < _LARGE)
+            or ((kind is tuple or kind is dict) and not part)
+        ):
+            continue  # by far the most; nothing can be wrong with these
         _check_part(part, f"{where}.{name}")
 
 

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from clew.domain.context.provider_state import KEEPS, NOTHING_KEPT, Kept, KeptBuilder, kept_after
+from clew.domain.context.state import (
+    CONTEXT_STATE_EVENTS,
+    NO_CONTEXT_STATE,
+    ContextState,
+    ContextStateBuilder,
+    next_context_state,
+)
 from clew.domain.control import Control, Status, advance, detached
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import Json, JsonObject
@@ -78,7 +84,7 @@ class History:
     thread_id: str
     version: int
     messages: tuple[HistoryMessage, ...]
-    kept: Kept = field(default=NOTHING_KEPT, repr=False, compare=False)
+    context: ContextState = field(default=NO_CONTEXT_STATE, repr=False, compare=False)
     """What is kept for components."""
 
     def __len__(self) -> int:
@@ -98,8 +104,8 @@ class ThreadState:
 
     control: Control = field(default_factory=Control)
     messages: tuple[HistoryMessage, ...] = ()
-    kept: Kept = field(default=NOTHING_KEPT, repr=False)
-    past: tuple[tuple[tuple[HistoryMessage, ...], Kept], ...] = field(default=(), repr=False, compare=False)
+    context: ContextState = field(default=NO_CONTEXT_STATE, repr=False)
+    past: tuple[tuple[tuple[HistoryMessage, ...], ContextState], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def version(self) -> int:
@@ -139,20 +145,22 @@ class ThreadState:
     @property
     def states(self) -> dict[str, Json]:
         """What components keep of the thread, by the ids of context providers."""
-        return {provider: deepcopy(kept.state) for provider, kept in self.kept.states.items()}
+        return {provider: deepcopy(found.state) for provider, found in self.context.states.items()}
 
 
 def evolve(state: ThreadState, event: Event) -> ThreadState:
     """The state after one more event of the lineage. This is the definition; HistoryBuilder is its fast form."""
-    messages, kept = state.messages, kept_after(state.kept, event) if event.type in KEEPS else state.kept
-    past = (*state.past, (state.messages, state.kept))
+    messages, context = state.messages, state.context
+    if event.type in CONTEXT_STATE_EVENTS:
+        context = next_context_state(context, event)
+    past = (*state.past, (state.messages, state.context))
     if isinstance(event.data, HistoryRewound):
         target = min(event.data.to, state.version)  # a stored target that lies ahead, which no append makes, ends too
         messages, then = past[target]
-        kept = kept._replace(states=then.states, reductions=then.reductions, served=then.served)
+        context = context._replace(states=then.states, reductions=then.reductions, completed=then.completed)
     elif (said := as_message(event)) is not None:
         messages = (*messages, said)
-    return ThreadState(advance(state.control, event), messages, kept, past)
+    return ThreadState(advance(state.control, event), messages, context, past)
 
 
 def as_message(event: Event) -> HistoryMessage | None:
@@ -195,12 +203,12 @@ class HistoryBuilder:
         self._messages: list[HistoryMessage] = []
         self._versions: list[int] = []
         self._rewinds: dict[int, int] = {}
-        self._kept = KeptBuilder()
+        self._context = ContextStateBuilder()
 
     @property
     def weight(self) -> int:
         """How much is held, in messages of an ordinary length."""
-        return len(self._messages) + self._kept.weight
+        return len(self._messages) + self._context.weight
 
     def add(self, events: Iterable[Event]) -> None:
         """Take in the next events of the lineage."""
@@ -212,8 +220,8 @@ class HistoryBuilder:
                 if said is not None:
                     self._messages.append(said)
                     self._versions.append(version)
-            elif event.type in KEEPS:
-                self._kept.take(event)
+            elif event.type in CONTEXT_STATE_EVENTS:
+                self._context.add(event)
             elif isinstance(event.data, HistoryRewound):
                 self._rewinds[version] = event.data.to
         self.version = version
@@ -225,7 +233,7 @@ class HistoryBuilder:
         path = spans(self._rewinds, version)
         for first, last in path:
             found += self._messages[bisect_left(self._versions, first) : bisect_right(self._versions, last)]
-        return History(self.thread_id, version, tuple(found), self._kept.kept(path))
+        return History(self.thread_id, version, tuple(found), self._context.at(path))
 
 
 class StateBuilder:
@@ -240,4 +248,4 @@ class StateBuilder:
         self._control = advance(self._control, event)
         self._builder.add((event,))
         found = self._builder.history()
-        return ThreadState(detached(self._control), found.messages, found.kept)
+        return ThreadState(detached(self._control), found.messages, found.context)

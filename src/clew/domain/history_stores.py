@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.context.events import HistoryReduced
-from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.errors import HistoryStoreError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json

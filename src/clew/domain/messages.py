@@ -10,7 +10,7 @@ from pydantic import Field
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
-from clew.domain.values import Value
+from clew.domain.values import Value, is_none
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -29,7 +29,7 @@ class Reasoning(Value):
 
     type: Literal["reasoning"] = "reasoning"
     text: str
-    data: Json = Field(default=None, exclude_if=lambda value: value is None)
+    data: Json = Field(default=None, exclude_if=is_none)
 
 
 class Media(Value):
@@ -37,7 +37,7 @@ class Media(Value):
 
     type: Literal["media"] = "media"
     uri: str
-    media_type: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    media_type: str | None = Field(default=None, exclude_if=is_none)
 
 
 class FunctionCall(Value):
@@ -54,7 +54,7 @@ class FunctionResult(Value):
 
     type: Literal["function-result"] = "function-result"
     call_id: str
-    name: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    name: str | None = Field(default=None, exclude_if=is_none)
     result: Json = None
 
 
@@ -64,7 +64,7 @@ class ApprovalRequest(Value):
     type: Literal["approval-request"] = "approval-request"
     approval_id: str
     call: FunctionCall
-    reason: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    reason: str | None = Field(default=None, exclude_if=is_none)
 
 
 class ApprovalResponse(Value):
@@ -73,7 +73,7 @@ class ApprovalResponse(Value):
     type: Literal["approval-response"] = "approval-response"
     approval_id: str
     approved: bool
-    reason: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    reason: str | None = Field(default=None, exclude_if=is_none)
 
 
 class Raw(Value):
@@ -94,7 +94,7 @@ class Message(Value):
     """
 
     role: Role
-    author: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    author: str | None = Field(default=None, exclude_if=is_none)
     contents: tuple[Annotated[Content, Field(discriminator="type")], ...]
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
     source: JsonObject = Field(default_factory=dict, exclude_if=not_)

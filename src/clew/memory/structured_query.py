@@ -45,7 +45,7 @@ def checked_client(owner: object, client: Any) -> None:
     """Raise AgentConfigurationError for what is no model client."""
     if not callable(getattr(client, "ask", None)) or not isinstance(getattr(client, "model", None), str):
         raise AgentConfigurationError(
-            f"{type(owner).__name__}: client: {type(client).__name__} is no way to a model. "
+            f"{type(owner).__name__}: client: {type(client).__name__} is not a model client. "
             "Give OpenAIChatClient(model=…) or another client."
         )
 

@@ -39,7 +39,7 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     fingerprint = made.data.fingerprint
     tools = tuple(digest for each in given for digest in each.tools)
     blobs = yield from _blobs(core, thread_id, version, (*fingerprint.digests, *tools))
-    reduction = None if fingerprint.reducer is None else said.kept.reductions.get(made.data.agent.id)
+    reduction = None if fingerprint.reducer is None else said.context.reductions.get(made.data.agent.id)
     return rebuilt(
         version,
         found.data,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.control import Control, advance
 from clew.domain.decider import Bind, Intent, Note, Say, Start
 from clew.domain.events import Event
@@ -69,7 +69,7 @@ def _said_again(lineage: Lineage) -> list[Intent]:
             state=kept.state,
             seen=max((then for version, then in at.items() if version <= kept.seen), default=0),
         )
-        for id_, kept in history.kept.states.items()
+        for id_, kept in history.context.states.items()
         if id_ != HISTORY_STORE
     )
     return [*intents, Note(states)] if states else intents

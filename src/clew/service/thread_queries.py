@@ -159,7 +159,7 @@ def state(core: Core, thread_id: str, at: At = None, at_message: int | None = No
         stream = core.stream(thread_id)
         then = yield from read(lambda: core.log.control(stream, version))
     found = yield from _history(core, thread_id, control.version, version)
-    return ThreadState(detached(then), found.messages, found.kept)
+    return ThreadState(detached(then), found.messages, found.context)
 
 
 def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:

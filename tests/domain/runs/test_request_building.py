@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from clew.domain.messages import FunctionCall, Message
 from clew.domain.model_view import NO_RESULT, model_view
 from clew.domain.models.client import ResponseFormat, ServiceReference, ToolSchema
 from clew.domain.models.requests import request_body, request_bytes
-from clew.domain.runs.definitions import Definitions, blobs, changed, fingerprint, read_definitions
+from clew.domain.runs.definitions import Definitions, changed, read_definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
 from clew.domain.runs.request_building import body_digest, question_of, rebuilt, unsent
 
@@ -47,23 +48,23 @@ definitions = st.builds(
 
 @given(definitions, st.integers(min_value=0, max_value=3))
 def test_definitions_come_back_equal_from_their_blobs(made: Definitions, own: int) -> None:
-    made = made._replace(own_tools=min(own, len(made.tools)))
-    stored = {blob.digest.hex(): blob.data for blob in blobs(made)}
-    named = fingerprint(made, "c")
+    made = replace(made, own_tools=min(own, len(made.tools)))
+    stored = {blob.digest.hex(): blob.data for blob in made.blobs}
+    named = made.fingerprint("c")
     assert set(named.digests) == set(stored)
     assert read_definitions(named, stored) == made
     assert len(named.tools) == made.own_tools
-    for blob in blobs(made):
+    for blob in made.blobs:
         assert (blob.digest, blob.kind) == (digest(blob.data), "definition")
 
 
 def test_a_fingerprint_tells_what_changed_of_the_agents_own() -> None:
-    before = fingerprint(Definitions("Be brief.", (LOOKUP,)), "c")
+    before = Definitions("Be brief.", (LOOKUP,)).fingerprint("c")
     assert changed(before, before) == []
-    assert changed(before, fingerprint(Definitions("Be long.", (LOOKUP,)), "c")) == ["the instructions"]
-    assert changed(before, fingerprint(Definitions("Be brief.", ()), "d")) == ["the kind of client", "the tools"]
+    assert changed(before, Definitions("Be long.", (LOOKUP,)).fingerprint("c")) == ["the instructions"]
+    assert changed(before, Definitions("Be brief.", ()).fingerprint("d")) == ["the kind of client", "the tools"]
     other = LOOKUP.model_copy(update={"name": "other"})
-    assert changed(before, fingerprint(Definitions("Be brief.", (LOOKUP, other), None, 1), "c")) == []
+    assert changed(before, Definitions("Be brief.", (LOOKUP, other), None, 1).fingerprint("c")) == []
 
 
 def test_a_request_is_rebuilt_byte_for_byte_and_its_digest_checked() -> None:

@@ -11,7 +11,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import FactReference, ScopeRead
 from clew.domain.messages import Message
 from clew.domain.runs.events import Failure
-from clew.domain.values import Value
+from clew.domain.values import Value, is_none
 
 Hook: TypeAlias = Literal[
     "initial_state",
@@ -34,10 +34,6 @@ Hook: TypeAlias = Literal[
 """What a component was asked to do."""
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 class ContextProvided(Value):
     """What a context provider gave to the run: for this run only, and no part of the history.
 
@@ -47,7 +43,7 @@ class ContextProvided(Value):
     """
 
     provider: str
-    instructions: str | None = Field(default=None, exclude_if=_is_none)
+    instructions: str | None = Field(default=None, exclude_if=is_none)
     messages: tuple[Message, ...] = Field(default=(), exclude_if=not_)
     before: int = Field(default=0, exclude_if=not_)
     tools: tuple[str, ...] = Field(default=(), exclude_if=not_)
@@ -85,7 +81,7 @@ class HistoryReduced(Value):
     reducer: str
     upto: int
     left_out: tuple[tuple[int, int], ...] = ()
-    summary: Message | None = Field(default=None, exclude_if=_is_none)
+    summary: Message | None = Field(default=None, exclude_if=is_none)
     trimmed: tuple[tuple[int, int], ...] = Field(default=(), exclude_if=not_)
     over_budget: bool = Field(default=False, exclude_if=not_)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clew.domain.context.provider import ContextProvider, ContextProviders
-from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.names import check_id
 from clew.domain.runs.errors import AgentConfigurationError
 
@@ -17,8 +17,8 @@ class ThreadProviders:
 
     def __init__(self, providers: Sequence[ContextProvider] = ()) -> None:
         self._providers = list(providers)
-        self.dropped: set[str] = set()
-        """The ids of those that were taken off: nobody misses them."""
+        self.removed: set[str] = set()
+        """The ids of removed providers: they are not missing."""
 
     def __iter__(self) -> Iterator[ContextProvider]:
         return iter(tuple(self._providers))
@@ -40,12 +40,12 @@ class ThreadProviders:
         if len(left) == len(self._providers):
             raise AgentConfigurationError(f"context_providers: there is no {id_!r} to remove.")
         self._providers = left
-        self.dropped.add(id_)
+        self.removed.add(id_)
 
     def copy(self) -> ThreadProviders:
         """The same providers, for a fork."""
         other = ThreadProviders(self._providers)
-        other.dropped = set(self.dropped)
+        other.removed = set(self.removed)
         return other
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clew.domain.context.provider_state import HISTORY_STORE
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.control import Control, Status, advance
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.events import Event, Opaque
@@ -136,7 +136,7 @@ def write_document(lineage: Lineage) -> JsonObject:
     history = builder.history()
     states: JsonObject = {
         id_: kept.state
-        for id_, kept in history.kept.states.items()
+        for id_, kept in history.context.states.items()
         if id_ != HISTORY_STORE or kept.stream == lineage.stream
     }
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from operator import not_
 from typing import Literal, Protocol, TypeAlias
 
 from pydantic import Field
@@ -49,9 +50,9 @@ class Usage(Value):
 
     input_tokens: int = 0
     output_tokens: int = 0
-    cached_tokens: int = Field(default=0, exclude_if=lambda value: value == 0)
+    cached_tokens: int = Field(default=0, exclude_if=not_)
     """Those of the input that were read from the service's cache."""
-    reasoning_tokens: int = Field(default=0, exclude_if=lambda value: value == 0)
+    reasoning_tokens: int = Field(default=0, exclude_if=not_)
     """Those of the output that the model thought with."""
 
     @property

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from clew.domain.chain import digest
 from clew.domain.models.client import ResponseFormat, ToolSchema
@@ -12,38 +13,38 @@ from clew.domain.ports import Blob
 from clew.domain.runs.events import Fingerprint
 
 
-class Definitions(NamedTuple):
-    """What goes into every request of an agent, whatever was said."""
+@dataclass(frozen=True)
+class Definitions:
+    """What goes into every request of an agent, whatever the history is."""
 
     instructions: str | None = None
     tools: tuple[ToolSchema, ...] = ()
     response_format: ResponseFormat | None = None
     own_tools: int | None = None
-    """How many of the tools are the agent's own, and not given to one run; None for all."""
+    """How many of the tools are the agent's own, and not those of a single run; None for all."""
 
+    @cached_property
+    def blobs(self) -> tuple[Blob, ...]:
+        """The stored form, in the order of the fingerprint's digests."""
+        parts = [] if self.instructions is None else [self.instructions.encode()]
+        parts += [_json(tool) for tool in self.tools]
+        if self.response_format is not None:
+            parts.append(_json(self.response_format))
+        return tuple(Blob(digest(part), "definition", part) for part in parts)
 
-def blobs(definitions: Definitions) -> tuple[Blob, ...]:
-    """The stored form of definitions, in the order of the fingerprint's digests."""
-    parts = [] if definitions.instructions is None else [definitions.instructions.encode()]
-    parts += [_json(tool) for tool in definitions.tools]
-    if definitions.response_format is not None:
-        parts.append(_json(definitions.response_format))
-    return tuple(Blob(digest(part), "definition", part) for part in parts)
-
-
-def fingerprint(definitions: Definitions, client: str) -> Fingerprint:
-    """The digests of definitions, with the kind of client."""
-    names = [blob.digest.hex() for blob in blobs(definitions)]
-    instructions = names.pop(0) if definitions.instructions is not None else None
-    response_format = names.pop() if definitions.response_format is not None else None
-    own = len(names) if definitions.own_tools is None else definitions.own_tools
-    return Fingerprint(
-        client=client,
-        instructions=instructions,
-        tools=tuple(names[:own]),
-        run_tools=tuple(names[own:]),
-        response_format=response_format,
-    )
+    def fingerprint(self, client: str) -> Fingerprint:
+        """The digests, with the kind of client."""
+        names = [blob.digest.hex() for blob in self.blobs]
+        instructions = names.pop(0) if self.instructions is not None else None
+        response_format = names.pop() if self.response_format is not None else None
+        own = len(names) if self.own_tools is None else self.own_tools
+        return Fingerprint(
+            client=client,
+            instructions=instructions,
+            tools=tuple(names[:own]),
+            run_tools=tuple(names[own:]),
+            response_format=response_format,
+        )
 
 
 def read_definitions(named: Fingerprint, data: Mapping[str, bytes]) -> Definitions:

@@ -5,17 +5,14 @@ They name messages, calls and requests by version, and repeat nothing of their c
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ServiceKind, ServiceReference, Usage, Wire
-from clew.domain.values import Value
-
-
-def _is_none(value: object) -> bool:
-    return value is None
+from clew.domain.values import Value, is_none
 
 
 class AgentIdentity(Value):
@@ -33,14 +30,14 @@ class Fingerprint(Value):
     """
 
     client: str
-    instructions: str | None = Field(default=None, exclude_if=_is_none)
+    instructions: str | None = Field(default=None, exclude_if=is_none)
     tools: tuple[str, ...] = ()
-    run_tools: tuple[str, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    run_tools: tuple[str, ...] = Field(default=(), exclude_if=not_)
     """Of the tools that were given to this run only."""
-    response_format: str | None = Field(default=None, exclude_if=_is_none)
-    providers: tuple[str, ...] = Field(default=(), exclude_if=lambda providers: not providers)
+    response_format: str | None = Field(default=None, exclude_if=is_none)
+    providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
     """The ids of the agent's own context providers."""
-    reducer: str | None = Field(default=None, exclude_if=_is_none)
+    reducer: str | None = Field(default=None, exclude_if=is_none)
     """The name of the reducer, with its limits."""
 
     @property
@@ -57,9 +54,9 @@ class Failure(Value):
     """What went wrong: the class of the error, and what a model service said of it."""
 
     kind: str
-    message: str | None = Field(default=None, exclude_if=_is_none)
-    status: int | None = Field(default=None, exclude_if=_is_none)
-    code: str | None = Field(default=None, exclude_if=_is_none)
+    message: str | None = Field(default=None, exclude_if=is_none)
+    status: int | None = Field(default=None, exclude_if=is_none)
+    code: str | None = Field(default=None, exclude_if=is_none)
 
 
 class RunStarted(Value):
@@ -72,9 +69,9 @@ class RunStarted(Value):
 
     agent: AgentIdentity
     fingerprint: Fingerprint
-    providers: tuple[str, ...] = Field(default=(), exclude_if=lambda providers: not providers)
-    run_providers: tuple[str, ...] = Field(default=(), exclude_if=lambda providers: not providers)
-    missing: tuple[str, ...] = Field(default=(), exclude_if=lambda missing: not missing)
+    providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    run_providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    missing: tuple[str, ...] = Field(default=(), exclude_if=not_)
 
 
 class RunResumed(Value):
@@ -111,7 +108,7 @@ class ModelCalled(Value):
     model: str
     options: JsonObject = Field(default_factory=dict)
     digest: str
-    service: ServiceCall | None = Field(default=None, exclude_if=_is_none)
+    service: ServiceCall | None = Field(default=None, exclude_if=is_none)
     streamed: bool = False
     attempt: int = 1
     """Counts the times that this was asked, from 1: more after a fault that may pass."""
@@ -122,11 +119,11 @@ class ModelAnswered(Value):
 
     call: int
     message: int
-    finish_reason: str | None = Field(default=None, exclude_if=_is_none)
-    usage: Usage | None = Field(default=None, exclude_if=_is_none)
-    model: str | None = Field(default=None, exclude_if=_is_none)
-    response_id: str | None = Field(default=None, exclude_if=_is_none)
-    first_ms: int | None = Field(default=None, exclude_if=_is_none)
+    finish_reason: str | None = Field(default=None, exclude_if=is_none)
+    usage: Usage | None = Field(default=None, exclude_if=is_none)
+    model: str | None = Field(default=None, exclude_if=is_none)
+    response_id: str | None = Field(default=None, exclude_if=is_none)
+    first_ms: int | None = Field(default=None, exclude_if=is_none)
     """Until the first piece of it came; None when it came whole."""
     ms: int
 
@@ -136,7 +133,7 @@ class ModelFailed(Value):
 
     call: int
     error: Failure
-    retry_in: float | None = Field(default=None, exclude_if=_is_none)
+    retry_in: float | None = Field(default=None, exclude_if=is_none)
     ms: int
 
 
@@ -148,9 +145,9 @@ class AnswerInterrupted(Value):
     """
 
     call: int
-    message: int | None = Field(default=None, exclude_if=_is_none)
+    message: int | None = Field(default=None, exclude_if=is_none)
     reason: Literal["fault", "cancelled", "stopped", "crashed"]
-    error: Failure | None = Field(default=None, exclude_if=_is_none)
+    error: Failure | None = Field(default=None, exclude_if=is_none)
 
 
 class ToolStarted(Value):
@@ -179,7 +176,7 @@ class ToolFailed(Value):
     index: int
     result: int
     reason: str
-    kind: str | None = Field(default=None, exclude_if=_is_none)
+    kind: str | None = Field(default=None, exclude_if=is_none)
     """The class of what was raised."""
     ms: int = 0
 
@@ -197,13 +194,13 @@ class ApprovalGiven(Value):
 
     request: int
     approved: bool
-    reason: str | None = Field(default=None, exclude_if=_is_none)
+    reason: str | None = Field(default=None, exclude_if=is_none)
 
 
 class RunCompleted(Value):
     """The agent has answered."""
 
-    finish_reason: str | None = Field(default=None, exclude_if=_is_none)
+    finish_reason: str | None = Field(default=None, exclude_if=is_none)
 
 
 class RunFailed(Value):

@@ -157,7 +157,7 @@ class ThreadPort(Protocol):
         """The version of a scope or a store of documents that the thread reads, None for the newest."""
         ...
 
-    async def tell(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
+    async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
         """Tell the thread's context providers what happens to it; ``before`` is what is to be decided next.
 
         Raises ContextProviderError, and what a decision on ``before`` would.

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.context.contributions import with_newest
 from clew.domain.context.events import ContextProvided
-from clew.domain.events import Event
+from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.models.client import Usage
@@ -87,19 +87,20 @@ def fold(run_id: str, events: Iterable[Event]) -> RunState:
 
 def after(state: RunState, event: Event) -> RunState:
     """The state after one more event of the run."""
-    said = as_message(event)
-    if said is not None:
-        return replace(state, added=(*state.added, said)) if state.asked is not None else state
+    if event.type == MESSAGE_APPENDED:
+        message = None if state.asked is None else as_message(event)
+        return state if message is None else replace(state, added=(*state.added, message))
     data = event.data
     match data:
         case RunStarted():
             return replace(state, began=event.version, definitions=event.version, fingerprint=data.fingerprint)
         case RunResumed():
-            again = replace(state, attempt=data.attempt, tries=0)
-            return replace(again, definitions=event.version, fingerprint=data.fingerprint)
+            return replace(
+                state, attempt=data.attempt, tries=0, definitions=event.version, fingerprint=data.fingerprint
+            )
         case ModelCalled():
-            now = replace(state, called=event.version, tries=data.attempt, answered=False, calls=(), asked=data)
-            return replace(now, lost=False)
+            tries = data.attempt
+            return replace(state, called=event.version, tries=tries, answered=False, calls=(), asked=data, lost=False)
         case ModelFailed() | AnswerInterrupted():
             return replace(state, called=0)
         case ModelAnswered():
@@ -113,8 +114,11 @@ def after(state: RunState, event: Event) -> RunState:
 
 
 def _answered(state: RunState, data: ModelAnswered) -> RunState:
-    message = next((said.message for said in state.added if said.version == data.message), None)
-    calls = () if message is None else calls_of(message, data.message)
+    calls: tuple[CallState, ...] = ()
+    for added in reversed(state.added):
+        if added.version == data.message:
+            calls = () if added.message is None else calls_of(added.message, data.message)
+            break
     return replace(
         state,
         called=0,
@@ -129,11 +133,12 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
 
 def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
     """The function calls of an answer at a version, none of them begun."""
-    return tuple(
+    calls = [
         CallState(Place(version, index), content)
         for index, content in enumerate(message.contents)
         if isinstance(content, FunctionCall)
-    )
+    ]
+    return tuple(calls)
 
 
 _Move: TypeAlias = ToolStarted | ToolFinished | ToolFailed | ApprovalRequested | ApprovalGiven

@@ -1,0 +1,160 @@
+"""What components recorded in a thread: provider states, history reductions and providers of runs, as of a version."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from clew.domain.context.events import ContextStateRecorded, HistoryReduced
+from clew.domain.json_values import Json
+from clew.domain.runs.events import RunAbandoned, RunCompleted, RunFailed, RunStarted
+
+if TYPE_CHECKING:
+    from clew.domain.events import Event
+
+T = TypeVar("T")
+
+CONTEXT_STATE_EVENTS = frozenset(
+    {"context-state-recorded", "history-reduced", "run-started", "run-completed", "run-failed", "run-abandoned"}
+)
+"""The types of the events that change the context state of a thread."""
+
+HISTORY_STORE = "history-store"
+"""The provider id of history stores: of their states, and of reductions that a history store made."""
+
+_MESSAGE_CHARACTERS = 500
+"""Characters of an ordinary message, the unit of ``weight``."""
+
+
+class ProviderState(NamedTuple):
+    """The state of a provider: the version and stream of its event, and the last message that the provider saw."""
+
+    version: int
+    stream: str
+    state: Json
+    seen: int
+
+
+class ContextState(NamedTuple):
+    """What components recorded up to a version. Its mappings are never changed in place.
+
+    ``states`` are the provider states by provider id; ``reductions`` the history reductions by agent id, each with its
+    version. ``completed`` is, by provider id, the version of the last completed run on the path that the provider
+    served. ``thread_providers`` are the thread's own providers in the newest run, and those that it lacked.
+    ``agent_providers`` are those of each agent in its last run, and those that it lacked. ``open_runs`` are the
+    providers of runs that have not ended, by run id.
+    """
+
+    states: Mapping[str, ProviderState] = MappingProxyType({})
+    reductions: Mapping[str, tuple[int, HistoryReduced]] = MappingProxyType({})
+    completed: Mapping[str, int] = MappingProxyType({})
+    thread_providers: tuple[str, ...] = ()
+    agent_providers: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    open_runs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+NO_CONTEXT_STATE = ContextState()
+
+
+def next_context_state(state: ContextState, event: Event) -> ContextState:
+    """The context state after one more event. ContextStateBuilder computes the same for long lineages, faster.
+
+    After a rewind, ``states``, ``reductions`` and ``completed`` are those of its target: the caller looks them up.
+    """
+    data = event.data
+    match data:
+        case ContextStateRecorded():
+            return state._replace(states={**state.states, data.provider: _provider_state(event, data)})
+        case HistoryReduced():
+            return state._replace(reductions={**state.reductions, data.agent: (event.version, data)})
+        case RunStarted():
+            return _after_start(state, event.run_id or "", data)
+        case RunCompleted():
+            providers = state.open_runs.get(event.run_id or "", ())
+            completed = {**state.completed, **dict.fromkeys(providers, event.version)} if providers else state.completed
+            return state._replace(open_runs={}, completed=completed)
+        case RunFailed() | RunAbandoned():
+            return state._replace(open_runs={})
+        case _:
+            return state
+
+
+def _after_start(state: ContextState, run_id: str, data: RunStarted) -> ContextState:
+    agent, own, of_thread, missing = data.agent.id, data.fingerprint.providers, data.providers, data.missing
+    if missing:
+        before = state.agent_providers.get(agent, ())
+        of_agent = [id_ for id_ in before if id_ in missing and id_ not in state.thread_providers]
+        own = (*own, *of_agent)
+        of_thread = tuple(dict.fromkeys((*of_thread, *(id_ for id_ in missing if id_ not in of_agent))))
+    return state._replace(
+        open_runs={run_id: (*data.fingerprint.providers, *data.providers, *data.run_providers)},
+        thread_providers=of_thread,
+        agent_providers={**state.agent_providers, agent: own},
+    )
+
+
+def _provider_state(event: Event, data: ContextStateRecorded) -> ProviderState:
+    return ProviderState(event.version, event.stream, data.state, data.seen)
+
+
+class ContextStateBuilder:
+    """The context state at any version of a lineage that is read once and forwards.
+
+    ``weight`` is its size in messages of an ordinary length: it holds every state that the lineage ever had.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0
+        self._states: dict[str, list[tuple[int, ProviderState]]] = {}
+        self._reductions: dict[str, list[tuple[int, tuple[int, HistoryReduced]]]] = {}
+        self._completed: dict[str, list[tuple[int, int]]] = {}
+        self._runs: list[Event] = []
+        self._newest = NO_CONTEXT_STATE
+
+    def add(self, event: Event) -> None:
+        """Add the next event of a type in CONTEXT_STATE_EVENTS."""
+        self.weight += 1
+        data = event.data
+        if isinstance(data, ContextStateRecorded):
+            self.weight += len(repr(data.state)) // _MESSAGE_CHARACTERS
+            self._states.setdefault(data.provider, []).append((event.version, _provider_state(event, data)))
+        elif isinstance(data, HistoryReduced):
+            self._reductions.setdefault(data.agent, []).append((event.version, (event.version, data)))
+        else:
+            if isinstance(data, RunCompleted):
+                for provider in self._newest.open_runs.get(event.run_id or "", ()):
+                    self._completed.setdefault(provider, []).append((event.version, event.version))
+            self._runs.append(event)
+            self._newest = next_context_state(self._newest, event)
+
+    def at(self, path: Sequence[tuple[int, int]]) -> ContextState:
+        """The context state on a path that consists of these spans of versions."""
+        last = path[-1][1] if path else 0
+        state = self._newest
+        if self._runs and self._runs[-1].version > last:
+            state = NO_CONTEXT_STATE
+            for event in takewhile(lambda event: event.version <= last, self._runs):
+                state = next_context_state(state, event)
+        return state._replace(
+            states=_newest_on(path, self._states),
+            reductions=_newest_on(path, self._reductions),
+            completed=_newest_on(path, self._completed),
+        )
+
+
+def _newest_on(path: Sequence[tuple[int, int]], found: Mapping[str, list[tuple[int, T]]]) -> dict[str, T]:
+    """The newest entry of each key whose version is on the path."""
+    if not found:
+        return {}
+    starts = [first for first, _ in path]
+    newest: dict[str, T] = {}
+    for key, entries in found.items():
+        for version, entry in reversed(entries):
+            index = bisect_right(starts, version) - 1
+            if index >= 0 and version <= path[index][1]:
+                newest[key] = entry
+                break
+    return newest
