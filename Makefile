@@ -107,9 +107,10 @@ tested-wheels: $(TOOLS)
 docs: $(RUNTIME) ## Write docs/reference.md anew, from the docstrings
 	@$(VENV_PYTHON) -m docs.make_reference
 
-.PHONY: sync
-sync: $(TOOLS) ## Generate the sync face from the asyncio face
+.PHONY: generate
+generate: $(TOOLS) ## Generate the sync face from the asyncio face, and the lists of public names
 	@$(VENV_PYTHON) tools/sync_twin.py
+	@$(VENV_PYTHON) tools/public_names.py
 
 .PHONY: bench
 bench: $(TOOLS) ## Print the figures of the benchmarks beside their budgets

@@ -14,7 +14,8 @@ from docs.reference_parts import BEHIND, CONSTRUCTED, ERRORS, PARTS, SHIPPED
 from pydantic import BaseModel
 
 import clew
-from clew import Conversations, Engine, errors, projections, testing
+from clew import Conversations, Engine, errors, projections, testing, types
+from clew import events as public_events
 from clew.aio.threads import Thread as AioThread
 from clew.domain import events
 
@@ -37,7 +38,8 @@ a `Role` is system, developer, user, assistant or tool, a `Status` active, suspe
 tuple of `Part`, and `Authorize` a function of [who does what with which thread](how-to/authorizing.md).
 An `EnginePort` is an `Engine`, a `ThreadPort` one of its threads, an `Input` what `run` takes, and a
 `ToolFunction` a `Tool` or a function. An engine's `Thread` is a `LocalThread`, whose history Clew holds, or a
-`RemoteThread`; all three are in `clew.aio.threads`. `MemoryAt` is a version of a scope or an aware `datetime`, a
+`RemoteThread`; those of Conversations are `SyncLocalThread` and `SyncRemoteThread` in `clew.types`. `MemoryAt` is a
+version of a scope or an aware `datetime`, a
 `Screen` a function from a fact to `Allow`, `Redact` or `Refuse`. What `Conversations.memory` gives has the same methods
 as a `MemoryScope`, not awaited.
 """
@@ -60,7 +62,7 @@ def described(each: type | Callable[..., Any]) -> Iterator[str]:
     if not isinstance(each, type):
         yield f"### {each.__name__}"
         signature = f"{'await ' if inspect.iscoroutinefunction(each) else ''}{signed(each.__name__, each)}"
-        yield f"```python\nfrom {home(each)} import {each.__name__}\n\n{signature}\n```"
+        yield f"```python\n{import_of(each)}\n\n{signature}\n```"
         yield prose(each)
         return
     stored = events.TYPE_NAMES.get(each)
@@ -69,7 +71,7 @@ def described(each: type | Callable[..., Any]) -> Iterator[str]:
     shape = f"\n\n{call(each.__name__, held)}" if held else ""
     if each in CONSTRUCTED:
         shape = f"\n\n{signed(each.__name__, members(each)['__init__'], made=True)}"
-    yield f"```python\nfrom {home(each)} import {each.__name__}{shape}\n```"
+    yield f"```python\n{import_of(each)}{shape}\n```"
     yield prose(each)
     told = [f"| `{name}` | `{type_}` | {text} |" for name, type_, text in properties(each)]
     if told:
@@ -81,10 +83,13 @@ def described(each: type | Callable[..., Any]) -> Iterator[str]:
         yield prose(method)
 
 
-def home(each: type | Callable[..., Any]) -> str:
-    """The module that people import it from."""
-    rooms = (clew, projections, testing)
-    return next((room.__name__ for room in rooms if getattr(room, each.__name__, None) is each), each.__module__)
+def import_of(each: type | Callable[..., Any]) -> str:
+    """How people import it."""
+    for room in (clew, types, public_events, errors, projections, testing):
+        for name in room.__all__:
+            if getattr(room, name) is each:
+                return f"from {room.__name__} import {name}"
+    raise ValueError(f"{each.__module__}.{each.__name__} is in the reference, and not in a public module")
 
 
 def awaited() -> Iterator[str]:

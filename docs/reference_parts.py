@@ -69,6 +69,7 @@ CONSTRUCTED = (
 """The classes that people make by calling them, and that are no values."""
 
 BEHIND = {
+    "Tool.signature",
     "Engine.beginning",
     "Engine.start_remote_thread",
     "Thread.begun_by_run",

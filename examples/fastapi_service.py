@@ -20,11 +20,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator, Field
 
 from clew import ClewError, Engine, Message, errors
-from clew.aio.threads import Thread
-from clew.domain.control import Status
-from clew.domain.history import HistoryMessage
-from clew.domain.messages import Role
-from clew.service.thread_queries import ThreadSummary
+from clew.types import HistoryMessage, Role, Status, Thread, ThreadSummary
 
 STATUS_CODES: dict[type[ClewError], int] = {
     errors.UnknownThreadError: 404,

@@ -19,9 +19,8 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from clew import Agent, ClewError, Engine, OpenAIChatClient, ScriptedChatClient, ThreadStore, errors, tool
-from clew.agents.response import AgentResponse
-from clew.hosting import HostedThread
 from clew.testing import call
+from clew.types import AgentResponse, HostedThread
 
 STATUS_CODES: dict[type[ClewError], int] = {
     errors.ApprovalPendingError: 409,

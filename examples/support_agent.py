@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from clew import Agent, Engine, OpenAIChatClient, ScriptedChatClient, ToolContext, tool
-from clew.agents.response import AgentResponse
-from clew.aio.threads import Thread
 from clew.errors import ApprovalPendingError, NoOpenRunError
 from clew.testing import call
+from clew.types import AgentResponse, Thread
 
 THREAD = "desk"
 QUESTION = "My lamp from order 7 came broken. Can I have my money back?"

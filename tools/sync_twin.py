@@ -1,4 +1,4 @@
-"""Generates the sync face from the asyncio face, which is written by hand: ``make sync``.
+"""Generates the sync face from the asyncio face, which is written by hand: ``make generate``.
 
 A twin is the same text without ``async`` and ``await``, and with the sync names of WORDS. Code that only asyncio has is
 marked in the source and left out: a statement or a line that ends with ``# asyncio only``, and everything between
@@ -30,7 +30,7 @@ TWINS = {
 }
 """Each source, the file that is generated from it, and what that is."""
 
-HEADER = """# Generated from src/clew/{source} by `make sync`. Do not edit it: edit the source.
+HEADER = """# Generated from src/clew/{source} by `make generate`. Do not edit it: edit the source.
 \"\"\"{docstring}\"\"\"
 """
 

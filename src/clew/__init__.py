@@ -1,23 +1,31 @@
-"""Clew: event-sourced conversations that fork, rewind, travel in time and verify."""
+"""Clew: event-sourced conversations that fork, rewind, travel in time and verify.
+
+Public is what can be imported from ``clew``, ``clew.types``, ``clew.events``, ``clew.errors``, ``clew.projections`` and
+``clew.testing``. Every other module is private and can change in any release.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from clew.lazy import resolver
 
 if TYPE_CHECKING:
     from clew.agents.middleware import Middleware
+    from clew.agents.response import AgentResponse
     from clew.agents.telemetry import Telemetry
     from clew.agents.tools import ToolContext, tool
     from clew.aio.memory import DocumentStore, MemoryScope
     from clew.conversations import Conversations
     from clew.domain.context.provider import Context, ContextProvider, ProviderContext
     from clew.domain.errors import ClewError
+    from clew.domain.events import Event
+    from clew.domain.history import History, HistoryMessage
     from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
     from clew.domain.memory.events import Provenance
     from clew.domain.memory.facts import Allow, Document, Fact, Passage, Redact, Refuse
     from clew.domain.memory.ports import Embedder
-    from clew.domain.messages import Message
+    from clew.domain.messages import FunctionCall, Media, Message, Text
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.engine import Agent, Engine
@@ -41,9 +49,12 @@ if TYPE_CHECKING:
     from clew.memory.whiteboard import Whiteboard
     from clew.service.shards import Shards
 
+# `make generate` writes what follows, from the imports above.
+
 __all__ = [
     "Agent",
     "AgentLessons",
+    "AgentResponse",
     "Allow",
     "ClewError",
     "Context",
@@ -54,11 +65,16 @@ __all__ = [
     "DocumentStore",
     "Embedder",
     "Engine",
+    "Event",
     "Fact",
+    "FunctionCall",
     "HashingEmbedder",
+    "History",
+    "HistoryMessage",
     "HistoryStore",
     "KeepLast",
     "LocalEmbedder",
+    "Media",
     "Mem0Memory",
     "MemoryScope",
     "MemoryTools",
@@ -85,6 +101,7 @@ __all__ = [
     "StoredMessage",
     "Summarise",
     "Telemetry",
+    "Text",
     "TextRetrieval",
     "ThreadStore",
     "TokenBudget",
@@ -99,6 +116,7 @@ __all__ = [
 _HOMES = {
     "Agent": "clew.engine",
     "AgentLessons": "clew.memory.agent_lessons",
+    "AgentResponse": "clew.agents.response",
     "Allow": "clew.domain.memory.facts",
     "ClewError": "clew.domain.errors",
     "Context": "clew.domain.context.provider",
@@ -109,11 +127,16 @@ _HOMES = {
     "DocumentStore": "clew.aio.memory",
     "Embedder": "clew.domain.memory.ports",
     "Engine": "clew.engine",
+    "Event": "clew.domain.events",
     "Fact": "clew.domain.memory.facts",
+    "FunctionCall": "clew.domain.messages",
     "HashingEmbedder": "clew.infrastructure.hashing_embedder",
+    "History": "clew.domain.history",
+    "HistoryMessage": "clew.domain.history",
     "HistoryStore": "clew.domain.history_stores",
     "KeepLast": "clew.domain.reducers.strategies",
     "LocalEmbedder": "clew.infrastructure.minilm_embedder",
+    "Media": "clew.domain.messages",
     "Mem0Memory": "clew.memory.mem0_memory",
     "MemoryScope": "clew.aio.memory",
     "MemoryTools": "clew.memory.memory_tools",
@@ -140,6 +163,7 @@ _HOMES = {
     "StoredMessage": "clew.domain.history_stores",
     "Summarise": "clew.memory.summary_reducer",
     "Telemetry": "clew.agents.telemetry",
+    "Text": "clew.domain.messages",
     "TextRetrieval": "clew.memory.text_retrieval",
     "ThreadStore": "clew.hosting",
     "TokenBudget": "clew.domain.reducers.strategies",
@@ -151,16 +175,5 @@ _HOMES = {
     "tool": "clew.agents.tools",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: ``import clew`` costs next to nothing."""
-    if name not in _HOMES:
-        message = f"module 'clew' has no attribute {name!r}"
-        raise AttributeError(message)
-    found: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = resolver(__name__, _HOMES)

@@ -1,4 +1,4 @@
-# Generated from src/clew/engine.py by `make sync`. Do not edit it: edit the source.
+# Generated from src/clew/engine.py by `make generate`. Do not edit it: edit the source.
 """The service: threads, forks, histories, memory and read models of one tenant."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Every error that Clew raises, and the warnings that it gives, by name: ``from clew.errors import ConflictError``.
+"""Every error that Clew raises and every warning that it gives: ``from clew.errors import ConflictError``.
 
-They form one tree under ClewError. Each message says what was asked, what was found and what to do.
+They form one tree under ClewError. A message says what was asked, what was found and what to do.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ from clew.domain.runs.errors import (
     ToolFailedError,
     UnsupportedThreadError,
 )
+
+# `make generate` writes what follows, from the imports above.
 
 __all__ = [
     "AgentChangedError",

@@ -35,7 +35,7 @@ sync_twin = tool()
 def test_the_sync_face_is_what_its_source_makes_of_it(source: str) -> None:
     target, _ = sync_twin.TWINS[source]
     stored = (sync_twin.PACKAGE / target).read_text(encoding="utf-8")
-    assert stored == sync_twin.twin(source), f"{target} is older than {source}: run `make sync`"
+    assert stored == sync_twin.twin(source), f"{target} is older than {source}: run `make generate`"
 
 
 def test_nothing_of_asyncio_is_left_in_the_sync_face() -> None:

@@ -1,4 +1,4 @@
-# Generated from src/clew/aio/memory.py by `make sync`. Do not edit it: edit the source.
+# Generated from src/clew/aio/memory.py by `make generate`. Do not edit it: edit the source.
 """The memory of Conversations: scopes of facts."""
 
 from __future__ import annotations

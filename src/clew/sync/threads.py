@@ -1,4 +1,4 @@
-# Generated from src/clew/aio/threads.py by `make sync`. Do not edit it: edit the source.
+# Generated from src/clew/aio/threads.py by `make generate`. Do not edit it: edit the source.
 """A thread of Conversations: one class with everything that can be done with a conversation and read of it."""
 
 from __future__ import annotations

@@ -1,0 +1,355 @@
+"""Every type that a public signature names, for annotations and for ``isinstance``.
+
+The types of threads, memory scopes and subscriptions are those of an Engine. Those of Conversations begin with Sync.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clew.lazy import resolver
+
+if TYPE_CHECKING:
+    from clew.agents.agent_compatibility import OnChangedAgent
+    from clew.agents.approvals import Approval
+    from clew.agents.inputs import Input
+    from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
+    from clew.agents.provider_config import OnMissingProvider, ReadFrom
+    from clew.agents.response import AgentResponse, AgentUpdate
+    from clew.agents.run_options import ContinueOptions, RunOptions, ToolFunction
+    from clew.agents.stream import AgentStream
+    from clew.agents.tools import Approval as ToolApproval
+    from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
+    from clew.aio.threads import LocalThread, RemoteThread, Thread
+    from clew.domain.authorization import Action, Authorize
+    from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
+    from clew.domain.context.provider_state import Kept
+    from clew.domain.context.thread_providers import ThreadProviders
+    from clew.domain.control import Control, Status
+    from clew.domain.differences.content_diff import FieldDiff
+    from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
+    from clew.domain.events import Event, MemoryReading
+    from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+    from clew.domain.formats.event_import import EventsReport
+    from clew.domain.history import History, HistoryMessage, ThreadState
+    from clew.domain.history_stores import StoreFactory
+    from clew.domain.json_values import Json, JsonObject
+    from clew.domain.memory.facts import Found, Use, Why
+    from clew.domain.memory.ports import DocumentPort, MemoryAt, MemoryPort, Screen, VectorIndex
+    from clew.domain.messages import (
+        ApprovalRequest,
+        ApprovalResponse,
+        Content,
+        FunctionCall,
+        FunctionResult,
+        Media,
+        Raw,
+        Reasoning,
+        Role,
+        Text,
+    )
+    from clew.domain.model_view import ModelView, Repair, RepairReason
+    from clew.domain.models.client import (
+        Answer,
+        CallDelta,
+        ModelClient,
+        Question,
+        ReasoningDelta,
+        ResponseFormat,
+        ServiceBound,
+        ServiceKind,
+        ServiceReference,
+        ServiceThreads,
+        TextDelta,
+        ThreadKind,
+        ToolSchema,
+        Wire,
+    )
+    from clew.domain.models.client import Update as ModelUpdate
+    from clew.domain.models.client import Usage as TokenUsage
+    from clew.domain.ports import Fault, Verdict
+    from clew.domain.projection import Parked, RowValues
+    from clew.domain.reducers.reducer import Group, Groups, Trigger
+    from clew.domain.runs.ports import EnginePort, OnExisting
+    from clew.domain.runs.request_building import Request
+    from clew.domain.views.fork_tree import Branch, Mark
+    from clew.domain.views.replay import Step
+    from clew.domain.views.search_text import Part
+    from clew.hosting import HostedThread
+    from clew.infrastructure.scripted_client import FaultKind
+    from clew.infrastructure.scripted_client import Line as ScriptLine
+    from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
+    from clew.infrastructure.shards import Shard
+    from clew.memory.text_retrieval import When as RetrievalTime
+    from clew.service.async_operations import Subscription
+    from clew.service.audit_trail import AuditEntry
+    from clew.service.memory.scope_queries import ScopeSummary
+    from clew.service.message_search import Hit
+    from clew.service.projection_status import ProjectionStatus
+    from clew.service.shards import ShardEvent, ShardEvents
+    from clew.service.subscription import Subscription as SyncSubscription
+    from clew.service.thread_directory import Order as ThreadOrder
+    from clew.service.thread_queries import At, ThreadSummary
+    from clew.service.usage_queries import By as UsageBy
+    from clew.service.usage_queries import Usage
+    from clew.sync.memory import MemoryScope as SyncMemoryScope
+    from clew.sync.threads import LocalThread as SyncLocalThread
+    from clew.sync.threads import RemoteThread as SyncRemoteThread
+    from clew.sync.threads import Thread as SyncThread
+
+# `make generate` writes what follows, from the imports above.
+
+__all__ = [
+    "Action",
+    "AgentResponse",
+    "AgentStream",
+    "AgentUpdate",
+    "Answer",
+    "Approval",
+    "ApprovalRequest",
+    "ApprovalResponse",
+    "At",
+    "AuditEntry",
+    "Authorize",
+    "Branch",
+    "CallDelta",
+    "Content",
+    "ContentDiff",
+    "ContextProviders",
+    "ContinueOptions",
+    "Control",
+    "Counts",
+    "Diff",
+    "DocumentPort",
+    "EnginePort",
+    "Event",
+    "EventsReport",
+    "Failure",
+    "Fault",
+    "FaultKind",
+    "FieldDiff",
+    "Found",
+    "FunctionCall",
+    "FunctionResult",
+    "Group",
+    "Groups",
+    "History",
+    "HistoryMessage",
+    "Hit",
+    "HostedThread",
+    "ImportReport",
+    "Input",
+    "Item",
+    "Json",
+    "JsonObject",
+    "Kept",
+    "LocalThread",
+    "Mark",
+    "Media",
+    "MemoryAt",
+    "MemoryPort",
+    "MemoryReading",
+    "ModelCallContext",
+    "ModelClient",
+    "ModelUpdate",
+    "ModelView",
+    "OnChangedAgent",
+    "OnExisting",
+    "OnFailure",
+    "OnMissingProvider",
+    "Parked",
+    "Part",
+    "Proceed",
+    "ProjectionStatus",
+    "Question",
+    "Raw",
+    "ReadFrom",
+    "Reasoning",
+    "ReasoningDelta",
+    "RemoteThread",
+    "Repair",
+    "RepairReason",
+    "Request",
+    "ResponseFormat",
+    "RetrievalTime",
+    "Role",
+    "Row",
+    "RowValues",
+    "RunContext",
+    "RunOptions",
+    "ScopeSummary",
+    "Screen",
+    "ScriptFunction",
+    "ScriptLine",
+    "ServiceBound",
+    "ServiceKind",
+    "ServiceReference",
+    "ServiceThreads",
+    "Shard",
+    "ShardEvent",
+    "ShardEvents",
+    "Status",
+    "Step",
+    "StoreFactory",
+    "Subscription",
+    "SyncLocalThread",
+    "SyncMemoryScope",
+    "SyncRemoteThread",
+    "SyncSubscription",
+    "SyncThread",
+    "Text",
+    "TextDelta",
+    "Thread",
+    "ThreadKind",
+    "ThreadOrder",
+    "ThreadProviders",
+    "ThreadState",
+    "ThreadSummary",
+    "ThreadView",
+    "TokenUsage",
+    "Tool",
+    "ToolApproval",
+    "ToolCallContext",
+    "ToolErrors",
+    "ToolFailure",
+    "ToolFunction",
+    "ToolOutcome",
+    "ToolSchema",
+    "Trigger",
+    "Usage",
+    "UsageBy",
+    "Use",
+    "VectorIndex",
+    "Verdict",
+    "Why",
+    "Wire",
+]
+
+_HOMES = {
+    "Action": "clew.domain.authorization",
+    "AgentResponse": "clew.agents.response",
+    "AgentStream": "clew.agents.stream",
+    "AgentUpdate": "clew.agents.response",
+    "Answer": "clew.domain.models.client",
+    "Approval": "clew.agents.approvals",
+    "ApprovalRequest": "clew.domain.messages",
+    "ApprovalResponse": "clew.domain.messages",
+    "At": "clew.service.thread_queries",
+    "AuditEntry": "clew.service.audit_trail",
+    "Authorize": "clew.domain.authorization",
+    "Branch": "clew.domain.views.fork_tree",
+    "CallDelta": "clew.domain.models.client",
+    "Content": "clew.domain.messages",
+    "ContentDiff": "clew.domain.differences.diff",
+    "ContextProviders": "clew.domain.context.provider",
+    "ContinueOptions": "clew.agents.run_options",
+    "Control": "clew.domain.control",
+    "Counts": "clew.domain.differences.diff",
+    "Diff": "clew.domain.differences.diff",
+    "DocumentPort": "clew.domain.memory.ports",
+    "EnginePort": "clew.domain.runs.ports",
+    "Event": "clew.domain.events",
+    "EventsReport": "clew.domain.formats.event_import",
+    "Failure": "clew.domain.formats.conversation_import",
+    "Fault": "clew.domain.ports",
+    "FaultKind": "clew.infrastructure.scripted_client",
+    "FieldDiff": "clew.domain.differences.content_diff",
+    "Found": "clew.domain.memory.facts",
+    "FunctionCall": "clew.domain.messages",
+    "FunctionResult": "clew.domain.messages",
+    "Group": "clew.domain.reducers.reducer",
+    "Groups": "clew.domain.reducers.reducer",
+    "History": "clew.domain.history",
+    "HistoryMessage": "clew.domain.history",
+    "Hit": "clew.service.message_search",
+    "HostedThread": "clew.hosting",
+    "ImportReport": "clew.domain.formats.conversation_import",
+    "Input": "clew.agents.inputs",
+    "Item": "clew.domain.formats.conversation_import",
+    "Json": "clew.domain.json_values",
+    "JsonObject": "clew.domain.json_values",
+    "Kept": "clew.domain.context.provider_state",
+    "LocalThread": "clew.aio.threads",
+    "Mark": "clew.domain.views.fork_tree",
+    "Media": "clew.domain.messages",
+    "MemoryAt": "clew.domain.memory.ports",
+    "MemoryPort": "clew.domain.memory.ports",
+    "MemoryReading": "clew.domain.events",
+    "ModelCallContext": "clew.agents.middleware",
+    "ModelClient": "clew.domain.models.client",
+    "ModelUpdate": "clew.domain.models.client:Update",
+    "ModelView": "clew.domain.model_view",
+    "OnChangedAgent": "clew.agents.agent_compatibility",
+    "OnExisting": "clew.domain.runs.ports",
+    "OnFailure": "clew.domain.context.provider",
+    "OnMissingProvider": "clew.agents.provider_config",
+    "Parked": "clew.domain.projection",
+    "Part": "clew.domain.views.search_text",
+    "Proceed": "clew.agents.middleware",
+    "ProjectionStatus": "clew.service.projection_status",
+    "Question": "clew.domain.models.client",
+    "Raw": "clew.domain.messages",
+    "ReadFrom": "clew.agents.provider_config",
+    "Reasoning": "clew.domain.messages",
+    "ReasoningDelta": "clew.domain.models.client",
+    "RemoteThread": "clew.aio.threads",
+    "Repair": "clew.domain.model_view",
+    "RepairReason": "clew.domain.model_view",
+    "Request": "clew.domain.runs.request_building",
+    "ResponseFormat": "clew.domain.models.client",
+    "RetrievalTime": "clew.memory.text_retrieval:When",
+    "Role": "clew.domain.messages",
+    "Row": "clew.domain.differences.diff",
+    "RowValues": "clew.domain.projection",
+    "RunContext": "clew.agents.middleware",
+    "RunOptions": "clew.agents.run_options",
+    "ScopeSummary": "clew.service.memory.scope_queries",
+    "Screen": "clew.domain.memory.ports",
+    "ScriptFunction": "clew.infrastructure.scripted_client:LineFunction",
+    "ScriptLine": "clew.infrastructure.scripted_client:Line",
+    "ServiceBound": "clew.domain.models.client",
+    "ServiceKind": "clew.domain.models.client",
+    "ServiceReference": "clew.domain.models.client",
+    "ServiceThreads": "clew.domain.models.client",
+    "Shard": "clew.infrastructure.shards",
+    "ShardEvent": "clew.service.shards",
+    "ShardEvents": "clew.service.shards",
+    "Status": "clew.domain.control",
+    "Step": "clew.domain.views.replay",
+    "StoreFactory": "clew.domain.history_stores",
+    "Subscription": "clew.service.async_operations",
+    "SyncLocalThread": "clew.sync.threads:LocalThread",
+    "SyncMemoryScope": "clew.sync.memory:MemoryScope",
+    "SyncRemoteThread": "clew.sync.threads:RemoteThread",
+    "SyncSubscription": "clew.service.subscription:Subscription",
+    "SyncThread": "clew.sync.threads:Thread",
+    "Text": "clew.domain.messages",
+    "TextDelta": "clew.domain.models.client",
+    "Thread": "clew.aio.threads",
+    "ThreadKind": "clew.domain.models.client",
+    "ThreadOrder": "clew.service.thread_directory:Order",
+    "ThreadProviders": "clew.domain.context.thread_providers",
+    "ThreadState": "clew.domain.history",
+    "ThreadSummary": "clew.service.thread_queries",
+    "ThreadView": "clew.domain.context.provider",
+    "TokenUsage": "clew.domain.models.client:Usage",
+    "Tool": "clew.agents.tools",
+    "ToolApproval": "clew.agents.tools:Approval",
+    "ToolCallContext": "clew.agents.middleware",
+    "ToolErrors": "clew.agents.tools",
+    "ToolFailure": "clew.agents.tools",
+    "ToolFunction": "clew.agents.run_options",
+    "ToolOutcome": "clew.agents.tools",
+    "ToolSchema": "clew.domain.models.client",
+    "Trigger": "clew.domain.reducers.reducer",
+    "Usage": "clew.service.usage_queries",
+    "UsageBy": "clew.service.usage_queries:By",
+    "Use": "clew.domain.memory.facts",
+    "VectorIndex": "clew.domain.memory.ports",
+    "Verdict": "clew.domain.ports",
+    "Why": "clew.domain.memory.facts",
+    "Wire": "clew.domain.models.client",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = resolver(__name__, _HOMES)

@@ -1,0 +1,178 @@
+"""Public is what a public module offers: every type of a public signature, and all that examples and pages import."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs.reference_parts import BEHIND
+
+ROOT = Path(__file__).parent.parent
+PUBLIC = ("clew", "clew.errors", "clew.events", "clew.projections", "clew.testing", "clew.types")
+MODULES = [importlib.import_module(name) for name in PUBLIC]
+MADE_BY_OTHERS = {"Conversations", "DocumentStore", "Engine", "MemoryScope"}
+"""Classes in ``clew`` that people get from a method: what their constructors take is private."""
+
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+CODE = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+IMPORT = re.compile(r"^ *((?:from clew[\w.]* import (?:\([^)]*\)|[^\n]*))|import clew[^\n]*)", re.MULTILINE)
+
+offered: list[Any] = [getattr(module, name) for module in MODULES for name in module.__all__]
+public = {id(each) for each in offered}
+derived = {(base.__name__, base) for each in offered if isinstance(each, type) for base in each.__mro__}
+"""The classes that a public one comes from: clew.Agent is the generic Agent, of an Engine's threads."""
+
+
+def is_public(name: str, found: Any) -> bool:
+    return id(found) in public or (isinstance(found, type) and (name, found) in derived)
+
+
+def hints(each: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each annotation of a public class or function: where it is, what it says, and the names that it may use."""
+    if inspect.isfunction(each):
+        yield from ((f"{each.__name__}({name})", hint, each.__globals__) for name, hint in each.__annotations__.items())
+    if not isinstance(each, type):
+        return
+    for cls in each.__mro__:
+        if not cls.__module__.startswith("clew."):
+            continue
+        names = vars(sys.modules[cls.__module__])
+        for name, hint in inspect.get_annotations(cls).items():
+            if not name.startswith("_") and not behind(each, name):
+                yield f"{each.__name__}.{name}", hint, names
+        for name, function in functions(each, cls):
+            for parameter, hint in function.__annotations__.items():
+                yield f"{each.__name__}.{name}({parameter})", hint, function.__globals__
+
+
+def functions(each: type, cls: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties that a class or its base defines; the constructor where people call it."""
+    called = each.__name__ in MODULES[0].__all__ and each.__name__ not in MADE_BY_OTHERS
+    for name, found in vars(cls).items():
+        function = getattr(found, "fget", getattr(found, "__func__", found))
+        shown = not name.startswith("_") or (name == "__init__" and called)
+        if shown and inspect.isfunction(function) and not behind(each, name):
+            yield name, function
+
+
+def behind(cls: type, name: str) -> bool:
+    return any(f"{each.__name__}.{name}" in BEHIND for each in cls.__mro__)
+
+
+def named(hint: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The classes and type aliases of Clew's that an annotation names."""
+    if not isinstance(hint, str):
+        yield from ((each.__name__, each) for each in classes(hint))
+        return
+    for node in ast.walk(ast.parse(hint, mode="eval")):
+        if isinstance(node, ast.Name):
+            found = names.get(node.id, getattr(builtins, node.id, None)) or imported_for_types(names, node.id)
+            if typing.get_args(found) or (isinstance(found, type) and found.__module__.startswith("clew.")):
+                yield node.id, found
+
+
+def imported_for_types(names: dict[str, Any], name: str) -> Any:
+    """What a module imports under TYPE_CHECKING by that name; None for what no module of Clew's defines."""
+    source = Path(names["__file__"]).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and name in {each.asname or each.name for each in node.names}
+        ):
+            return getattr(importlib.import_module(node.module), name) if node.module.startswith("clew.") else None
+    return None
+
+
+def classes(hint: Any) -> Iterator[Any]:
+    """The classes of Clew's that a type holds, however deep."""
+    if isinstance(hint, list | tuple):
+        for each in hint:
+            yield from classes(each)
+    elif isinstance(hint, type) and hint.__module__.startswith("clew.") and not typing.get_args(hint):
+        yield hint
+    elif typing.get_origin(hint) is not typing.Literal:
+        yield from classes(typing.get_args(hint))
+
+
+def test_every_type_in_a_public_signature_is_public() -> None:
+    missing: dict[str, str] = {}
+    seen: set[int] = set()
+    left = list(offered)
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        left += classes(each) if typing.get_args(each) else ()
+        for where, hint, names in hints(each):
+            for name, found in named(hint, names):
+                left.append(found)
+                if not is_public(name, found):
+                    missing[name] = f"{where}: {hint}"
+    assert missing == {}, "Import each in clew/types.py, then run `make generate`."
+    assert len(seen) > 150
+
+
+@pytest.mark.parametrize("module", MODULES, ids=PUBLIC)
+def test_a_public_module_lists_its_names_once_and_has_them(module: types.ModuleType) -> None:
+    assert module.__all__ == sorted(set(module.__all__), key=lambda name: (not name.isupper(), name))
+    assert set(module.__all__) <= set(dir(module))
+    assert (module.__doc__ or "").strip()
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "errors.py", "events.py", "types.py"])
+def test_the_lists_of_a_public_module_are_what_its_imports_make_of_them(name: str) -> None:
+    path = ROOT / "src/clew" / name
+    assert path.read_text(encoding="utf-8") == tool().written(path), f"{name} is out of date: run `make generate`"
+
+
+def tool() -> Any:
+    spec = importlib.util.spec_from_file_location("public_names", ROOT / "tools/public_names.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_event_model_is_public() -> None:
+    from clew import events
+    from clew.domain.events import EVENT_TYPES
+
+    assert {each.__name__ for each in EVENT_TYPES.values()} <= set(events.__all__)
+
+
+def private_imports(code: str) -> Iterator[str]:
+    """The imports of private modules or names of Clew's in a piece of code."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.startswith("clew.") and each.name not in PUBLIC)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "clew":
+            module = sys.modules[node.module] if node.module in PUBLIC else None
+            for each in node.names:
+                submodule = f"{node.module}.{each.name}" in PUBLIC
+                if module is None or (each.name not in module.__all__ and not submodule):
+                    yield f"{node.module}.{each.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_imports_what_is_public_only(page: Path) -> None:
+    for block in CODE.findall(page.read_text(encoding="utf-8")):
+        for statement in IMPORT.findall(block):
+            assert list(private_imports(statement)) == [], f"{page.name} imports what is private"
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_imports_what_is_public_only(example: Path) -> None:
+    assert list(private_imports(example.read_text(encoding="utf-8"))) == []
