@@ -77,7 +77,7 @@ BEHIND = {
     "Thread.branch",
     "Thread.runs",
     "Thread.scope",
-    "Thread.tell",
+    "Thread.notify",
     "MemoryScope.of_thread",
     "MemoryScope.reads",
     "ThreadProviders.copy",

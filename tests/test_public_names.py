@@ -23,6 +23,9 @@ MODULES = [importlib.import_module(name) for name in PUBLIC]
 MADE_BY_OTHERS = {"Conversations", "DocumentStore", "Engine", "MemoryScope"}
 """Classes in ``clew`` that people get from a method: what their constructors take is private."""
 
+FOR_AGENTS = "ThreadPort"
+"""People give one of an Engine's threads where a signature names this protocol. What it asks for is private."""
+
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 CODE = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"^ *((?:from clew[\w.]* import (?:\([^)]*\)|[^\n]*))|import clew[^\n]*)", re.MULTILINE)
@@ -66,11 +69,12 @@ def functions(each: type, cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def behind(cls: type, name: str) -> bool:
-    return any(f"{each.__name__}.{name}" in BEHIND for each in cls.__mro__)
+    return any(each.__name__ == FOR_AGENTS or f"{each.__name__}.{name}" in BEHIND for each in cls.__mro__)
 
 
 def named(hint: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The classes and type aliases of Clew's that an annotation names."""
+    hint = getattr(hint, "__forward_arg__", hint)  # of a named tuple
     if not isinstance(hint, str):
         yield from ((each.__name__, each) for each in classes(hint))
         return

@@ -10,6 +10,7 @@ from clew.domain.context.events import (
     Hook,
 )
 from clew.domain.events import (
+    AnyEvent,
     CheckpointMade,
     Event,
     HistoryRewound,
@@ -67,6 +68,7 @@ from clew.domain.runs.events import (
 __all__ = [
     "AgentIdentity",
     "AnswerInterrupted",
+    "AnyEvent",
     "ApprovalGiven",
     "ApprovalRequested",
     "CheckpointMade",

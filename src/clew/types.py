@@ -11,30 +11,31 @@ from clew.lazy import resolver
 
 if TYPE_CHECKING:
     from clew.agents.agent_compatibility import OnChangedAgent
-    from clew.agents.approvals import Approval
-    from clew.agents.inputs import Input
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
-    from clew.agents.provider_config import OnMissingProvider, ReadFrom
-    from clew.agents.response import AgentResponse, AgentUpdate
-    from clew.agents.run_options import ContinueOptions, RunOptions, ToolFunction
+    from clew.agents.response import AgentResponse, AgentUpdate, Approval
+    from clew.agents.run_options import ContinueOptions, Input, OnConflict, RunOptions, ToolFunction
+    from clew.agents.run_setup import OnMissingProvider, ReadFrom
     from clew.agents.stream import AgentStream
     from clew.agents.tools import Approval as ToolApproval
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
-    from clew.domain.context.provider_state import Kept
+    from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.context.thread_providers import ThreadProviders
     from clew.domain.control import Control, Status
     from clew.domain.differences.content_diff import FieldDiff
+    from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
+    from clew.domain.differences.word_diff import Part as DiffPart
+    from clew.domain.differences.word_diff import Side
     from clew.domain.events import Event, MemoryReading
     from clew.domain.formats.conversation_import import Failure, ImportReport, Item
-    from clew.domain.formats.event_import import EventsReport
+    from clew.domain.formats.event_import import EventsReport, RefusedLine
     from clew.domain.history import History, HistoryMessage, ThreadState
     from clew.domain.history_stores import StoreFactory
     from clew.domain.json_values import Json, JsonObject
-    from clew.domain.memory.facts import Found, Use, Why
+    from clew.domain.memory.facts import FactStatus, Found, Use, Why
     from clew.domain.memory.ports import DocumentPort, MemoryAt, MemoryPort, Screen, VectorIndex
     from clew.domain.messages import (
         ApprovalRequest,
@@ -68,13 +69,15 @@ if TYPE_CHECKING:
     from clew.domain.models.client import Update as ModelUpdate
     from clew.domain.models.client import Usage as TokenUsage
     from clew.domain.ports import Fault, Verdict
+    from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, Trigger
-    from clew.domain.runs.ports import EnginePort, OnExisting
+    from clew.domain.runs.open_run import OpenRun, Place
+    from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
     from clew.domain.runs.request_building import Request
     from clew.domain.views.fork_tree import Branch, Mark
     from clew.domain.views.replay import Step
-    from clew.domain.views.search_text import Part
+    from clew.domain.views.search_text import Part, Snippet
     from clew.hosting import HostedThread
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
@@ -113,21 +116,26 @@ __all__ = [
     "Authorize",
     "Branch",
     "CallDelta",
+    "ColumnKind",
     "Content",
     "ContentDiff",
     "ContextProviders",
+    "ContextState",
     "ContinueOptions",
     "Control",
     "Counts",
     "Diff",
+    "DiffPart",
     "DocumentPort",
     "EnginePort",
     "Event",
     "EventsReport",
+    "FactStatus",
     "Failure",
     "Fault",
     "FaultKind",
     "FieldDiff",
+    "FieldPath",
     "Found",
     "FunctionCall",
     "FunctionResult",
@@ -142,7 +150,6 @@ __all__ = [
     "Item",
     "Json",
     "JsonObject",
-    "Kept",
     "LocalThread",
     "Mark",
     "Media",
@@ -154,18 +161,23 @@ __all__ = [
     "ModelUpdate",
     "ModelView",
     "OnChangedAgent",
+    "OnConflict",
     "OnExisting",
     "OnFailure",
     "OnMissingProvider",
+    "OpenRun",
     "Parked",
     "Part",
+    "Place",
     "Proceed",
     "ProjectionStatus",
+    "ProviderState",
     "Question",
     "Raw",
     "ReadFrom",
     "Reasoning",
     "ReasoningDelta",
+    "RefusedLine",
     "RemoteThread",
     "Repair",
     "RepairReason",
@@ -188,6 +200,8 @@ __all__ = [
     "Shard",
     "ShardEvent",
     "ShardEvents",
+    "Side",
+    "Snippet",
     "Status",
     "Step",
     "StoreFactory",
@@ -202,6 +216,7 @@ __all__ = [
     "Thread",
     "ThreadKind",
     "ThreadOrder",
+    "ThreadPort",
     "ThreadProviders",
     "ThreadState",
     "ThreadSummary",
@@ -231,7 +246,7 @@ _HOMES = {
     "AgentStream": "clew.agents.stream",
     "AgentUpdate": "clew.agents.response",
     "Answer": "clew.domain.models.client",
-    "Approval": "clew.agents.approvals",
+    "Approval": "clew.agents.response",
     "ApprovalRequest": "clew.domain.messages",
     "ApprovalResponse": "clew.domain.messages",
     "At": "clew.service.thread_queries",
@@ -239,21 +254,26 @@ _HOMES = {
     "Authorize": "clew.domain.authorization",
     "Branch": "clew.domain.views.fork_tree",
     "CallDelta": "clew.domain.models.client",
+    "ColumnKind": "clew.domain.projection:Kind",
     "Content": "clew.domain.messages",
     "ContentDiff": "clew.domain.differences.diff",
     "ContextProviders": "clew.domain.context.provider",
+    "ContextState": "clew.domain.context.state",
     "ContinueOptions": "clew.agents.run_options",
     "Control": "clew.domain.control",
     "Counts": "clew.domain.differences.diff",
     "Diff": "clew.domain.differences.diff",
+    "DiffPart": "clew.domain.differences.word_diff:Part",
     "DocumentPort": "clew.domain.memory.ports",
     "EnginePort": "clew.domain.runs.ports",
     "Event": "clew.domain.events",
     "EventsReport": "clew.domain.formats.event_import",
+    "FactStatus": "clew.domain.memory.facts",
     "Failure": "clew.domain.formats.conversation_import",
     "Fault": "clew.domain.ports",
     "FaultKind": "clew.infrastructure.scripted_client",
     "FieldDiff": "clew.domain.differences.content_diff",
+    "FieldPath": "clew.domain.differences.content_diff:Path",
     "Found": "clew.domain.memory.facts",
     "FunctionCall": "clew.domain.messages",
     "FunctionResult": "clew.domain.messages",
@@ -264,11 +284,10 @@ _HOMES = {
     "Hit": "clew.service.message_search",
     "HostedThread": "clew.hosting",
     "ImportReport": "clew.domain.formats.conversation_import",
-    "Input": "clew.agents.inputs",
+    "Input": "clew.agents.run_options",
     "Item": "clew.domain.formats.conversation_import",
     "Json": "clew.domain.json_values",
     "JsonObject": "clew.domain.json_values",
-    "Kept": "clew.domain.context.provider_state",
     "LocalThread": "clew.aio.threads",
     "Mark": "clew.domain.views.fork_tree",
     "Media": "clew.domain.messages",
@@ -280,18 +299,23 @@ _HOMES = {
     "ModelUpdate": "clew.domain.models.client:Update",
     "ModelView": "clew.domain.model_view",
     "OnChangedAgent": "clew.agents.agent_compatibility",
+    "OnConflict": "clew.agents.run_options",
     "OnExisting": "clew.domain.runs.ports",
     "OnFailure": "clew.domain.context.provider",
-    "OnMissingProvider": "clew.agents.provider_config",
+    "OnMissingProvider": "clew.agents.run_setup",
+    "OpenRun": "clew.domain.runs.open_run",
     "Parked": "clew.domain.projection",
     "Part": "clew.domain.views.search_text",
+    "Place": "clew.domain.runs.open_run",
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
+    "ProviderState": "clew.domain.context.state",
     "Question": "clew.domain.models.client",
     "Raw": "clew.domain.messages",
-    "ReadFrom": "clew.agents.provider_config",
+    "ReadFrom": "clew.agents.run_setup",
     "Reasoning": "clew.domain.messages",
     "ReasoningDelta": "clew.domain.models.client",
+    "RefusedLine": "clew.domain.formats.event_import",
     "RemoteThread": "clew.aio.threads",
     "Repair": "clew.domain.model_view",
     "RepairReason": "clew.domain.model_view",
@@ -314,6 +338,8 @@ _HOMES = {
     "Shard": "clew.infrastructure.shards",
     "ShardEvent": "clew.service.shards",
     "ShardEvents": "clew.service.shards",
+    "Side": "clew.domain.differences.word_diff",
+    "Snippet": "clew.domain.views.search_text",
     "Status": "clew.domain.control",
     "Step": "clew.domain.views.replay",
     "StoreFactory": "clew.domain.history_stores",
@@ -328,6 +354,7 @@ _HOMES = {
     "Thread": "clew.aio.threads",
     "ThreadKind": "clew.domain.models.client",
     "ThreadOrder": "clew.service.thread_directory:Order",
+    "ThreadPort": "clew.domain.runs.ports",
     "ThreadProviders": "clew.domain.context.thread_providers",
     "ThreadState": "clew.domain.history",
     "ThreadSummary": "clew.service.thread_queries",
