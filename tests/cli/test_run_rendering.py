@@ -155,6 +155,20 @@ def test_show_has_a_line_for_each_run_after_what_it_said(clew: Clew, conversatio
     assert "└" not in clew.text("show", "parcel", "--at", "1")
 
 
+def test_a_run_reads_as_completed_after_a_fork_or_a_rewind_at_its_final_answer(
+    clew: Clew, conversations: Conversations
+) -> None:
+    record(conversations, "parcel", "r1", *made_runs.with_a_tool())
+    thread = conversations.thread("parcel")
+    answer = thread.history().messages[-1].version
+    assert answer < thread.version
+    completed = "└ Joker completed · 3 model calls · 1 tool call · 1 failed · 1,320→55 tokens · 2.1 s"
+    thread.fork(at=answer, thread_id="fork")
+    assert completed in clew.text("show", "fork")
+    thread.rewind(to=answer)
+    assert completed in clew.text("show", "parcel")
+
+
 def test_show_in_json_has_the_runs(clew: Clew, conversations: Conversations) -> None:
     assert clew.object("show", "parcel", "--json")["runs"] == []
     record(conversations, "parcel", "r1", *made_runs.cut_short())

@@ -6,7 +6,8 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -113,7 +114,20 @@ def runs(conversations: Conversations, history: History) -> list[RunSummary]:
     """The runs on the path at the version of a history."""
     from clew.domain.runs.summaries import run_summaries
 
-    return run_summaries(conversations.thread(history.thread_id).events(at=history.version or None))
+    events = list(conversations.thread(history.thread_id).events(at=history.version or None))
+    return run_summaries(events, after_cuts=_after_cuts(conversations, events))
+
+
+def _after_cuts(conversations: Conversations, events: Iterable[Event]) -> Iterator[Event]:
+    """The events right after the cuts of forks, in the parents, as far as they can be read."""
+    from clew.domain.errors import ClewError
+    from clew.domain.events import ThreadForked
+
+    for event in events:
+        if isinstance(event.data, ThreadForked):
+            cut = event.data.parent_version
+            with suppress(ClewError):
+                yield from conversations.thread(event.data.parent_id).events(after=cut, at=cut + 1)
 
 
 PATIENCE = 0.5

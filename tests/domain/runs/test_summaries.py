@@ -18,7 +18,7 @@ from clew.domain.events import (
     ThreadLabelled,
     ThreadStarted,
 )
-from clew.domain.messages import Message
+from clew.domain.messages import FunctionCall, Message
 from clew.domain.models.client import Usage
 from clew.domain.runs.events import (
     AgentIdentity,
@@ -176,3 +176,29 @@ def test_what_belongs_to_no_run_or_cannot_be_read_changes_nothing() -> None:
         Event("default/thread/a", 5, "song-sung", "e", 5, 0, Opaque(b""), run_id="r1"),
     ]
     assert run_summaries([*lineage(*steps), *unread]) == [before._replace(last_version=5)]
+
+
+def test_a_run_whose_final_answer_is_right_before_a_cut_is_completed() -> None:
+    answer = MessageAppended(message=Message.assistant("Here."))
+    usage = Usage(input_tokens=3, output_tokens=2)
+    answered = ModelAnswered(call=4, message=5, finish_reason="stop", usage=usage, ms=7)
+    run = of("r1", BEGAN, SAID, model(), answer, answered, RunCompleted(finish_reason="stop"))
+    for at in (5, 6, 7):
+        (found,) = run_summaries(lineage(STARTED, *run, HistoryRewound(to=at)))
+        assert (found.outcome, found.reason, found.output_tokens) == ("completed", "stop", 2), at
+    forked = lineage(STARTED, *run[:4], FORKED)
+    (found,) = run_summaries(forked)
+    assert (found.outcome, found.output_tokens, found.ended_at) == ("completed", 0, 5)
+    (found,) = run_summaries(forked, after_cuts=[event(answered, 6, run_id="r1")])
+    assert (found.outcome, found.reason, found.output_tokens, found.model_ms) == ("completed", "stop", 2, 7)
+
+
+def test_a_run_that_a_cut_leaves_with_a_partial_answer_or_with_calls_is_abandoned() -> None:
+    partial = MessageAppended(message=Message.assistant("He"))
+    interrupted = AnswerInterrupted(call=4, message=5, reason="stopped")
+    forked = lineage(STARTED, *of("r1", BEGAN, SAID, model(), partial), FORKED)
+    (found,) = run_summaries(forked, after_cuts=[event(interrupted, 6, run_id="r1")])
+    assert (found.outcome, found.reason) == ("abandoned", "forked")
+    call = FunctionCall(call_id="c", name="f", arguments="{}")
+    asking = MessageAppended(message=Message.assistant(calls=[call]))
+    assert only(STARTED, *of("r1", BEGAN, SAID, model(), asking), FORKED).outcome == "abandoned"

@@ -1,15 +1,24 @@
-"""Runs as a thread's readers see them: what each did, how long its calls took, and what came of it."""
+"""Run summaries: what each run on a thread did, how long its calls took, and how it ended."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextFailed, ContextProvided, HistoryReduced
-from clew.domain.events import Event, HistoryRewound, ThreadDeleted, ThreadEnded, ThreadForked, to_time
+from clew.domain.events import (
+    Event,
+    HistoryRewound,
+    MessageAppended,
+    Shredded,
+    ThreadDeleted,
+    ThreadEnded,
+    ThreadForked,
+    to_time,
+)
 from clew.domain.path import spans
 from clew.domain.runs.events import (
     AgentIdentity,
@@ -31,15 +40,15 @@ from clew.domain.runs.events import (
 )
 
 RunOutcome: TypeAlias = Literal["open", "waiting", "completed", "failed", "abandoned"]
-"""``open`` is a run that was begun and not ended, ``waiting`` one of these that waits for somebody's approval."""
+"""``open``: the run has begun and not ended. ``waiting``: it is open, and waits for an approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedApproval:
-    """An approval that is waited for: the version of the request, and the call.
+    """An approval that a run waits for: the version of the request, and the call.
 
-    That is the ``index``-th content of the message at version ``message``. ``reason`` is ``approval``, or
-    ``outcome-unknown`` where the call was begun and nobody knows whether it was carried out.
+    The call is the ``index``-th content of the message at version ``message``. ``reason`` is ``approval``, or
+    ``outcome-unknown`` for a call that was started and may or may not have been carried out.
     """
 
     version: int
@@ -49,28 +58,28 @@ class AskedApproval:
 
 
 class Interruption(NamedTuple):
-    """An answer that stopped while it was arriving; what had come is at version ``message``, None if nothing had."""
+    """An answer that stopped while it was arriving; its partial text is at version ``message``, None without text."""
 
     message: int | None
     reason: Literal["fault", "cancelled", "stopped", "crashed"]
 
 
 class Contribution(NamedTuple):
-    """What the model was told beside the history, or what of that it was not told: an event's version, and it."""
+    """What a context provider or reducer did: the version of the event, and the event."""
 
     version: int
     said: ContextProvided | ContextFailed | HistoryReduced
 
 
 class RunSummary(NamedTuple):
-    """A run: what it did, and what came of it.
+    """A run: what it did, and how it ended.
 
-    ``version`` is that of its beginning, ``last_version`` that of its newest event or message; times are microseconds
-    since 1970, ``ended_at`` None while it is open. ``reason`` is why it was abandoned, else why the model finished;
-    ``error`` is why it failed. ``attempts`` counts how often it was begun or taken up. ``tool_calls`` counts the calls
-    that were begun, and ``failed_calls`` those of models and tools that failed, were refused or were interrupted.
-    ``model_ms`` and ``tool_ms`` are what the calls took, those that went on at once added up. ``context`` is what
-    context providers and reducers did, in its order; ``missing`` are the providers that nobody supplied.
+    ``version`` is the version of its start, ``last_version`` that of its newest event or message. Times are
+    microseconds since 1970; ``ended_at`` is None while the run is open. ``reason`` says why it was abandoned, else why
+    the model finished; ``error`` why it failed. ``attempts`` counts its start and each time that it was continued.
+    ``tool_calls`` counts the started calls, ``failed_calls`` the model and tool calls that failed, were refused or were
+    interrupted. ``model_ms`` and ``tool_ms`` are the sums of the durations of all calls, also of parallel ones.
+    ``context`` is what context providers and reducers did, in order; ``missing`` are the missing providers.
     """
 
     run_id: str
@@ -107,49 +116,83 @@ class RunSummary(NamedTuple):
         return None if self.ended_at is None else to_time(self.ended_at)
 
 
-def run_summaries(events: Iterable[Event], at: int | None = None) -> list[RunSummary]:
+def run_summaries(events: Iterable[Event], at: int | None = None, after_cuts: Iterable[Event] = ()) -> list[RunSummary]:
     """The runs on a lineage's path at a version, by default the newest, in the order in which they began.
 
-    What a rewind took from the path is not told of. A run that is open where the path was cut, by a fork, by a rewind
-    or by the end of the thread, reads as abandoned.
+    Runs that a rewind took off the path are left out. A run that was open where a fork, a rewind or the end of the
+    thread cut the path is abandoned, unless its final answer is the last message before the cut: then it is completed.
+    ``after_cuts`` are the events right after the cuts of forks, in the parents: they hold the tokens of such answers.
     """
+    events = list(events)
+    outcomes = _answer_outcomes((*events, *after_cuts))
     runs: dict[str, RunSummary] = {}
-    going_on: str | None = None
+    open_run: str | None = None
+    message: Event | None = None
     for event in _on_path(events, at):
         id_ = event.run_id or ""
         if isinstance(event.data, RunStarted):
-            going_on = id_
+            open_run = id_
             begun = RunSummary(id_, event.data.agent, event.version, event.version, event.recorded_at)
             runs[id_] = begun._replace(missing=event.data.missing)
         elif (cut := _cut(event)) is not None:
-            if going_on is not None:
-                runs[going_on] = _ended(runs[going_on], event, "abandoned", cut)
-            going_on = None
+            if open_run is not None:
+                answered = _answered_before_cut(runs[open_run], message, outcomes)
+                runs[open_run] = answered or _ended(runs[open_run], event, "abandoned", cut)
+            open_run = None
         elif id_ in runs:
             runs[id_] = _after(runs[id_], event)
             if runs[id_].ended_at is not None:
-                going_on = None
+                open_run = None
+        if isinstance(event.data, MessageAppended | Shredded):
+            message = event
     return list(runs.values())
 
 
-def _on_path(events: Iterable[Event], at: int | None) -> Iterator[Event]:
-    """The events on the path that tell of runs, or end them."""
-    telling: list[Event] = []
+def _on_path(events: Sequence[Event], at: int | None) -> Iterator[Event]:
+    """The events on the path that belong to runs, or end them."""
+    found: list[Event] = []
     rewinds: dict[int, int] = {}
-    newest = 0
     for event in events:
-        newest = event.version
         if event.run_id is not None or _cut(event) is not None:
-            telling.append(event)
+            found.append(event)
         if isinstance(event.data, HistoryRewound):
             rewinds[event.version] = event.data.to
-    versions = [event.version for event in telling]
+    newest = events[-1].version if events else 0
+    versions = [event.version for event in found]
     for first, last in spans(rewinds, newest if at is None else at):
-        yield from telling[bisect_left(versions, first) : bisect_right(versions, last)]
+        yield from found[bisect_left(versions, first) : bisect_right(versions, last)]
+
+
+def _answer_outcomes(events: Iterable[Event]) -> dict[int, ModelAnswered | AnswerInterrupted]:
+    """What happened to each answer, by the version of its message, on and off the path."""
+    return {
+        event.data.message: event.data
+        for event in events
+        if isinstance(event.data, ModelAnswered | AnswerInterrupted) and event.data.message is not None
+    }
+
+
+def _answered_before_cut(
+    run: RunSummary, message: Event | None, outcomes: Mapping[int, ModelAnswered | AnswerInterrupted]
+) -> RunSummary | None:
+    """The run as completed, if ``message``, the newest one on the path, is its final answer; else None.
+
+    The answer and the events that complete the run are one commit, but a cut may lie between them.
+    """
+    if message is None or message.run_id != run.run_id or not isinstance(message.data, MessageAppended):
+        return None
+    outcome = outcomes.get(message.version)
+    is_answer = message.data.message.role == "assistant" and not message.data.message.calls
+    if not is_answer or isinstance(outcome, AnswerInterrupted):
+        return None
+    reason = None if outcome is None else outcome.finish_reason
+    if outcome is not None and run.last_version == message.version:
+        run = _asked(run, outcome)  # it is behind the cut
+    return _ended(run, message, "completed", reason)
 
 
 def _cut(event: Event) -> str | None:
-    """What an event does that no run goes on after; None for others."""
+    """What an event does that ends an open run; None for other events."""
     match event.data:
         case ThreadForked():
             return "forked"
