@@ -232,7 +232,7 @@ PARTS: tuple[tuple[str, tuple[type | Callable[..., Any], ...]], ...] = (
         "Events",
         (
             events.Event,
-            *events.EVENT_TYPES.values(),
+            *(declared.model for declared in events.EVENT_TYPES.values()),
             run_events.AgentIdentity,
             run_events.Fingerprint,
             run_events.ServiceCall,

@@ -154,7 +154,7 @@ def test_every_event_model_is_public() -> None:
     from clew import events
     from clew.domain.events import EVENT_TYPES
 
-    assert {each.__name__ for each in EVENT_TYPES.values()} <= set(events.__all__)
+    assert {each.model.__name__ for each in EVENT_TYPES.values()} <= set(events.__all__)
 
 
 def private_imports(code: str) -> Iterator[str]:

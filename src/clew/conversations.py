@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from clew.domain.authorization import Authorize
-from clew.domain.control import Status
 from clew.domain.decider import Start
 from clew.domain.differences.diff import Diff
+from clew.domain.event_types import Status
 from clew.domain.formats.conversation_import import Failure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
     from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.context.thread_providers import ThreadProviders
-    from clew.domain.control import Control, Status
+    from clew.domain.control import Control
+    from clew.domain.event_types import Status
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
@@ -340,7 +341,7 @@ _HOMES = {
     "ShardEvents": "clew.service.shards",
     "Side": "clew.domain.differences.word_diff",
     "Snippet": "clew.domain.views.search_text",
-    "Status": "clew.domain.control",
+    "Status": "clew.domain.event_types",
     "Step": "clew.domain.views.replay",
     "StoreFactory": "clew.domain.history_stores",
     "Subscription": "clew.service.async_operations",

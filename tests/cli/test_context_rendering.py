@@ -220,7 +220,7 @@ def test_every_event_says_what_it_can_by_itself(data: AnyEvent, said: str) -> No
 @pytest.mark.parametrize("type_", sorted(EVENT_TYPES))
 def test_whatever_an_event_holds_is_said_on_a_line_that_steers_no_terminal(type_: str) -> None:
     @settings(max_examples=20)
-    @given(DATA[EVENT_TYPES[type_]])
+    @given(DATA[EVENT_TYPES[type_].model])
     def said(data: AnyEvent) -> None:
         line = rendering.what_happened(event(data))
         assert UNSAFE.search(line) is None

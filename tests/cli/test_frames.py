@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from clew.cli.frames import WORDS, block, frame, words
+from clew.cli.frames import block, frame, words
 from clew.cli.stepper import HELP, Stepper, press
 from clew.conversations import Conversations
 from clew.domain.control import Control
-from clew.domain.events import EVENT_TYPES, Event, MessageAppended, Opaque
+from clew.domain.events import Event, MessageAppended, Opaque
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.views.replay import Step
@@ -103,10 +103,6 @@ def test_the_help_and_what_is_typed_are_shown() -> None:
     assert all(told in helping for _, told in HELP)
     assert shown(found, press(Stepper(2, 9), "7"))[-1].startswith("Go to version: 7")
     assert shown(found, press(Stepper(9, 9), "right"))[-1] == "This is the newest version."
-
-
-def test_every_type_of_event_has_words() -> None:
-    assert set(WORDS) == set(EVENT_TYPES)
 
 
 def test_says_what_each_event_did() -> None:

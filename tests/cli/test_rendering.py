@@ -24,7 +24,7 @@ from clew.domain.messages import (
 from clew.service.thread_queries import ThreadSummary
 
 if TYPE_CHECKING:
-    from clew.domain.control import Status
+    from clew.domain.event_types import Status
 
 CALL = FunctionCall(call_id="1", name="look", arguments='{"at": "sea"}')
 

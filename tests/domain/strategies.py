@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from hypothesis import strategies as st
-from tests.domain.memory_strategies import context_data, memory_data
-from tests.domain.run_strategies import run_data
 
-from clew.domain.events import (
-    EVENT_TYPES,
-    TYPE_NAMES,
-    AnyEvent,
-    CheckpointMade,
-    Event,
-    HistoryRewound,
-    MessageAppended,
-    MessageRedacted,
-    ServiceDeletion,
-    Source,
-    ThreadDeleted,
-    ThreadEnded,
-    ThreadForked,
-    ThreadLabelled,
-    ThreadResumed,
-    ThreadStarted,
-    ThreadSuspended,
-)
+from clew.domain.events import EVENT_TYPES, TYPE_NAMES, AnyEvent, Event
 from clew.domain.messages import (
     ROLES,
     ApprovalRequest,
@@ -40,6 +21,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
+from clew.domain.values import Value
 
 CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 
@@ -80,43 +62,44 @@ messages = st.builds(
     source=objects,
 )
 
-positive = st.integers(min_value=1, max_value=2**53)
-DATA: dict[type[AnyEvent], st.SearchStrategy[Any]] = {
-    ThreadStarted: st.builds(
-        ThreadStarted,
-        kind=st.sampled_from(["local", "remote"]),
-        title=optional_texts,
-        labels=objects,
-        metadata=objects,
-        source=st.none() | st.builds(Source, id=jsons, fields=objects),
-    ),
-    ThreadForked: st.builds(
-        ThreadForked,
-        parent_id=texts,
-        parent_version=positive,
-        parent_hash=texts,
-        title=optional_texts,
-        kind=st.sampled_from(["local", "remote", None]),
-        memory=st.sampled_from(["live", "as-of", None]),
-    ),
-    ThreadLabelled: st.builds(ThreadLabelled, labels=objects),
-    MessageAppended: st.builds(MessageAppended, message=messages),
-    MessageRedacted: st.builds(MessageRedacted, version=positive, digest=texts, stub=texts, reason=optional_texts),
-    HistoryRewound: st.builds(HistoryRewound, to=positive, service_thread_id=optional_texts),
-    CheckpointMade: st.builds(CheckpointMade, name=texts, at=positive),
-    ThreadSuspended: st.builds(ThreadSuspended, reason=optional_texts),
-    ThreadResumed: st.builds(ThreadResumed),
-    ThreadEnded: st.builds(ThreadEnded, reason=optional_texts),
-    ThreadDeleted: st.builds(
-        ThreadDeleted,
-        reason=optional_texts,
-        service=st.lists(st.builds(ServiceDeletion, id=texts, failed=optional_texts), max_size=2).map(tuple),
-    ),
-    **run_data(texts, objects),
-    **context_data(texts, objects, jsons, messages),
-    **memory_data(texts, objects),
+counts = st.integers(min_value=0, max_value=2**53)
+_SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
+    str: texts,
+    int: counts,
+    bool: st.booleans(),
+    float: st.floats(min_value=0, max_value=1e6),
+    type(None): st.none(),
+    Any: jsons,
+    Message: messages,
 }
-assert set(DATA) == set(EVENT_TYPES.values())
+
+
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """What a field with this annotation can hold."""
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is dict:
+        return objects
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple and arguments[1:] == (...,):
+        return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(values_of, arguments))
+    if origin in {Union, UnionType}:
+        return st.one_of(*map(values_of, arguments))
+    return data_of(annotation)
+
+
+def data_of(model: type[Value]) -> st.SearchStrategy[Any]:
+    """Values of a model with any fields."""
+    return st.builds(model, **{name: values_of(field.annotation) for name, field in model.model_fields.items()})
+
+
+DATA: dict[type[Any], st.SearchStrategy[Any]] = {
+    declared.model: data_of(declared.model) for declared in EVENT_TYPES.values()
+}
 assert set(CONTENTS) == set(CONTENT_TYPES)
 
 

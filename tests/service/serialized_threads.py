@@ -7,7 +7,7 @@ from typing import Any
 
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.decider import Note
+from clew.domain.decider import Record
 from clew.service.core import Terms, commit
 from clew.service.operations import run
 
@@ -18,7 +18,7 @@ def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:
 
 
 def keep(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:
-    note = Note((ContextStateRecorded(provider=provider, state=state, seen=seen),))
+    note = Record((ContextStateRecorded(provider=provider, state=state, seen=seen),))
     run(commit(store._core, thread_id, note, Terms()))
 
 

@@ -15,7 +15,7 @@ from tests.service.test_state_machine import ConversationsAgreeWithTheModel
 
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.decider import Note
+from clew.domain.decider import Record
 from clew.domain.errors import ClewError
 from clew.domain.events import Event
 from clew.domain.messages import Message
@@ -93,7 +93,7 @@ def lived(store: Conversations, done: list[tuple[str, int]]) -> str:
                     record(store, thread.id, f"run-{number}", *made(f"W-{number}"))
                 case "state":
                     kept = ContextStateRecorded(provider=f"p{which % 2}", state={"n": which}, seen=version)
-                    run(commit(store._core, thread.id, Note((kept,)), Terms()))
+                    run(commit(store._core, thread.id, Record((kept,)), Terms()))
                 case "say":
                     thread.append(Message.user(str(which)))
                 case "fork":

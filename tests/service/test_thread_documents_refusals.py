@@ -13,7 +13,7 @@ from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
 from clew.domain.control import Control
-from clew.domain.decider import Bind, Start
+from clew.domain.decider import Record, Start
 from clew.domain.errors import CorruptEventError, CredentialError, InvalidContentError, ThreadDocumentError
 from clew.domain.messages import Message
 from clew.domain.runs.events import ServiceThreadBound
@@ -56,7 +56,7 @@ def test_a_credential_beyond_a_cut_is_refused_where_it_would_come_along(source: 
 
 
 def test_what_a_service_is_said_to_call_a_thread_may_be_no_credential(source: Conversations) -> None:
-    bound = Bind(ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"))
+    bound = Record((ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"),))
     run(commit(source._core, "t", [Start(kind="remote"), bound], Terms(base=Control())))
     with pytest.raises(CredentialError, match="what the service calls the thread at version 2") as caught:
         source.thread("t").serialize()

@@ -10,7 +10,7 @@ from clew.agents.run_setup import Providers
 from clew.domain.context.contributions import new_messages
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
-from clew.domain.decider import Intent, Note, Say, check_allowed, decide
+from clew.domain.decider import Intent, Record, Say, check_allowed, decide
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.runs.errors import RunAbandonedError
@@ -69,7 +69,7 @@ class ThreadHooks:
             *(step for step in steps if not isinstance(step, Message)),
             *self._hooks.unrecorded_states(with_seen=True),
         ]
-        intents: list[Intent] = [Note(tuple(notes))] if notes else []
+        intents: list[Intent] = [Record(tuple(notes))] if notes else []
         intents += [Say(tuple(messages))] if messages else []
         if intents:
             await self._thread.runs.record(intents, actor=self._actor, blobs=self._hooks.blobs)

@@ -20,9 +20,9 @@ from clew.aio.memory import MemoryScope
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.context.thread_providers import ThreadProviders
-from clew.domain.control import Status
 from clew.domain.decider import Checkpoint, Delete, End, Intent, Resume, Suspend
 from clew.domain.differences.diff import Diff
+from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json, JsonObject

@@ -12,7 +12,7 @@ from clew.cli.output import one_line, shown_time
 from clew.cli.rendering import INDENT, STATUS_STYLES, console, contents, heading, what_happened
 from clew.cli.stepper import HELP, Stepper
 from clew.domain import messages as said_as
-from clew.domain.events import MESSAGE_APPENDED
+from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED
 
 if TYPE_CHECKING:
     from clew.domain.history import HistoryMessage
@@ -22,47 +22,6 @@ SHORT = 4
 """Lines of a message that is not the newest."""
 
 TAB = 4
-
-WORDS = {
-    "thread-started": "The thread began",
-    "thread-forked": "The thread was forked",
-    "thread-labelled": "Labels were set",
-    "message-appended": "A message was appended",
-    "message-redacted": "A message was redacted",
-    "history-rewound": "The history was rewound",
-    "checkpoint-made": "A checkpoint was made",
-    "thread-suspended": "The thread was suspended",
-    "thread-resumed": "The thread was resumed",
-    "thread-ended": "The thread was ended",
-    "thread-deleted": "The thread was deleted",
-    "service-thread-bound": "The service named its side of the thread",
-    "run-started": "A run began",
-    "run-resumed": "The run was taken up again",
-    "model-called": "A model was asked",
-    "model-answered": "The model answered",
-    "model-failed": "The model did not answer",
-    "answer-interrupted": "The answer was interrupted",
-    "tool-started": "A tool was begun",
-    "tool-finished": "The tool was carried out",
-    "tool-failed": "The tool was not carried out, or failed",
-    "approval-requested": "An approval was asked for",
-    "approval-given": "Somebody decided",
-    "run-completed": "The run was completed",
-    "run-failed": "The run failed",
-    "run-abandoned": "The run was given up",
-    "context-provided": "A context provider gave to the run",
-    "context-failed": "The run went on without a component",
-    "context-state-recorded": "A component keeps something of the thread",
-    "history-reduced": "A part of the history was left out of what the model is sent",
-    "scope-opened": "A memory scope was opened",
-    "fact-remembered": "A fact was remembered",
-    "fact-superseded": "A fact was replaced",
-    "fact-retracted": "A fact was taken back",
-    "document-added": "A document was added",
-    "document-removed": "A document was removed",
-    "state-claimed": "The state of a component was found to be of a thread",
-}
-"""What each type of event does."""
 
 FOOTER = "? help · q quit · ← → step · PgUp PgDn ten · Home End · [ ] message · c checkpoint · : go to"
 
@@ -104,7 +63,8 @@ def words(step: Step, thread_id: str, look: Lookup = nowhere) -> Text:
     told = what_happened(event, look)
     if event.type == MESSAGE_APPENDED:
         told = told.partition(":")[0]  # its text stands with the message
-    done = WORDS.get(event.type)
+    declared = EVENT_TYPES.get(event.type)
+    done = None if declared is None else declared.headline
     text = Text(": ".join(part for part in (done, told) if part) + ("" if told else "."))
     if event.thread_id != thread_id:
         text.append(f" (inherited from {one_line(event.thread_id)})", style="dim")

@@ -30,7 +30,7 @@ from clew.domain.memory.events import MemoryEvent
 from clew.domain.runs.events import RunEvent, RunStarted
 
 if TYPE_CHECKING:
-    from clew.domain.control import Status
+    from clew.domain.event_types import Status
     from clew.domain.events import Event
     from clew.domain.history import History, HistoryMessage
     from clew.domain.json_values import Json
@@ -282,8 +282,13 @@ def _of_the_thread(data: happened.ThreadEvent | StateClaimed) -> str:
         case happened.ThreadDeleted(reason=reason, service=service):
             there = (f"{each.id} {'deleted' if each.failed is None else 'remains'} at the service" for each in service)
             return ", ".join(part for part in (reason, *there) if part)
+        case happened.ThreadSuspended(reason=reason) | happened.ThreadEnded(reason=reason):
+            return reason or ""
+        case happened.ThreadResumed():
+            return ""
         case _:
-            return str(getattr(data, "reason", None) or "")
+            declared = happened.EVENT_TYPES[happened.TYPE_NAMES[type(data)]]
+            return declared.describe(data.model_dump(mode="json", exclude_none=True))
 
 
 def beginning(message: said_as.Message) -> str:

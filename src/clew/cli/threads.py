@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clew.conversations import Conversations
-    from clew.domain.control import Status
+    from clew.domain.event_types import Status
     from clew.domain.json_values import Json
     from clew.domain.views.fork_tree import Branch
     from clew.service.thread_queries import ThreadSummary

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextEvent
-from clew.domain.control import Control, Status
+from clew.domain.control import Control
 from clew.domain.errors import (
     CheckpointExistsError,
     ThreadDeletedError,
@@ -17,7 +17,9 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
+from clew.domain.event_types import EventType, Status
 from clew.domain.events import (
+    EVENT_TYPES,
     TYPE_NAMES,
     CheckpointMade,
     HistoryRewound,
@@ -40,7 +42,7 @@ from clew.domain.messages import Message, check_message
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import check_checkpoint_name, check_label_name
 from clew.domain.runs.errors import RunTakenOverError
-from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, ServiceThreadBound, placed
+from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, placed
 from clew.domain.runs.open_run import check_step, run_after
 from clew.domain.values import Value
 
@@ -93,17 +95,10 @@ class Advance:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Record what components did outside a run."""
+class Record:
+    """Record events that the thread's status alone decides about: their declarations say which statuses take them."""
 
-    steps: tuple[ContextEvent, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """Note what the service that holds the thread calls it."""
-
-    bound: ServiceThreadBound
+    events: tuple[ThreadEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,34 +165,22 @@ class Delete:
     service: tuple[ServiceDeletion, ...] = ()
 
 
-_Change: TypeAlias = (
-    Say | Advance | Note | Bind | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
-)
+_Change: TypeAlias = Say | Advance | Record | Label | Checkpoint | Rewind | Redact | Suspend | Resume | End | Delete
 
 Intent: TypeAlias = Start | Branch | _Change
 
 
 _appended: Callable[[dict[str, Message]], MessageAppended] = MessageAppended.__pydantic_validator__.validate_python
-"""The event of a checked message, which nothing is wrong with: what would tell of an error takes as long again."""
+"""The event of a checked message, which cannot be invalid: a constructor that explains errors takes twice as long."""
 
 
 class Decided(NamedTuple):
-    """An event that is to be recorded, the number of messages on the path after it, and the run it belongs to."""
+    """An event to be recorded, the number of messages on the path after it, and the run that it belongs to."""
 
     data: ThreadEvent
     messages: int
     run_id: str | None = None
 
-
-_ALLOWED: dict[Status, tuple[type, ...]] = {
-    "active": (Say, Advance, Note, Bind, Label, Checkpoint, Rewind, Redact, Suspend, Resume, End, Delete),
-    # What happened in a run that was under way is recorded all the same: see check_allowed().
-    "suspended": (Advance, Note, Label, Checkpoint, Rewind, Redact, Resume, End, Delete),
-    "ended": (Note, Label, Checkpoint, Redact, Delete),  # components are told of these, too
-    "deleted": (Redact,),
-}
-
-_ASKED: dict[type, str] = {Say: "append", Advance: "a run", Note: "to note what components did"}
 
 _ADVICE: dict[Status, str] = {
     "suspended": "Resume it first.",
@@ -209,22 +192,13 @@ _ADVICE: dict[Status, str] = {
 def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
     """The events that ``intent`` leads to on a thread with this control; an error if it is not allowed.
 
-    The control of a thread that is not there is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
+    The control of a thread that does not exist is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
     ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or
     InvalidContentError.
     """
-    match intent:
-        case Start():
-            if control.version:
-                raise ThreadExistsError(thread_id)
-            return _started(intent)
-        case Branch():
-            check_readable(intent.parent_id, control, "fork")
-            begun = Decided(_branch(intent), control.messages)
-            return [begun, *_said(intent.messages, control.messages)]
-        case _:
-            check_allowed(thread_id, control, intent)
-            return _decide(thread_id, control, intent)
+    if not isinstance(intent, Start | Branch):
+        check_allowed(thread_id, control, intent)
+    return _DECISIONS[type(intent)](thread_id, control, intent)
 
 
 def check_readable(thread_id: str, control: Control, asked: str) -> None:
@@ -233,60 +207,31 @@ def check_readable(thread_id: str, control: Control, asked: str) -> None:
         raise ThreadDeletedError(thread_id, "deleted", asked, _ADVICE["deleted"])
 
 
-def _decide(thread_id: str, control: Control, intent: _Change) -> list[Decided]:
-    count = control.messages
-    match intent:
-        case Say(messages=messages):
-            return _said(messages, count)
-        case Advance():
-            return _advanced(thread_id, control, intent)
-        case Note(steps=steps):
-            return _noted(control, steps)
-        case Bind(bound=bound):
-            return [Decided(bound, count)]
-        case Label(labels=labels):
-            _check_labels(labels)
-            return [Decided(ThreadLabelled(labels=deepcopy(labels)), count)]
-        case Checkpoint():
-            return [Decided(_checkpoint(thread_id, control, intent), count)]
-        case Rewind(to=to, messages=messages, service_thread_id=service_thread_id):
-            _check_version(thread_id, control, to)
-            return [Decided(HistoryRewound(to=to, service_thread_id=service_thread_id), messages)]
-        case Redact(version=version, digest=digest, stub=stub, reason=reason):
-            _check_text(reason, "reason")
-            return [Decided(MessageRedacted(version=version, digest=digest, stub=stub, reason=reason), count)]
-        case Suspend() | Resume() | End() | Delete():
-            return [Decided(_turned(intent), count)]
-        case _:
-            assert_never(intent)
-
-
-def _turned(intent: Suspend | Resume | End | Delete) -> ThreadEvent:
-    if isinstance(intent, Resume):
-        return ThreadResumed()
-    _check_text(intent.reason, "reason")
-    match intent:
-        case Suspend(reason=reason):
-            return ThreadSuspended(reason=reason)
-        case End(reason=reason):
-            return ThreadEnded(reason=reason)
-        case Delete(reason=reason, service=service):
-            return ThreadDeleted(reason=reason, service=service)
-
-
-def check_allowed(thread_id: str, control: Control, intent: Intent) -> None:
-    """Raise what ``decide`` does for a thread that is not there, or whose status does not allow the intent."""
+def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
+    """Raise the error that ``decide`` raises when the thread does not exist or its status does not allow the intent."""
     if not control.version:
         raise UnknownThreadError(thread_id)
-    begins = isinstance(intent, Advance) and any(isinstance(step, RunStarted | RunResumed) for step in intent.steps)
-    if isinstance(intent, _ALLOWED[control.status]) and not (begins and control.status != "active"):
-        return
-    asked = _ASKED.get(type(intent)) or type(intent).__name__.lower()
-    error = ThreadDeletedError if control.status == "deleted" else ThreadStatusError
-    raise error(thread_id, control.status, asked, _ADVICE[control.status])
+    if not _is_allowed(control.status, intent):
+        asked = _ASKED.get(type(intent)) or type(intent).__name__.lower()
+        error = ThreadDeletedError if control.status == "deleted" else ThreadStatusError
+        raise error(thread_id, control.status, asked, _ADVICE[control.status])
 
 
-def _started(intent: Start) -> list[Decided]:
+def _is_allowed(status: Status, intent: _Change) -> bool:
+    match intent:
+        case Advance(steps=steps):
+            # A run that began before the thread was suspended goes on; none begins.
+            begins = any(isinstance(step, RunStarted | RunResumed) for step in steps)
+            return status == "active" or (status == "suspended" and not begins)
+        case Record(events=events):
+            return all(status in _declared(type(event)).statuses for event in events)
+        case _:
+            return status in _STATUSES[type(intent)]
+
+
+def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
+    if control.version:
+        raise ThreadExistsError(thread_id)
     _check_text(intent.title, "title")
     _check_labels(intent.labels)
     check_json(intent.metadata, "metadata")
@@ -294,19 +239,20 @@ def _started(intent: Start) -> list[Decided]:
         check_json(intent.source.id, "source id")
         for name, value in intent.source.fields.items():
             check_json(value, f"source.{name}")
-    begun = ThreadStarted(
+    started = ThreadStarted(
         kind=intent.kind,
         title=intent.title,
         labels=deepcopy(intent.labels),
         metadata=deepcopy(intent.metadata),
         source=intent.source,
     )
-    return [Decided(begun, 0), *_said(intent.messages, 0)]
+    return [Decided(started, 0), *_messages(intent.messages, 0)]
 
 
-def _branch(intent: Branch) -> ThreadForked:
+def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
+    check_readable(intent.parent_id, control, "fork")
     _check_text(intent.title, "title")
-    return ThreadForked(
+    forked = ThreadForked(
         parent_id=intent.parent_id,
         parent_version=intent.parent_version,
         parent_hash=intent.parent_hash,
@@ -314,9 +260,14 @@ def _branch(intent: Branch) -> ThreadForked:
         kind=intent.kind,
         memory=intent.memory,
     )
+    return [Decided(forked, control.messages), *_messages(intent.messages, control.messages)]
 
 
-def _advanced(thread_id: str, control: Control, intent: Advance) -> list[Decided]:
+def _say(_: str, control: Control, intent: Say) -> list[Decided]:
+    return _messages(intent.messages, control.messages)
+
+
+def _advance(thread_id: str, control: Control, intent: Advance) -> list[Decided]:
     """Each step is checked on the run as the steps before it leave it."""
     decided: list[Decided] = []
     count, version, run = control.messages, control.version, control.run
@@ -337,10 +288,101 @@ def _advanced(thread_id: str, control: Control, intent: Advance) -> list[Decided
     return decided
 
 
-def _noted(control: Control, steps: tuple[ContextEvent, ...]) -> list[Decided]:
-    for step in steps:
-        _check_fields(step, TYPE_NAMES[type(step)])
-    return [Decided(step, control.messages) for step in steps]
+def _record(_: str, control: Control, intent: Record) -> list[Decided]:
+    for event in intent.events:
+        _check_fields(event, TYPE_NAMES[type(event)])
+    return [Decided(event, control.messages) for event in intent.events]
+
+
+def _label(_: str, control: Control, intent: Label) -> list[Decided]:
+    _check_labels(intent.labels)
+    return [Decided(ThreadLabelled(labels=deepcopy(intent.labels)), control.messages)]
+
+
+def _checkpoint(thread_id: str, control: Control, intent: Checkpoint) -> list[Decided]:
+    check_checkpoint_name(intent.name)
+    taken = control.checkpoints.get(intent.name)
+    if taken is not None:
+        raise CheckpointExistsError(thread_id, intent.name, taken)
+    at = control.version if intent.at is None else intent.at
+    _check_version(thread_id, control, at)
+    return [Decided(CheckpointMade(name=intent.name, at=at), control.messages)]
+
+
+def _rewind(thread_id: str, control: Control, intent: Rewind) -> list[Decided]:
+    _check_version(thread_id, control, intent.to)
+    return [Decided(HistoryRewound(to=intent.to, service_thread_id=intent.service_thread_id), intent.messages)]
+
+
+def _redact(_: str, control: Control, intent: Redact) -> list[Decided]:
+    _check_text(intent.reason, "reason")
+    redacted = MessageRedacted(version=intent.version, digest=intent.digest, stub=intent.stub, reason=intent.reason)
+    return [Decided(redacted, control.messages)]
+
+
+def _suspend(_: str, control: Control, intent: Suspend) -> list[Decided]:
+    _check_text(intent.reason, "reason")
+    return [Decided(ThreadSuspended(reason=intent.reason), control.messages)]
+
+
+def _resume(_: str, control: Control, __: Resume) -> list[Decided]:
+    return [Decided(ThreadResumed(), control.messages)]
+
+
+def _end(_: str, control: Control, intent: End) -> list[Decided]:
+    _check_text(intent.reason, "reason")
+    return [Decided(ThreadEnded(reason=intent.reason), control.messages)]
+
+
+def _delete(_: str, control: Control, intent: Delete) -> list[Decided]:
+    _check_text(intent.reason, "reason")
+    return [Decided(ThreadDeleted(reason=intent.reason, service=intent.service), control.messages)]
+
+
+_DECISIONS: dict[type, Callable[[str, Control, Any], list[Decided]]] = {
+    Start: _start,
+    Branch: _branch,
+    Say: _say,
+    Advance: _advance,
+    Record: _record,
+    Label: _label,
+    Checkpoint: _checkpoint,
+    Rewind: _rewind,
+    Redact: _redact,
+    Suspend: _suspend,
+    Resume: _resume,
+    End: _end,
+    Delete: _delete,
+}
+"""How each intent is decided."""
+
+
+def _declared(model: type[Value]) -> EventType:
+    return EVENT_TYPES[TYPE_NAMES[model]]
+
+
+_STATUSES: dict[type, frozenset[Status]] = {
+    Say: _declared(MessageAppended).statuses,
+    Label: _declared(ThreadLabelled).statuses,
+    Checkpoint: _declared(CheckpointMade).statuses,
+    Rewind: _declared(HistoryRewound).statuses,
+    Redact: _declared(MessageRedacted).statuses,
+    Suspend: _declared(ThreadSuspended).statuses,
+    Resume: _declared(ThreadResumed).statuses,
+    End: _declared(ThreadEnded).statuses,
+    Delete: _declared(ThreadDeleted).statuses,
+}
+"""The statuses that allow an intent are those that take its event."""
+
+_ASKED: dict[type, str] = {Say: "append", Advance: "a run", Record: "to record events"}
+
+
+def _messages(messages: tuple[Message, ...], count: int) -> list[Decided]:
+    decided: list[Decided] = []
+    for number, message in enumerate(messages, start=1):
+        check_message(message)
+        decided.append(Decided(_appended({"message": message}), count + number))
+    return decided
 
 
 _LARGE = 2**64
@@ -371,24 +413,6 @@ def _check_part(part: object, where: str) -> None:
             _check_part(each, f"{where}[{number}]")
     else:
         check_json(part, where)
-
-
-def _said(messages: tuple[Message, ...], count: int) -> list[Decided]:
-    decided: list[Decided] = []
-    for number, message in enumerate(messages, start=1):
-        check_message(message)
-        decided.append(Decided(_appended({"message": message}), count + number))
-    return decided
-
-
-def _checkpoint(thread_id: str, control: Control, intent: Checkpoint) -> CheckpointMade:
-    check_checkpoint_name(intent.name)
-    taken = control.checkpoints.get(intent.name)
-    if taken is not None:
-        raise CheckpointExistsError(thread_id, intent.name, taken)
-    at = control.version if intent.at is None else intent.at
-    _check_version(thread_id, control, at)
-    return CheckpointMade(name=intent.name, at=at)
 
 
 def _check_version(thread_id: str, control: Control, version: int) -> None:

@@ -5,53 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import not_
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from clew.domain.context.events import (
-    ContextEvent,
-    ContextFailed,
-    ContextProvided,
-    ContextStateRecorded,
-    HistoryReduced,
-)
+from clew.domain import event_sentences, event_types
+from clew.domain.context.events import ContextEvent
+from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type
 from clew.domain.json_values import Json, JsonObject
-from clew.domain.memory.events import (
-    DocumentAdded,
-    DocumentRemoved,
-    FactRemembered,
-    FactRetracted,
-    FactSuperseded,
-    MemoryEvent,
-    ScopeOpened,
-)
+from clew.domain.memory.events import MemoryEvent
 from clew.domain.messages import Message, Role
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
-from clew.domain.runs.events import (
-    AnswerInterrupted,
-    ApprovalGiven,
-    ApprovalRequested,
-    ModelAnswered,
-    ModelCalled,
-    ModelFailed,
-    RunAbandoned,
-    RunCompleted,
-    RunEvent,
-    RunFailed,
-    RunResumed,
-    RunStarted,
-    ServiceThreadBound,
-    ToolFailed,
-    ToolFinished,
-    ToolStarted,
-)
+from clew.domain.runs.events import RunEvent
 from clew.domain.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MemoryReading: TypeAlias = Literal["live", "as-of"]
 """How a thread reads shared memory scopes: as they are, or as they were at a cut, with what was learned from there."""
@@ -71,6 +38,13 @@ class Source(Value):
     fields: JsonObject = Field(default_factory=dict, exclude_if=not_)
 
 
+@event_type(
+    "thread-started",
+    headline="The thread began",
+    sentence=event_sentences.thread_started,
+    sample={"title": "Refund", "labels": {"topic": "refund"}},
+    shreddable=False,
+)
 class ThreadStarted(Value):
     """A conversation began; ``kind`` says who holds its history."""
 
@@ -81,6 +55,13 @@ class ThreadStarted(Value):
     source: Source | None = None
 
 
+@event_type(
+    "thread-forked",
+    headline="The thread was forked",
+    sentence=event_sentences.thread_forked,
+    sample={"parent_id": "a", "parent_version": 3, "parent_hash": "ab" * 32},
+    shreddable=False,
+)
 class ThreadForked(Value):
     """A thread began whose past is another thread up to a version, the cut; ``parent_hash`` is its hash, in hex."""
 
@@ -94,18 +75,40 @@ class ThreadForked(Value):
     """How it reads memory scopes: ``live``, or ``as-of`` the cut; None as its parent does."""
 
 
+@event_type(
+    "thread-labelled",
+    headline="Labels were set",
+    sentence=event_sentences.thread_labelled,
+    sample={"labels": {"topic": "refund"}},
+    statuses=UNDELETED,
+)
 class ThreadLabelled(Value):
     """Labels were set, or with None removed."""
 
     labels: JsonObject
 
 
+@event_type(
+    "message-appended",
+    headline="A message was appended",
+    sentence=event_sentences.message_appended,
+    sample={"message": {"role": "user", "contents": [{"type": "text", "text": "Hello"}]}},
+    statuses=ACTIVE,
+)
 class MessageAppended(Value):
     """A message was said. Every message of a history is exactly one such event."""
 
     message: Message
 
 
+@event_type(
+    "message-redacted",
+    headline="A message was redacted",
+    sentence="redacted version {version}",
+    sample={"version": 2, "digest": "ab" * 32, "stub": "\x02{}"},
+    statuses=ANY,
+    shreddable=False,
+)
 class MessageRedacted(Value):
     """The message at ``version`` of this stream was shredded.
 
@@ -118,6 +121,14 @@ class MessageRedacted(Value):
     reason: str | None = None
 
 
+@event_type(
+    "history-rewound",
+    headline="The history was rewound",
+    sentence="rewound to version {to}",
+    sample={"to": 2},
+    statuses=OPEN,
+    shreddable=False,
+)
 class HistoryRewound(Value):
     """The path goes on from version ``to``."""
 
@@ -126,6 +137,13 @@ class HistoryRewound(Value):
     """What the service that holds the thread called it there."""
 
 
+@event_type(
+    "checkpoint-made",
+    headline="A checkpoint was made",
+    sentence="made checkpoint {name} at version {at}",
+    sample={"name": "before refund", "at": 2},
+    statuses=UNDELETED,
+)
 class CheckpointMade(Value):
     """Version ``at`` got a name."""
 
@@ -133,16 +151,36 @@ class CheckpointMade(Value):
     at: int
 
 
+@event_type(
+    "thread-suspended",
+    headline="The thread was suspended",
+    sentence="suspended the thread",
+    sample={"reason": "lunch"},
+    statuses=ACTIVE,
+)
 class ThreadSuspended(Value):
     """The thread rests: nothing is appended until it is resumed."""
 
     reason: str | None = None
 
 
+@event_type(
+    "thread-resumed",
+    headline="The thread was resumed",
+    sentence="resumed the thread",
+    statuses=OPEN,
+)
 class ThreadResumed(Value):
     """The thread goes on after a rest."""
 
 
+@event_type(
+    "thread-ended",
+    headline="The thread was ended",
+    sentence="ended the thread",
+    sample={"reason": "solved"},
+    statuses=OPEN,
+)
 class ThreadEnded(Value):
     """The conversation is over; it can still be read and forked."""
 
@@ -156,6 +194,13 @@ class ServiceDeletion(Value):
     failed: str | None = None
 
 
+@event_type(
+    "thread-deleted",
+    headline="The thread was deleted",
+    sentence=event_sentences.thread_deleted,
+    sample={"reason": "requested"},
+    statuses=UNDELETED,
+)
 class ThreadDeleted(Value):
     """The thread is not to be read any more. Its events remain until they are erased.
 
@@ -166,6 +211,13 @@ class ThreadDeleted(Value):
     service: tuple[ServiceDeletion, ...] = Field(default=(), exclude_if=not_)
 
 
+@event_type(
+    "state-claimed",
+    headline="The state of a component was found to be of a thread",
+    sentence="recorded that a state of {provider} is of {thread_id}",
+    sample={"provider": "history-store", "thread_id": "t"},
+    stream="system",
+)
 class StateClaimed(Value):
     """The state that the stream is named after is that of a thread, for good: no other thread's may equal it."""
 
@@ -205,54 +257,16 @@ ThreadEvent: TypeAlias = (
 
 AnyEvent: TypeAlias = ThreadEvent | MemoryEvent | StateClaimed
 
-EVENT_TYPES: Mapping[str, type[AnyEvent]] = MappingProxyType(
-    {
-        "thread-started": ThreadStarted,
-        "thread-forked": ThreadForked,
-        "thread-labelled": ThreadLabelled,
-        "message-appended": MessageAppended,
-        "message-redacted": MessageRedacted,
-        "history-rewound": HistoryRewound,
-        "checkpoint-made": CheckpointMade,
-        "thread-suspended": ThreadSuspended,
-        "thread-resumed": ThreadResumed,
-        "thread-ended": ThreadEnded,
-        "thread-deleted": ThreadDeleted,
-        "service-thread-bound": ServiceThreadBound,
-        "run-started": RunStarted,
-        "run-resumed": RunResumed,
-        "model-called": ModelCalled,
-        "model-answered": ModelAnswered,
-        "model-failed": ModelFailed,
-        "answer-interrupted": AnswerInterrupted,
-        "tool-started": ToolStarted,
-        "tool-finished": ToolFinished,
-        "tool-failed": ToolFailed,
-        "approval-requested": ApprovalRequested,
-        "approval-given": ApprovalGiven,
-        "run-completed": RunCompleted,
-        "run-failed": RunFailed,
-        "run-abandoned": RunAbandoned,
-        "context-provided": ContextProvided,
-        "context-failed": ContextFailed,
-        "context-state-recorded": ContextStateRecorded,
-        "history-reduced": HistoryReduced,
-        "scope-opened": ScopeOpened,
-        "fact-remembered": FactRemembered,
-        "fact-superseded": FactSuperseded,
-        "fact-retracted": FactRetracted,
-        "document-added": DocumentAdded,
-        "document-removed": DocumentRemoved,
-        "state-claimed": StateClaimed,
-    }
-)
-"""The closed registry. A stored row names its type by one of these strings and can never name code."""
 
-TYPE_NAMES: Mapping[type[AnyEvent], str] = MappingProxyType({cls: name for name, cls in EVENT_TYPES.items()})
+EVENT_TYPES = event_types.EVENT_TYPES
+"""The closed registry of declared types, complete. A stored row can name a type of it and can never name code."""
+
+TYPE_NAMES = event_types.TYPE_NAMES
+"""The stored name of each model."""
 
 MESSAGE_APPENDED = "message-appended"
 
-NEVER_SHREDDED = frozenset({"thread-started", "thread-forked", "history-rewound", "message-redacted"})
+NEVER_SHREDDED = frozenset(name for name, declared in EVENT_TYPES.items() if not declared.shreddable)
 """Types whose stored bytes are never replaced by a stub."""
 
 

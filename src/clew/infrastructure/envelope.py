@@ -10,16 +10,16 @@ The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messa
 from __future__ import annotations
 
 import json
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, SchemaValidator, ValidationError, core_schema, to_json
 
 from clew.domain.errors import CorruptEventError, InvalidContentError
+from clew.domain.event_types import EventType
 from clew.domain.events import EVENT_TYPES, AnyEvent, Event, MessageAppended, Opaque, Shredded
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text
-from clew.domain.upcasting import schema_version, upcast
 from clew.domain.values import explain
 from clew.infrastructure.randomness import SIZE, sixteen_bytes
 
@@ -117,12 +117,12 @@ def decode(
     no event of a known type raise CorruptEventError.
     """
     codec = state[0] if state else None
-    validator = _validator(type_)
-    if codec == JSON and validator is not None:
+    declared = EVENT_TYPES.get(type_)
+    if codec == JSON and declared is not None:
         try:
-            found = validator.validate_json(state[SALT + 1 :])
+            found = (_VALIDATORS.get(declared) or _validator(declared)).validate_json(state[SALT + 1 :])
         except ValidationError as error:
-            found = _decode_older(stream, version, type_, state, error)
+            found = _decode_older(stream, version, declared, state, error)
         if found is not None:
             return _event(stream, version, type_, found, found["d"], position, hash_)
     if codec == STUB:
@@ -160,7 +160,8 @@ def _by(actor: str | None, run_id: str | None) -> bytes:
 
 def _more(event: Event) -> bytes:
     """The JSON of what not many envelopes have."""
-    version = schema_version(event.type)
+    declared = EVENT_TYPES.get(event.type)
+    version = 1 if declared is None else declared.schema_version
     if version == 1 and event.cause is None and event.subject is None and event.metadata is None:
         return b""
     return _keys({"c": event.cause, "s": event.subject, "m": event.metadata, "v": version if version > 1 else None})
@@ -171,35 +172,37 @@ def _keys(fields: dict[str, Any]) -> bytes:
     return b"".join([b',"%b":%b' % (key.encode(), _json(value)) for key, value in fields.items() if value is not None])
 
 
-@cache
-def _validator(type_: str) -> SchemaValidator | None:
-    """Validates the JSON of one known type at its present schema version.
+_VALIDATORS: dict[EventType, SchemaValidator] = {}
+
+
+def _validator(declared: EventType) -> SchemaValidator:
+    """Make what validates the JSON of a type at its present schema version.
 
     Made from core schemas: a new process needs some of these for its first append, and a TypeAdapter of a TypedDict
     takes thirty times as long to make.
     """
-    data = EVENT_TYPES.get(type_)
-    if data is None:
-        return None
-    present = schema_version(type_)
+    present = declared.schema_version
     version = core_schema.typed_dict_field(core_schema.literal_schema([present]), required=present > 1)
-    fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(data.__pydantic_core_schema__)}
-    return SchemaValidator(core_schema.typed_dict_schema(fields))
+    fields = {**_HEADER, "v": version, "d": core_schema.typed_dict_field(declared.model.__pydantic_core_schema__)}
+    validator = _VALIDATORS[declared] = SchemaValidator(core_schema.typed_dict_schema(fields))
+    return validator
 
 
-def _decode_older(stream: str, version: int, type_: str, state: bytes, error: ValidationError) -> dict[str, Any] | None:
-    """The fields of an event that the present schema does not take: upcast when older, None when newer."""
+def _decode_older(
+    stream: str, version: int, declared: EventType, state: bytes, error: ValidationError
+) -> dict[str, Any] | None:
+    """The fields of an event that the present schema does not accept: upcast when older, None when newer."""
     try:
         raw = json.loads(state[SALT + 1 :])
         written = raw.get("v", 1)
-        if type(written) is not int or written < 1 or written == schema_version(type_):
-            raise _corrupt(stream, version, type_, error)
-        if written > schema_version(type_):
+        if type(written) is not int or written < 1 or written == declared.schema_version:
+            raise _corrupt(stream, version, declared.name, error)
+        if written > declared.schema_version:
             return None
-        data = EVENT_TYPES[type_].model_validate(upcast(type_, written, raw.pop("d")))
+        data = declared.model.model_validate(declared.upcast(written, raw.pop("d")))
         return {**_ANY_VERSION.validate_python(raw), "d": data}
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):  # pydantic's is a ValueError
-        raise _corrupt(stream, version, type_, error) from None
+        raise _corrupt(stream, version, declared.name, error) from None
 
 
 def _event(

@@ -11,15 +11,10 @@ from pydantic_core import from_json
 from clew.domain.events import EVENT_TYPES
 from clew.domain.names import StreamName, parse_stream_name
 from clew.domain.projection import Recorded, Unreadable
-from clew.domain.upcasting import schema_version, upcast
 from clew.infrastructure.envelope import JSON, SALT, STUB
 
 if TYPE_CHECKING:
     from clew.infrastructure.recorder import Row
-
-
-_VERSIONS = {type_: schema_version(type_) for type_ in EVENT_TYPES}
-"""By event type, the schema version that is written today."""
 
 
 class RecordedRows(Sequence[Recorded | Unreadable]):
@@ -53,10 +48,10 @@ def recorded(row: Row) -> Recorded | Unreadable:
         redacted = codec == STUB
         if codec == JSON:
             fields = from_json(state[SALT + 1 :])
-            present, written = _VERSIONS.get(type_), fields.get("v", 1)
-            data = None if present is None else fields.get("d")
-            if data is not None and written != present:
-                data = None if written > present else upcast(type_, written, data)
+            declared, written = EVENT_TYPES.get(type_), fields.get("v", 1)
+            data = None if declared is None else fields.get("d")
+            if declared is not None and data is not None and written != declared.schema_version:
+                data = None if written > declared.schema_version else declared.upcast(written, data)
         elif redacted:
             fields, data = from_json(state[1:]), None
         else:

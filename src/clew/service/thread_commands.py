@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias, get_args
 from clew.domain.control import Control
 from clew.domain.decider import (
     Advance,
-    Bind,
     Branch,
     Checkpoint,
     Delete,
     Intent,
     Label,
+    Record,
     Redact,
     Rewind,
     Say,
@@ -70,7 +70,7 @@ def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
     if service_thread_id is not None:
         check_text(service_thread_id, "service_thread_id")
         known: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
-        intents.append(Bind(ServiceThreadBound(id=service_thread_id, kind=known)))
+        intents.append(Record((ServiceThreadBound(id=service_thread_id, kind=known),)))
     yield from commit(core, chosen, intents, Terms(base=Control()))
     return chosen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.state import HISTORY_STORE
 from clew.domain.control import Control, advance
-from clew.domain.decider import Bind, Intent, Note, Say, Start
+from clew.domain.decider import Intent, Record, Say, Start
 from clew.domain.events import Event
 from clew.domain.formats.lineage import Lineage
 from clew.domain.history import HistoryBuilder
@@ -72,10 +72,10 @@ def _said_again(lineage: Lineage) -> list[Intent]:
         for id_, kept in history.context.states.items()
         if id_ != HISTORY_STORE
     )
-    return [*intents, Note(states)] if states else intents
+    return [*intents, Record(states)] if states else intents
 
 
-def _service(lineage: Lineage) -> tuple[Bind | None, int]:
+def _service(lineage: Lineage) -> tuple[Record | None, int]:
     """What the service calls its side of the thread, and the version up to which it has had what was said.
 
     None where another thread goes on writing into it: the service is then told everything anew.
@@ -84,7 +84,7 @@ def _service(lineage: Lineage) -> tuple[Bind | None, int]:
     call = side.call
     if call.reference is None or side.left:
         return None, 0
-    return Bind(ServiceThreadBound(id=call.reference.id, kind=call.reference.kind)), max(call.sent, call.answer)
+    return Record((ServiceThreadBound(id=call.reference.id, kind=call.reference.kind),)), max(call.sent, call.answer)
 
 
 def _after_cuts(lineage: Lineage) -> list[Event]:

@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from clew.domain.control import Status
 from clew.domain.errors import AmbiguousThreadError, InvalidContentError, UnknownThreadError
+from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.names import parse_stream_name

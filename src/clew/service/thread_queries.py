@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.authorization import Action
-from clew.domain.control import Control, Status, detached
+from clew.domain.control import Control, detached
 from clew.domain.decider import check_readable
 from clew.domain.errors import (
     CorruptEventError,
@@ -17,6 +17,7 @@ from clew.domain.errors import (
     UnknownThreadError,
     UnknownVersionError,
 )
+from clew.domain.event_types import Status
 from clew.domain.events import Event, to_microseconds, to_time
 from clew.domain.history import History, HistoryBuilder, ThreadState
 from clew.domain.json_values import JsonObject

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, Self, TypeVar, overload
 
-from clew.domain.control import Status
 from clew.domain.decider import Delete, End, Resume, Suspend
+from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading
 from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
 from clew.domain.json_values import Json, JsonObject

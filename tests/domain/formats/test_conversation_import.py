@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from clew.domain.control import Control, Status
+from clew.domain.control import Control
 from clew.domain.errors import ImportFormatError, InvalidContentError
+from clew.domain.event_types import Status
 from clew.domain.events import Source, ThreadStarted
 from clew.domain.formats.conversation_import import (
     Begin,

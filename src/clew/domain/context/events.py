@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from clew.domain import event_sentences
+from clew.domain.event_types import UNDELETED, event_type
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import FactReference, ScopeRead
 from clew.domain.messages import Message
@@ -34,6 +36,13 @@ Hook: TypeAlias = Literal[
 """What a component was asked to do."""
 
 
+@event_type(
+    "context-provided",
+    headline="A context provider gave to the run",
+    sentence=event_sentences.context_provided,
+    sample={"provider": "user-facts", "instructions": "Known: metric units"},
+    statuses=UNDELETED,
+)
 class ContextProvided(Value):
     """What a context provider gave to the run: for this run only, and no part of the history.
 
@@ -52,6 +61,13 @@ class ContextProvided(Value):
     citations: tuple[JsonObject, ...] = Field(default=(), exclude_if=not_)
 
 
+@event_type(
+    "context-failed",
+    headline="The run went on without a component",
+    sentence=event_sentences.context_failed,
+    sample={"provider": "mem0", "hook": "invoking", "error": {"kind": "TimeoutError"}},
+    statuses=UNDELETED,
+)
 class ContextFailed(Value):
     """A component failed, or was too slow, and it went on without; of one that must not fail the run then ends."""
 
@@ -60,6 +76,13 @@ class ContextFailed(Value):
     error: Failure
 
 
+@event_type(
+    "context-state-recorded",
+    headline="A component keeps something of the thread",
+    sentence=event_sentences.context_state_recorded,
+    sample={"provider": "preferences", "state": {"units": "km"}},
+    statuses=UNDELETED,
+)
 class ContextStateRecorded(Value):
     """What a component keeps of this thread. ``seen`` is the version of the last message that it was shown by then."""
 
@@ -68,6 +91,13 @@ class ContextStateRecorded(Value):
     seen: int = Field(default=0, exclude_if=not_)
 
 
+@event_type(
+    "history-reduced",
+    headline="A part of the history was left out of what the model is sent",
+    sentence=event_sentences.history_reduced,
+    sample={"agent": "joker", "reducer": "keep-last(2)", "upto": 9, "left_out": [[2, 5]]},
+    statuses=UNDELETED,
+)
 class HistoryReduced(Value):
     """What of the history the requests of an agent are made of from here on; the history itself stays as it is.
 

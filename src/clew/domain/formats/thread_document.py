@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.control import Control, Status, advance
+from clew.domain.control import Control, advance
 from clew.domain.errors import ThreadDocumentError
+from clew.domain.event_types import Status
 from clew.domain.events import Event, Opaque
 from clew.domain.formats.lineage import AGAIN, Lineage, OwnRows, verified
 from clew.domain.history import HistoryBuilder, HistoryMessage

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
+from clew.domain import event_sentences
+from clew.domain.event_types import event_type
 from clew.domain.json_values import JsonObject
 from clew.domain.values import Value
 
@@ -40,6 +42,13 @@ class ScopeRead(Value):
     version: int
 
 
+@event_type(
+    "scope-opened",
+    headline="A memory scope was opened",
+    sentence=event_sentences.scope_opened,
+    sample={"holds": "facts"},
+    stream="memory",
+)
 class ScopeOpened(Value):
     """A scope began. ``embedder`` names the model whose vectors it is searched by, None when it is searched by words.
 
@@ -70,6 +79,13 @@ class Statement(Value):
     promoted: FactReference | None = Field(default=None, exclude_if=_is_none)
 
 
+@event_type(
+    "fact-remembered",
+    headline="A fact was remembered",
+    sentence=event_sentences.fact_remembered,
+    sample={"fact": "f1", "statement": {"text": "Prefers kilometres"}},
+    stream="memory",
+)
 class FactRemembered(Value):
     """Something is known from now on; ``fact`` is its id."""
 
@@ -77,6 +93,13 @@ class FactRemembered(Value):
     statement: Statement
 
 
+@event_type(
+    "fact-superseded",
+    headline="A fact was replaced",
+    sentence=event_sentences.fact_superseded,
+    sample={"fact": "f1", "by": "f2", "statement": {"text": "Prefers miles"}},
+    stream="memory",
+)
 class FactSuperseded(Value):
     """What is known instead of ``fact`` from now on; ``by`` is the id of the new fact."""
 
@@ -85,6 +108,13 @@ class FactSuperseded(Value):
     statement: Statement
 
 
+@event_type(
+    "fact-retracted",
+    headline="A fact was taken back",
+    sentence=event_sentences.fact_retracted,
+    sample={"fact": "f2", "reason": "moved"},
+    stream="memory",
+)
 class FactRetracted(Value):
     """The fact is not held to be true any more; ``valid_to`` says since when, None is from now.
 
@@ -97,6 +127,13 @@ class FactRetracted(Value):
     learned: Provenance | None = Field(default=None, exclude_if=_is_none)
 
 
+@event_type(
+    "document-added",
+    headline="A document was added",
+    sentence=event_sentences.document_added,
+    sample={"document": "d1", "text": "Opening hours", "namespaces": ["default"]},
+    stream="memory",
+)
 class DocumentAdded(Value):
     """A document can be found; ``replaces`` is the id of the one with the same link, which no longer can."""
 
@@ -109,6 +146,13 @@ class DocumentAdded(Value):
     replaces: str | None = Field(default=None, exclude_if=_is_none)
 
 
+@event_type(
+    "document-removed",
+    headline="A document was removed",
+    sentence="removed document {document}",
+    sample={"document": "d1", "reason": "old"},
+    stream="memory",
+)
 class DocumentRemoved(Value):
     """A document can no longer be found."""
 

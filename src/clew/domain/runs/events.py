@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from pydantic import Field
 
+from clew.domain import event_sentences
+from clew.domain.event_types import ACTIVE, event_type
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ServiceKind, ServiceReference, Usage, Wire
 from clew.domain.values import Value, is_none
@@ -59,6 +61,12 @@ class Failure(Value):
     code: str | None = Field(default=None, exclude_if=is_none)
 
 
+@event_type(
+    "run-started",
+    headline="A run began",
+    sentence=event_sentences.run_started,
+    sample={"agent": {"id": "joker"}, "fingerprint": {"client": "scripted"}},
+)
 class RunStarted(Value):
     """An agent began a run. The messages that it was given come next, in the same commit.
 
@@ -74,6 +82,12 @@ class RunStarted(Value):
     missing: tuple[str, ...] = Field(default=(), exclude_if=not_)
 
 
+@event_type(
+    "run-resumed",
+    headline="The run was taken up again",
+    sentence=event_sentences.run_resumed,
+    sample={"attempt": 2, "agent": {"id": "joker"}, "fingerprint": {"client": "scripted"}},
+)
 class RunResumed(Value):
     """A run that had stopped is gone on with; ``attempt`` counts from 2."""
 
@@ -94,6 +108,12 @@ class ServiceCall(Value):
     answer: int = 0
 
 
+@event_type(
+    "model-called",
+    headline="A model was asked",
+    sentence=event_sentences.model_called,
+    sample={"definitions": 2, "client": "scripted", "wire": "openai-chat", "model": "m", "digest": "ab" * 32},
+)
 class ModelCalled(Value):
     """A model is asked. From this, the history and the definitions the request can be rebuilt.
 
@@ -114,6 +134,12 @@ class ModelCalled(Value):
     """Counts the times that this was asked, from 1: more after a fault that may pass."""
 
 
+@event_type(
+    "model-answered",
+    headline="The model answered",
+    sentence=event_sentences.model_answered,
+    sample={"call": 3, "message": 4, "ms": 830},
+)
 class ModelAnswered(Value):
     """The model has answered ``call``, with the message at version ``message``; times are in milliseconds."""
 
@@ -128,6 +154,12 @@ class ModelAnswered(Value):
     ms: int
 
 
+@event_type(
+    "model-failed",
+    headline="The model did not answer",
+    sentence=event_sentences.model_failed,
+    sample={"call": 3, "error": {"kind": "ModelOverloadedError"}, "ms": 1},
+)
 class ModelFailed(Value):
     """The model did not answer ``call``; with ``retry_in`` it is asked again after so many seconds."""
 
@@ -137,6 +169,12 @@ class ModelFailed(Value):
     ms: int
 
 
+@event_type(
+    "answer-interrupted",
+    headline="The answer was interrupted",
+    sentence=event_sentences.answer_interrupted,
+    sample={"call": 3, "reason": "crashed"},
+)
 class AnswerInterrupted(Value):
     """An answer to ``call`` stopped while it was arriving; what had come is the message at ``message``, if anything.
 
@@ -150,6 +188,12 @@ class AnswerInterrupted(Value):
     error: Failure | None = Field(default=None, exclude_if=is_none)
 
 
+@event_type(
+    "tool-started",
+    headline="A tool was begun",
+    sentence="began the tool call of version {message}, content {index}",
+    sample={"message": 4, "index": 0},
+)
 class ToolStarted(Value):
     """The ``index``-th content of the message at ``message``, a function call, is carried out."""
 
@@ -157,6 +201,12 @@ class ToolStarted(Value):
     index: int
 
 
+@event_type(
+    "tool-finished",
+    headline="The tool was carried out",
+    sentence="finished the tool call of version {message}, content {index} (result: version {result})",
+    sample={"message": 4, "index": 0, "result": 6, "ms": 12},
+)
 class ToolFinished(Value):
     """The call was carried out, with the result in the message at ``result``."""
 
@@ -166,6 +216,12 @@ class ToolFinished(Value):
     ms: int
 
 
+@event_type(
+    "tool-failed",
+    headline="The tool was not carried out, or failed",
+    sentence=event_sentences.tool_failed,
+    sample={"message": 4, "index": 0, "result": 6, "reason": "raised"},
+)
 class ToolFailed(Value):
     """The call was not carried out, or failed; what the model is told is the message at ``result``.
 
@@ -181,6 +237,12 @@ class ToolFailed(Value):
     ms: int = 0
 
 
+@event_type(
+    "approval-requested",
+    headline="An approval was asked for",
+    sentence="asked for approval of the tool call of version {message}, content {index}",
+    sample={"message": 4, "index": 0, "reason": "approval"},
+)
 class ApprovalRequested(Value):
     """The call waits for somebody's approval: before it is carried out, or because nobody knows whether it was."""
 
@@ -189,6 +251,12 @@ class ApprovalRequested(Value):
     reason: Literal["approval", "outcome-unknown"]
 
 
+@event_type(
+    "approval-given",
+    headline="Somebody decided",
+    sentence=event_sentences.approval_given,
+    sample={"request": 5, "approved": True},
+)
 class ApprovalGiven(Value):
     """Somebody decided about the request at version ``request``."""
 
@@ -197,18 +265,36 @@ class ApprovalGiven(Value):
     reason: str | None = Field(default=None, exclude_if=is_none)
 
 
+@event_type(
+    "run-completed",
+    headline="The run was completed",
+    sentence="completed the run",
+    sample={"finish_reason": "stop"},
+)
 class RunCompleted(Value):
     """The agent has answered."""
 
     finish_reason: str | None = Field(default=None, exclude_if=is_none)
 
 
+@event_type(
+    "run-failed",
+    headline="The run failed",
+    sentence=event_sentences.run_failed,
+    sample={"error": {"kind": "ModelError"}},
+)
 class RunFailed(Value):
     """The run ended with an error; what it did before stands."""
 
     error: Failure
 
 
+@event_type(
+    "run-abandoned",
+    headline="The run was given up",
+    sentence="gave up the run",
+    sample={"reason": "cancelled"},
+)
 class RunAbandoned(Value):
     """The run was given up.
 
@@ -219,6 +305,13 @@ class RunAbandoned(Value):
     reason: str
 
 
+@event_type(
+    "service-thread-bound",
+    headline="The service named its side of the thread",
+    sentence="bound the thread to {kind} {id} of the service",
+    sample={"id": "resp_1", "kind": "response"},
+    statuses=ACTIVE,
+)
 class ServiceThreadBound(Value):
     """A service that holds the thread named its side of it."""
 

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from tests.domain.strategies import event
 
-from clew.domain import upcasting
 from clew.domain.errors import CorruptEventError
+from clew.domain.event_types import EventType, event_type, withdraw
 from clew.domain.events import EVENT_TYPES, Opaque, ThreadResumed
-from clew.domain.upcasting import UPCASTERS, schema_version, upcast
 from clew.domain.values import Value
 from clew.infrastructure import envelope
 
@@ -33,47 +31,53 @@ def two_to_three(data: dict[str, Any]) -> dict[str, Any]:
     return {"title": data["title"], "singers": [data["singer"]]}
 
 
-SONGS = MappingProxyType({SONG: (one_to_two, two_to_three)})
-
-
 @pytest.fixture
-def songs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A Clew that knows songs: the registries with one more type, and nothing cached of either Clew."""
-    known = MappingProxyType({**EVENT_TYPES, SONG: SongSung})
-    monkeypatch.setattr(envelope, "EVENT_TYPES", known)
-    monkeypatch.setattr(envelope, "schema_version", lambda type_: schema_version(type_, SONGS))
-    monkeypatch.setattr(envelope, "upcast", lambda type_, version, data: upcast(type_, version, data, SONGS))
-    envelope._validator.cache_clear()
-    yield
-    envelope._validator.cache_clear()
+def songs() -> Iterator[EventType]:
+    """A Clew that knows songs."""
+    event_type(SONG, upcasters=(one_to_two, two_to_three))(SongSung)
+    yield EVENT_TYPES[SONG]
+    withdraw(SONG)
 
 
 def stored(data: Any, **header: Any) -> bytes:
     return bytes(17) + json.dumps({"i": "e", "t": 1, "n": 0, **header, "d": data}).encode()
 
 
-def test_the_schema_version_counts_the_upcasters() -> None:
-    assert schema_version(SONG, SONGS) == 3
-    assert schema_version("thread-started", SONGS) == 1
+def test_the_schema_version_counts_the_upcasters(songs: EventType) -> None:
+    assert songs.schema_version == 3
+    assert EVENT_TYPES["thread-started"].schema_version == 1
 
 
-def test_data_is_brought_to_the_present_step_by_step() -> None:
-    assert upcast(SONG, 1, {"name": "Nessun dorma", "singer": "Ann"}, SONGS) == {
-        "title": "Nessun dorma",
-        "singers": ["Ann"],
-    }
-    assert upcast(SONG, 2, {"title": "x", "singer": "Ann"}, SONGS) == {"title": "x", "singers": ["Ann"]}
-    assert upcast(SONG, 3, {"title": "x", "singers": []}, SONGS) == {"title": "x", "singers": []}
+def test_data_is_brought_to_the_present_step_by_step(songs: EventType) -> None:
+    assert songs.upcast(1, {"name": "Nessun dorma", "singer": "Ann"}) == {"title": "Nessun dorma", "singers": ["Ann"]}
+    assert songs.upcast(2, {"title": "x", "singer": "Ann"}) == {"title": "x", "singers": ["Ann"]}
+    assert songs.upcast(3, {"title": "x", "singers": []}) == {"title": "x", "singers": []}
 
 
-def test_an_upcaster_gets_only_its_own_type() -> None:
-    assert upcast("thread-started", 1, {"name": "x"}, SONGS) == {"name": "x"}
+def test_an_upcaster_gets_only_its_own_type(songs: EventType) -> None:
+    assert songs.name == SONG
+    assert EVENT_TYPES["thread-started"].upcast(1, {"name": "x"}) == {"name": "x"}
 
 
-def test_upcasters_are_only_of_known_types() -> None:
-    assert set(UPCASTERS) <= set(EVENT_TYPES)
+def test_a_name_is_declared_once(songs: EventType) -> None:
+    with pytest.raises(ValueError, match="'song-sung' is declared already, by SongSung"):
+        event_type(songs.name)(SongSung)
     with pytest.raises(TypeError):
-        upcasting.UPCASTERS[SONG] = ()  # type: ignore[index]  # what this test is about
+        EVENT_TYPES[SONG] = songs  # type: ignore[index]  # what this test is about
+
+
+@pytest.mark.parametrize("declared", EVENT_TYPES.values(), ids=EVENT_TYPES)
+def test_every_declared_sample_is_an_event_that_has_words(declared: EventType) -> None:
+    sample = declared.model(**declared.sample)
+    said = declared.describe(json.loads(sample.model_dump_json(exclude_none=True)))
+    assert said.isprintable()
+    assert declared.name not in said
+    assert declared.headline[0].isupper()
+
+
+def test_an_event_without_words_is_recorded(songs: EventType) -> None:
+    assert songs.describe({"title": "Aria", "singers": ["Ann"]}) == "recorded 'song-sung'"
+    assert songs.headline == "'song-sung' was recorded"
 
 
 @pytest.mark.usefixtures("songs")

@@ -1,0 +1,221 @@
+"""Sentences on events that need more than a template. They never hold what a message, a fact or a document says.
+
+Each takes the event's stored JSON and raises LookupError, TypeError, ValueError or AttributeError for any other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from clew.domain.event_types import quoted, shortened
+from clew.domain.messages import ROLES
+
+_Data: TypeAlias = Mapping[str, Any]
+
+_HELD = {"facts": "facts", "documents": "documents"}  # a changed row may hold any text there
+
+
+def thread_started(data: _Data) -> str:
+    """Started or imported a thread."""
+    verb = "started" if data.get("source") is None else "imported"
+    return f"{verb} the {'remote ' if data.get('kind') == 'remote' else ''}thread{_title(data)}"
+
+
+def thread_forked(data: _Data) -> str:
+    """Forked a thread, and where."""
+    kind = "" if data.get("kind") is None else f" into a {quoted(data['kind'])} thread"
+    return f"forked {quoted(data['parent_id'])} at version {data['parent_version']:d}{kind}{_title(data)}"
+
+
+def thread_labelled(data: _Data) -> str:
+    """Set and removed labels."""
+    labels = data["labels"]
+    assigned = [
+        f"{quoted(name)} to {shortened(json.dumps(value))}" for name, value in labels.items() if value is not None
+    ]
+    removed = [quoted(name) for name, value in labels.items() if value is None]
+    parts = [f"set label {', '.join(assigned)}"] if assigned else []
+    parts += [f"removed label {', '.join(removed)}"] if removed else []
+    return " and ".join(parts) or "set no label"
+
+
+def thread_deleted(data: _Data) -> str:
+    """Deleted a thread, and what a service still has of it."""
+    service: Sequence[_Data] = data.get("service", ())
+    if not service:
+        return "deleted the thread"
+    remain = sum(each.get("failed") is not None for each in service)
+    remaining = f", of which {remain:,} of {len(service):,} remain" if remain else ""
+    return f"deleted the thread and its side at the service{remaining}"
+
+
+def message_appended(data: _Data) -> str:
+    """Appended a message: its role, and how much it holds."""
+    message = data["message"]
+    contents = message["contents"]
+    length = sum(len(content["text"]) for content in contents if content["type"] == "text")
+    parts = [_count(length, "character")] if length else []
+    for type_, word in (("function-call", "call"), ("function-result", "result")):
+        if number := sum(content["type"] == type_ for content in contents):
+            parts.append(_count(number, word))
+    if others := sum(content["type"] not in {"text", "function-call", "function-result"} for content in contents):
+        parts.append(_count(others, "other content"))
+    role = ROLES[ROLES.index(message["role"])]  # a changed row may hold any text here
+    return f"appended {with_article(role)} message ({', '.join(parts) or 'empty'})"
+
+
+def context_provided(data: _Data) -> str:
+    """Recorded what a context provider gave to a run."""
+    instructions = data.get("instructions") or ""
+    parts = [f"{_count(len(instructions), 'character')} of instructions"] if instructions else []
+    words = ("message", "tool", "fact", "citation")
+    parts += [_count(number, word) for word in words if (number := len(data.get(f"{word}s", ())))]
+    reads = ", ".join(f"{quoted(each['scope'])} at version {each['version']:d}" for each in data.get("reads", ()))
+    given = ", ".join(parts or ["nothing"]) + (f"; read {reads}" if reads else "")
+    return f"recorded what {quoted(data['provider'])} gave to the run ({given})"
+
+
+def context_failed(data: _Data) -> str:
+    """Recorded that a component failed."""
+    return f"recorded that {quoted(data['provider'])} failed in {quoted(data['hook'])} ({_failure(data['error'])})"
+
+
+def context_state_recorded(data: _Data) -> str:
+    """Recorded whether a component keeps a state."""
+    kept = "nothing" if data.get("state") is None else "something"
+    return f"recorded that {quoted(data['provider'])} keeps {kept} of the thread"
+
+
+def history_reduced(data: _Data) -> str:
+    """Recorded what a reducer left out."""
+    spans = [f"{first:d}" if first == last else f"{first:d} to {last:d}" for first, last in data.get("left_out", ())]
+    verb = f"left versions {', '.join(spans)} out of" if spans else "looked at"
+    parts = ["a summary in their place"] if data.get("summary") is not None else []
+    parts += [f"{_count(len(data['trimmed']), 'message')} trimmed"] if data.get("trimmed") else []
+    parts += ["over budget"] if data.get("over_budget") else []
+    details = f" ({', '.join(parts)})" if parts else ""
+    return f"recorded that {quoted(data['reducer'])} {verb}{details} what {quoted(data['agent'])} is sent"
+
+
+def scope_opened(data: _Data) -> str:
+    """Opened a memory scope."""
+    searched = f", searched by {quoted(data['embedder'])}" if data.get("embedder") is not None else ""
+    return f"opened the scope for {_HELD[data['holds']]}{searched}"
+
+
+def fact_remembered(data: _Data) -> str:
+    """Remembered a fact, without its words."""
+    return f"remembered fact {quoted(data['fact'])} ({_statement(data['statement'])})"
+
+
+def fact_superseded(data: _Data) -> str:
+    """Replaced a fact, without its words."""
+    return f"replaced fact {quoted(data['fact'])} by {quoted(data['by'])} ({_statement(data['statement'])})"
+
+
+def fact_retracted(data: _Data) -> str:
+    """Took back a fact."""
+    return f"took back fact {quoted(data['fact'])}{_learned(data)}"
+
+
+def document_added(data: _Data) -> str:
+    """Added a document, without its words."""
+    namespaces = ", ".join(quoted(each) for each in data["namespaces"])
+    replaced = "" if data.get("replaces") is None else f", in place of {quoted(data['replaces'])}"
+    size = _count(len(data["text"]), "character")
+    return f"added document {quoted(data['document'])} to {namespaces} ({size}{replaced})"
+
+
+def run_started(data: _Data) -> str:
+    """Started a run of an agent."""
+    missing = ", ".join(quoted(each) for each in data.get("missing", ()))
+    without = f", without {missing}, which nobody supplied" if missing else ""
+    return f"started a run of agent {_agent(data['agent'])}{without}"
+
+
+def run_resumed(data: _Data) -> str:
+    """Resumed a run of an agent."""
+    return f"took up the run of agent {_agent(data['agent'])} again (attempt {data['attempt']:d})"
+
+
+def run_failed(data: _Data) -> str:
+    """Ended a run with an error."""
+    return f"ended the run with an error ({_failure(data['error'])})"
+
+
+def model_called(data: _Data) -> str:
+    """Asked a model."""
+    attempt = f" (attempt {data['attempt']:d})" if data.get("attempt", 1) != 1 else ""
+    return f"asked model {quoted(data['model'])}{attempt}"
+
+
+def model_answered(data: _Data) -> str:
+    """Recorded an answer."""
+    usage = data.get("usage")
+    tokens = "" if usage is None else f", {usage['input_tokens']:,d} tokens in and {usage['output_tokens']:,d} out"
+    return f"recorded the answer of the model (version {data['message']:d}{tokens})"
+
+
+def model_failed(data: _Data) -> str:
+    """Recorded that a model failed."""
+    retried = "" if data.get("retry_in") is None else ", to be asked again"
+    return f"recorded that the model failed ({_failure(data['error'])}){retried}"
+
+
+def answer_interrupted(data: _Data) -> str:
+    """Recorded that an answer stopped while it arrived."""
+    kept = "nothing of it" if data.get("message") is None else f"version {data['message']:d} is a part of it"
+    return f"recorded that the answer was interrupted ({kept})"
+
+
+def tool_failed(data: _Data) -> str:
+    """Recorded that a call failed."""
+    call = f"the tool call of version {data['message']:d}, content {data['index']:d}"
+    kind = "" if data.get("kind") is None else f", {quoted(data['kind'])}"
+    return f"recorded that nothing came of {call} (told: version {data['result']:d}{kind})"
+
+
+def approval_given(data: _Data) -> str:
+    """Decided about a request for approval."""
+    return f"{'approved' if data['approved'] else 'rejected'} the request of version {data['request']:d}"
+
+
+def with_article(word: str) -> str:
+    """A word with its indefinite article."""
+    return f"an {word}" if word[0] in "aeiou" and word != "user" else f"a {word}"
+
+
+def _title(data: _Data) -> str:
+    title = data.get("title")
+    return "" if title is None else f" {quoted(title)}"
+
+
+def _agent(agent: _Data) -> str:
+    return quoted(agent["id"] if agent.get("name") is None else agent["name"])
+
+
+def _failure(error: _Data) -> str:
+    """The class of an error and what the service called it, without its words: they may quote a message."""
+    status = "" if error.get("status") is None else f" {error['status']:d}"
+    return f"{quoted(error['kind'])}{status}" + ("" if error.get("code") is None else f" {quoted(error['code'])}")
+
+
+def _learned(data: _Data) -> str:
+    learned = data.get("learned")
+    return "" if learned is None else f" in {quoted(learned['thread'])} at version {learned['version']:d}"
+
+
+def _statement(statement: _Data) -> str:
+    """How long a fact is, what it is about, and where it comes from."""
+    parts = [_count(len(statement["text"]), "character")]
+    parts += [f"key {quoted(statement['key'])}"] if statement.get("key") is not None else []
+    parts += [f"learned{_learned(statement)}"] if statement.get("learned") is not None else []
+    if (promoted := statement.get("promoted")) is not None:
+        parts.append(f"promoted from {quoted(promoted['fact'])} of {quoted(promoted['scope'])}")
+    return ", ".join(parts)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -1,0 +1,143 @@
+"""Declarations of event types: everything that Clew knows of a type, in one place, on its model.
+
+The registries of models, stored names, schema versions, upcasters, sentences and samples derive from them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from clew.domain.names import Kind
+from clew.domain.values import Value
+
+Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
+
+Sentence: TypeAlias = str | Callable[[Mapping[str, Any]], str]
+"""What an event did, made of its stored JSON: a template such as ``pinned version {version}``, or a function."""
+
+Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+"""Turns the data of one schema version into the data of the next one."""
+
+ModelT = TypeVar("ModelT", bound=Value)
+
+ACTIVE: tuple[Status, ...] = ("active",)
+OPEN: tuple[Status, ...] = ("active", "suspended")
+UNDELETED: tuple[Status, ...] = ("active", "suspended", "ended")
+ANY: tuple[Status, ...] = ("active", "suspended", "ended", "deleted")
+
+LONGEST = 60
+"""Characters of a title, a name or a value within a sentence."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EventType:
+    """A declared event type.
+
+    ``name`` is its stored name and ``model`` the model of its data. ``stream`` is the kind of stream that it belongs
+    to; ``statuses`` are those of a thread that takes it outside a run. ``headline`` says what happened ("The thread
+    began"), ``sentence`` what the actor did ("started the thread"). ``sample`` holds the fields of an event for tests.
+    ``shreddable`` is false when its stored bytes are never replaced by a stub. ``schema_version`` is written today.
+    """
+
+    name: str
+    model: type[Value]
+    stream: Kind
+    statuses: frozenset[Status]
+    headline: str
+    sentence: Sentence
+    sample: Mapping[str, Any]
+    shreddable: bool
+    upcasters: tuple[Upcaster, ...]
+    schema_version: int
+
+    def upcast(self, version: int, data: dict[str, Any]) -> dict[str, Any]:
+        """Data of a schema version as it would be written today."""
+        for step in self.upcasters[version - 1 :]:
+            data = step(data)
+        return data
+
+    def describe(self, data: Mapping[str, Any]) -> str:
+        """The sentence on an event with this data, for audit entries: without the words of messages and facts.
+
+        Raises LookupError, TypeError, ValueError or AttributeError for data that is not of this type.
+        """
+        if isinstance(self.sentence, str):
+            return _FIELD.sub(lambda field: _shown(data[field[1]]), self.sentence)
+        return self.sentence(data)
+
+
+_TYPES: dict[str, EventType] = {}
+_NAMES: dict[type[Value], str] = {}
+
+EVENT_TYPES: Mapping[str, EventType] = MappingProxyType(_TYPES)
+
+TYPE_NAMES: Mapping[type[Value], str] = MappingProxyType(_NAMES)
+"""Views of what is declared. They are complete once ``clew.domain.events`` is imported: take them from there."""
+
+
+def event_type(
+    name: str,
+    *,
+    headline: str | None = None,
+    sentence: Sentence | None = None,
+    sample: Mapping[str, Any] | None = None,
+    stream: Kind = "thread",
+    statuses: Collection[Status] = (),
+    shreddable: bool = True,
+    upcasters: tuple[Upcaster, ...] = (),
+) -> Callable[[type[ModelT]], type[ModelT]]:
+    """Declare the model below as the data of events that are stored as ``name``, for good.
+
+    ``statuses`` are those of a thread that takes the event outside a run. ``sentence`` may name fields that are text
+    or whole numbers: ``made checkpoint {name} at version {at}``. Text comes quoted and shortened. Without words the
+    event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError for a name that is taken.
+    """
+
+    def declare(model: type[ModelT]) -> type[ModelT]:
+        if name in _TYPES:
+            raise ValueError(f"The event type {name!r} is declared already, by {_TYPES[name].model.__name__}.")
+        _TYPES[name] = EventType(
+            name,
+            model,
+            stream,
+            frozenset(statuses),
+            headline or f"{quoted(name)} was recorded",
+            sentence or f"recorded {quoted(name)}",
+            MappingProxyType(dict(sample or {})),
+            shreddable,
+            upcasters,
+            len(upcasters) + 1,
+        )
+        _NAMES[model] = name
+        return model
+
+    return declare
+
+
+def withdraw(name: str) -> None:
+    """Forget a declaration that a test made."""
+    del _NAMES[_TYPES.pop(name).model]
+
+
+def quoted(text: str) -> str:
+    """A name in quotes, in printable characters and not too long."""
+    return repr(shortened(text))
+
+
+def shortened(text: str) -> str:
+    """Text that is not too long for a sentence."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return quoted(value)
+    if type(value) is int:
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot stand in a sentence.")
