@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.context.thread_providers import ThreadProviders
     from clew.domain.control import Control
-    from clew.domain.event_types import Status
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
     from clew.domain.differences.word_diff import Part as DiffPart
     from clew.domain.differences.word_diff import Side
+    from clew.domain.event_types import Status
     from clew.domain.events import Event, MemoryReading
     from clew.domain.formats.conversation_import import Failure, ImportReport, Item
     from clew.domain.formats.event_import import EventsReport, RefusedLine

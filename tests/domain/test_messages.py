@@ -136,3 +136,12 @@ def test_content_that_would_not_come_back_equal_is_refused_with_its_place(messag
     with pytest.raises(InvalidContentError) as caught:
         check_message(message)
     assert str(caught.value).startswith(place)
+
+
+@pytest.mark.parametrize("fields", [{"content": "secret"}, {"contents": "secret"}])
+def test_a_message_of_words_alone_says_how_to_write_it(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidContentError) as caught:
+        Message(role="user", **fields)
+    assert 'write Message.user("hi"), or Message(role="user", contents=[Text(text="hi")])' in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert Message.user("hi") == Message(role="user", contents=[Text(text="hi")])  # type: ignore[arg-type]  # as advised

@@ -250,6 +250,10 @@ def what_happened(event: Event, look: Lookup = nowhere) -> str:
             return "of a type that this Clew does not know"
         case happened.MessageAppended(message=message):
             return f"{message.role}: {beginning(message)}"
+        case happened.ThreadSuspended(reason=reason) | happened.ThreadEnded(reason=reason):
+            return one_line(reason or "")
+        case happened.ThreadResumed():
+            return ""
         case data if isinstance(data, RunEvent):
             return one_line(run_words(event, data, look))
         case data if isinstance(data, ContextEvent):
@@ -282,10 +286,6 @@ def _of_the_thread(data: happened.ThreadEvent | StateClaimed) -> str:
         case happened.ThreadDeleted(reason=reason, service=service):
             there = (f"{each.id} {'deleted' if each.failed is None else 'remains'} at the service" for each in service)
             return ", ".join(part for part in (reason, *there) if part)
-        case happened.ThreadSuspended(reason=reason) | happened.ThreadEnded(reason=reason):
-            return reason or ""
-        case happened.ThreadResumed():
-            return ""
         case _:
             declared = happened.EVENT_TYPES[happened.TYPE_NAMES[type(data)]]
             return declared.describe(data.model_dump(mode="json", exclude_none=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import not_
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -98,6 +98,14 @@ class Message(Value):
     contents: tuple[Annotated[Content, Field(discriminator="type")], ...]
     metadata: JsonObject = Field(default_factory=dict, exclude_if=not_)
     source: JsonObject = Field(default_factory=dict, exclude_if=not_)
+
+    @classmethod
+    def _advice(cls, fields: dict[str, Any]) -> str:
+        if "content" not in fields and not isinstance(fields.get("contents"), str):
+            return ""
+        return (
+            ' Its parts are in contents: write Message.user("hi"), or Message(role="user", contents=[Text(text="hi")]).'
+        )
 
     @classmethod
     def system(cls, text: str, *, metadata: JsonObject | None = None) -> Message:

@@ -27,10 +27,16 @@ class Value(BaseModel):
             try:
                 self.__pydantic_validator__.validate_python(fields, self_instance=self)  # as pydantic's own does
             except ValidationError as error:
-                raise InvalidContentError(explain(type(self).__name__, error)) from None
+                raise InvalidContentError(explain(type(self).__name__, error) + self._advice(fields)) from None
 
         # Only a direct call comes through here: bulk reads are validated without a Python call a value.
         __init__.__pydantic_base_init__ = True
+
+    @classmethod
+    def _advice(cls, fields: dict[str, Any]) -> str:
+        """What to write instead of these fields, which are invalid; with a space before it."""
+        del fields
+        return ""
 
 
 def explain(name: str, error: ValidationError) -> str:

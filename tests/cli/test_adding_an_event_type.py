@@ -1,0 +1,144 @@
+"""The recipe of CONTRIBUTING.md, followed: one declaration, and no other file knows the type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.acceptance.clew_command import Clew
+
+from clew import Conversations, Message
+from clew.domain.decider import Record
+from clew.domain.errors import InvalidContentError, ThreadStatusError
+from clew.domain.event_types import UNDELETED, event_type, withdraw
+from clew.domain.events import EVENT_TYPES, Opaque
+from clew.domain.values import Value
+from clew.infrastructure.envelope import decode, encode
+from clew.service.operations import run
+from clew.service.thread_commands import change
+
+
+class MessagePinned(Value):
+    """Somebody pinned the message at ``version``."""
+
+    version: int
+    note: str | None = None
+
+
+@pytest.fixture
+def declared() -> Iterator[None]:
+    event_type(
+        "message-pinned",
+        headline="A message was pinned",
+        sentence="pinned version {version}",
+        sample={"version": 2, "note": "important"},
+        statuses=UNDELETED,
+    )(MessagePinned)
+    yield
+    withdraw("message-pinned")
+
+
+@pytest.fixture
+def url(tmp_path: Path, declared: None) -> str:
+    """A store with a thread in which a message was pinned."""
+    del declared
+    url = f"sqlite:///{tmp_path / 'clew.db'}"
+    with Conversations.open(url) as conversations:
+        thread = conversations.start_thread("Refund", thread_id="trip", messages=[Message.user("Hello")])
+        pin(conversations, 2, "important")
+        thread.append(Message.assistant("Yes?"))
+        conversations.wait(conversations.position())
+    return url
+
+
+def pin(conversations: Conversations, version: int, note: str | None = None) -> None:
+    pinned: Any = MessagePinned(version=version, note=note)
+    run(change(conversations._core, "trip", Record((pinned,)), "user:ann"))
+
+
+def test_it_is_read_back_beside_what_stood_there_before(url: str) -> None:
+    with Conversations.open(url) as conversations:
+        thread = conversations.thread("trip")
+        events = list(thread.events())
+        assert [event.type for event in events] == [
+            "thread-started",
+            "message-appended",
+            "message-pinned",
+            "message-appended",
+        ]
+        pinned: Any = events[2].data
+        assert pinned == MessagePinned(version=2, note="important")
+        assert (events[2].actor, events[2].messages) == ("user:ann", 1)
+        assert [said.text for said in thread.history()] == ["Hello", "Yes?"]
+        assert list(thread.fork(at=3).events())[2].data == pinned
+
+
+def test_it_is_audited_with_its_sentence(url: str) -> None:
+    with Conversations.open(url) as conversations:
+        (entry,) = conversations.audit(type="message-pinned")
+    assert (entry.actor, entry.what, entry.thread_id) == ("user:ann", "pinned version 2", "trip")
+
+
+@pytest.mark.usefixtures("url")  # it lies where the command looks for it
+def test_commands_show_it(clew: Clew) -> None:
+    log = clew.text("log", "trip")
+    assert "message-pinned" in log
+    assert "pinned version 2" in log
+    assert "A message was pinned: pinned version 2" in clew.text("replay", "trip")
+    told = [json.loads(line) for line in clew.text("log", "trip", "--json").splitlines()]
+    assert "message-pinned" in json.dumps(told)
+    assert "pinned version 2" in clew.text("audit")
+
+
+def test_it_is_exported_imported_serialized_and_verified(url: str) -> None:
+    with Conversations.open(url) as conversations, Conversations.open("memory:") as copy:
+        lines = b"".join(conversations.export_events())
+        assert copy.import_events(BytesIO(lines)).failed == []
+        assert b"".join(copy.export_events()) == lines
+        document = conversations.thread("trip").serialize()
+        with Conversations.open("memory:") as other:
+            assert [each.data for each in other.restore_thread(document).events()] == [
+                each.data for each in conversations.thread("trip").events()
+            ]
+        assert conversations.verify().first_bad is None
+        assert copy.verify().first_bad is None
+
+
+def test_its_statuses_and_its_content_are_checked(url: str) -> None:
+    with Conversations.open(url) as conversations:
+        thread = conversations.thread("trip")
+        with pytest.raises(InvalidContentError, match=r"message-pinned\.note"):
+            pin(conversations, 2, "\udfff")
+        thread.end()
+        pin(conversations, 4)
+        thread.delete()
+        with pytest.raises(ThreadStatusError, match="'trip' is deleted: to record events is refused"):
+            pin(conversations, 4)
+
+
+@pytest.mark.usefixtures("declared")
+def test_its_sample_can_be_stored_and_read() -> None:
+    with Conversations.open("memory:") as conversations:
+        conversations.start_thread(thread_id="trip")
+        pin(conversations, 1)
+        event = list(conversations.thread("trip").events())[-1]
+    sample: Any = EVENT_TYPES["message-pinned"].model(**EVENT_TYPES["message-pinned"].sample)
+    state = encode(event._replace(data=sample))
+    assert decode(event.stream, event.version, event.type, state).data == sample
+
+
+def test_a_clew_without_the_declaration_keeps_the_event_as_it_is(url: str) -> None:
+    pinned = EVENT_TYPES["message-pinned"]
+    withdraw("message-pinned")
+    try:
+        with Conversations.open(url) as conversations:
+            assert isinstance(list(conversations.thread("trip").events())[2].data, Opaque)
+            (entry,) = conversations.audit(type="message-pinned")
+            assert entry.what == "recorded 'message-pinned', which this Clew does not know"
+            assert conversations.verify().first_bad is None
+    finally:
+        event_type("message-pinned", sample=pinned.sample)(MessagePinned)
