@@ -61,11 +61,11 @@ def test_looks_at_the_server_the_tables_and_the_projections(clew: CalledClew, ur
 def test_says_what_a_user_may_not_do(clew: CalledClew, url: str, guarded: str) -> None:
     found = findings(clew, guarded, code=1)
     assert (found["rights"]["state"], list(found)[-1]) == ("failed", "database")
-    assert "may not read clew_blob, clew_draft, clew_event" in found["rights"]["found"]
+    assert "cannot read clew_blob, clew_draft, clew_event" in found["rights"]["found"]
     ask(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
     found = findings(clew, guarded)
     assert found["rights"]["state"] == "warning"
-    assert "may not write clew_event, clew_stream." in found["rights"]["found"]
+    assert "cannot write clew_event, clew_stream." in found["rights"]["found"]
     assert found["verified"]["state"] == "ok"
 
 
@@ -74,7 +74,7 @@ def test_says_that_there_are_no_tables_and_whether_they_can_be_made(
 ) -> None:
     with postgres_server.database() as empty:
         found = findings(clew, empty, code=1)
-        assert found["rights"]["found"].endswith("may make tables.")
+        assert found["rights"]["found"].endswith("can create tables.")
         assert (list(found)[-1], found["schema"]["advice"]) == ("schema", "Make them with `clew migrate`.")
         parts = urlsplit(empty)
         as_guarded = urlunsplit(parts._replace(netloc=f"{GUARDED}:{PASSWORD}@{parts.hostname}:{parts.port}"))
@@ -84,7 +84,7 @@ def test_says_that_there_are_no_tables_and_whether_they_can_be_made(
 def test_says_once_that_there_is_no_server_or_no_way_in(clew: CalledClew, guarded: str) -> None:
     assert list(findings(clew, "postgresql://nobody@127.0.0.1:1/none", code=1)) == ["database"]
     found = findings(clew, guarded.replace(PASSWORD, "wrong"), code=1)
-    assert "Check the user and the password" in found["database"]["found"]
+    assert "Check the user, the password" in found["database"]["found"]
 
 
 def test_says_who_holds_readers_back(
@@ -122,7 +122,7 @@ def test_goes_on_where_something_cannot_be_looked_at(
     monkeypatch.setitem(statements("doctor.sql"), "connections", "SELECT * FROM clew_nothing")
     found = findings(clew, url)
     assert found["connections"]["state"] == "warning"
-    assert found["connections"]["found"].startswith("It cannot be looked at: postgresql://127.0.0.1")
+    assert found["connections"]["found"].startswith("This check failed: postgresql://127.0.0.1")
     assert found["verified"]["state"] == "ok"
 
 

@@ -134,7 +134,7 @@ def test_says_soon_that_somebody_else_has_them_all_and_goes_on_afterwards(
                 for future in futures:
                     error = future.exception(PATIENCE)
                     assert isinstance(error, TooManyConnectionsError)
-                    assert "Let it take more (max_connections), or open fewer stores" in str(error)
+                    assert "Raise max_connections, or open fewer stores" in str(error)
                 with pytest.raises(TooManyConnectionsError):
                     recorder.last_position()
             wait_until(lambda: _free(limited))

@@ -94,12 +94,12 @@ def refused(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 
 UNAVAILABLE = {
     "no server": ({"user": GUARDED_USER, "host": "127.0.0.1:1"}, "the server cannot be reached. Check that it runs"),
-    "no host": ({"user": GUARDED_USER, "host": "nobody.invalid"}, "there is no host of that name"),
-    "a wrong password": ({"user": f"{GUARDED}:wrong-{PASSWORD}"}, "Check the user and the password"),
-    "no password": ({"user": GUARDED}, "Check the user and the password"),
-    "an unknown user": ({"user": f"nobody:{PASSWORD}"}, "Check the user and the password"),
+    "no host": ({"user": GUARDED_USER, "host": "nobody.invalid"}, "this host does not exist"),
+    "a wrong password": ({"user": f"{GUARDED}:wrong-{PASSWORD}"}, "Check the user, the password"),
+    "no password": ({"user": GUARDED}, "Check the user, the password"),
+    "an unknown user": ({"user": f"nobody:{PASSWORD}"}, "Check the user, the password"),
     "no rights": ({"user": GUARDED_USER}, "Grant it the rights"),
-    "no database": ({"user": GUARDED_USER, "database": "none"}, "Make it with createdb"),
+    "no database": ({"user": GUARDED_USER, "database": "none"}, "Create it with createdb"),
     "no TLS": ({"user": GUARDED_USER, "query": "sslmode=verify-full"}, "whether the server has TLS"),
 }
 WRONG_URLS = {
@@ -155,12 +155,12 @@ def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
     ("state", "words"),
     [
         ("08006", "the server cannot be reached"),
-        ("25P03", "stood still for too long"),
+        ("25P03", "was idle for too long"),
         ("25P04", "took too long"),
-        ("40P01", "waited for each other"),
+        ("40P01", "because of a deadlock"),
         ("54000", "too long"),
-        ("55006", "PostgreSQL cannot do what was asked"),
-        ("58030", "Look at its disk"),
+        ("55006", "PostgreSQL cannot execute the request"),
+        ("58030", "Check its disk"),
     ],
 )
 def test_says_that_a_server_cannot_be_reached_of_one_that_has_not_answered_alone(state: str, words: str) -> None:
@@ -170,7 +170,7 @@ def test_says_that_a_server_cannot_be_reached_of_one_that_has_not_answered_alone
 @pytest.mark.parametrize("how", ["Peer", "Ident", "password", "LDAP"])
 def test_says_that_a_user_was_not_let_in_however_he_was_asked(how: str) -> None:
     error = psycopg.OperationalError(f'connection failed: FATAL:  {how} authentication failed for user "ann"')
-    assert "did not let this user in" in str(unavailable("here", error))
+    assert "refused this user" in str(unavailable("here", error))
 
 
 def test_says_that_a_server_is_too_old(refused: Refused) -> None:
@@ -188,7 +188,7 @@ def test_says_that_a_database_does_not_hold_every_text(
     postgres_server.ask(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
     try:
         url = postgres_server.url(name)
-        refused(url, StoreUnavailableError, f"this database is in {encoding}")
+        refused(url, StoreUnavailableError, f"this database has the encoding {encoding}")
         assert ask(url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     finally:
         postgres_server.ask(f"DROP DATABASE {name} WITH (FORCE)")
@@ -198,7 +198,9 @@ def test_says_that_there_are_no_connections_left(url: str, refused: Refused) -> 
     ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT 1")
     try:
         with psycopg.connect(at(url, user=GUARDED_USER)):
-            refused(at(url, user=GUARDED_USER), StoreUnavailableError, "takes no more connections. Let it take more")
+            refused(
+                at(url, user=GUARDED_USER), StoreUnavailableError, "accepts no more connections. Raise max_connections"
+            )
     finally:
         ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
 
@@ -230,7 +232,7 @@ def test_says_that_a_user_may_make_no_tables(own: str) -> None:
         Conversations.open(at(own, user=GUARDED_USER))
     ask(own, "DROP SCHEMA public")
     try:
-        with pytest.raises(StoreUnavailableError, match="no schema to make tables in"):
+        with pytest.raises(StoreUnavailableError, match="no schema for tables"):
             Conversations.open(own)
     finally:
         ask(own, "CREATE SCHEMA public")
@@ -240,11 +242,11 @@ def test_says_that_a_user_may_make_no_tables(own: str) -> None:
 
 
 SCHEMAS = {
-    "none": ("SELECT 1", "Make them with `clew migrate`"),
+    "none": ("SELECT 1", "Create them with `clew migrate`"),
     "a newer one": ("UPDATE clew_meta SET schema = 99", "schema 99, and this Clew knows schema"),
     "one that was half copied": ("TRUNCATE clew_meta", "copy the database again"),
     "half of one": ("DROP TABLE clew_event", "Restore the database from a copy"),
-    "one without a column": ("ALTER TABLE clew_meta DROP COLUMN base", "not as Clew's are"),
+    "one without a column": ("ALTER TABLE clew_meta DROP COLUMN base", "that are not Clew's"),
     "another program's": ("DROP TABLE clew_meta; CREATE TABLE clew_meta (name text)", "Name another database"),
 }
 
@@ -261,7 +263,7 @@ def test_says_what_is_wrong_with_the_tables(own: str, refused: Refused, there: s
 @pytest.mark.parametrize("made", ["TABLE clew_event (name text)", "VIEW clew_stream AS SELECT 1"])
 def test_makes_nothing_beside_another_program_s_tables_of_the_same_names(own: str, made: str) -> None:
     ask(own, f"CREATE {made}")
-    with pytest.raises(StoreSchemaError, match="not as Clew's are"):
+    with pytest.raises(StoreSchemaError, match="that are not Clew's"):
         Conversations.open(own)
     assert ask(own, "SELECT count(*) FROM pg_class WHERE relname LIKE 'clew%'") == [(1,)]
 
@@ -275,7 +277,7 @@ def test_says_that_the_database_was_dropped(postgres_server: PostgresServer) -> 
         thread = conversations.start_thread(messages=[Message.user("Hello")])
         ask(postgres_server.url(), "DROP DATABASE going WITH (FORCE)")
         for use in (lambda: thread.append(Message.user("x")), thread.history, conversations.verify):
-            with pytest.raises(StoreUnavailableError, match="no such database"):
+            with pytest.raises(StoreUnavailableError, match="this database does not exist"):
                 use()
 
 
@@ -285,7 +287,7 @@ def test_says_that_a_table_was_dropped_meanwhile(own: str) -> None:
         ask(own, "DROP TABLE clew_event")
         uses: list[Callable[[], Any]] = [lambda: thread.append(Message.user("x")), thread.fork, conversations.verify]
         for use in uses:
-            with pytest.raises(StoreSchemaError, match="a table of Clew's is not there"):
+            with pytest.raises(StoreSchemaError, match="one of Clew's tables is missing"):
                 use()
 
 
@@ -296,4 +298,4 @@ def test_a_password_in_a_file_is_nobody_s_to_see(
     file.write_text(f"*:*:*:{GUARDED}:wrong-{PASSWORD}\n")
     file.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(file))
-    refused(at(url, user=GUARDED), StoreUnavailableError, "Check the user and the password")
+    refused(at(url, user=GUARDED), StoreUnavailableError, "Check the user, the password")

@@ -87,7 +87,7 @@ def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
     PostgresRecorder.open(postgres).close()
     assert partitions(postgres) == {}
     assert store_at(postgres).migrate(partitions=0) == (1, 1)
-    with pytest.raises(StoreSchemaError, match=r"not divided, and that stays so.*empty database.*scaling"):
+    with pytest.raises(StoreSchemaError, match=r"without partitions, and that cannot change.*empty database.*scaling"):
         store_at(postgres).migrate(partitions=4)
 
 
@@ -95,7 +95,7 @@ def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
 def test_refuses_a_number_of_partitions_that_is_none(
     postgres: str, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
-    with pytest.raises(StoreSchemaError, match="Say a number from 2 to 1024, or 0"):
+    with pytest.raises(StoreSchemaError, match="Use a number from 2 to 1024, or 0"):
         store_at(postgres).migrate(partitions=count)
     assert ask(postgres, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
     assert main(["--db", postgres, "migrate", "--partitions", str(count)]) == 2
@@ -110,7 +110,7 @@ def test_is_opened_and_migrated_whatever_its_partitions(postgres: str) -> None:
         == store_at(postgres).schemas()
         == (1, 1)
     )
-    with pytest.raises(StoreSchemaError, match="divided into 4 partitions, and that stays so"):
+    with pytest.raises(StoreSchemaError, match="with 4 partitions, and that cannot change"):
         store_at(postgres).migrate(partitions=8)
     made(postgres)
     assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
@@ -125,7 +125,7 @@ def test_the_command_divides_an_empty_database_and_says_what_to_do_with_another(
     assert main(["--db", postgres, "migrate", "--partitions", "4"]) == 0
     assert "nothing to migrate" in capsys.readouterr().out
     assert main(["--db", postgres, "migrate", "--partitions", "5"]) == 1
-    assert "divided into 4 partitions" in capsys.readouterr().err
+    assert "with 4 partitions" in capsys.readouterr().err
     with pytest.raises(StoreUrlError, match="PostgreSQL"):
         store_at(f"sqlite:///{tmp_path}/x.db").migrate(partitions=2)
 

@@ -49,7 +49,7 @@ def test_a_user_without_the_rights_is_told_who_may(postgres: str) -> None:
     parts = urlsplit(postgres)
     netloc = f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"
     ask(postgres, f"GRANT SELECT ON clew_meta TO {GUARDED}")
-    with pytest.raises(StoreUnavailableError, match="a superuser, or by the owner") as error:
+    with pytest.raises(StoreUnavailableError, match="only a superuser, or the owner") as error:
         store_at(urlunsplit(parts._replace(netloc=netloc))).migrate(row_level_security=True)
     assert PASSWORD not in str(error.value)
     assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
@@ -176,15 +176,15 @@ def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
             found.append((session.secured, session.tenant))
 
     coming = threading.Thread(target=come)
-    seen = row_level_security._see_that_nobody_is_connected
+    seen = row_level_security._require_no_other_sessions
 
-    def see(connection: psycopg.Connection[Any], address: Address, *, patience: float) -> None:
-        seen(connection, address, patience=patience)
-        if not patience:  # the last look, with the tables locked
+    def see(connection: psycopg.Connection[Any], address: Address, *, timeout: float) -> None:
+        seen(connection, address, timeout=timeout)
+        if not timeout:  # the last look, with the tables locked
             coming.start()
             wait_until(lambda: bool(ask(postgres, "SELECT pid FROM pg_locks WHERE NOT granted")))
 
-    monkeypatch.setattr(row_level_security, "_see_that_nobody_is_connected", see)
+    monkeypatch.setattr(row_level_security, "_require_no_other_sessions", see)
     store_at(postgres).migrate(row_level_security=True)
     coming.join(PATIENCE)
     pool.close()

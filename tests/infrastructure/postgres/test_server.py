@@ -264,7 +264,7 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
         cases = {
             at(url, user=f"{GUARDED}:wrong-{PASSWORD}"): "password",
             at(url, user="nobody-here"): "user",
-            at(url, user=guarded, database="none"): "no such database",
+            at(url, user=guarded, database="none"): "this database does not exist",
             at(url, user=guarded): "rights",
             at(url, user=guarded, port=1): "cannot be reached",
             f"postgresql://{guarded}@/{tmp_path.name}?host={tmp_path}": "cannot be reached",

@@ -94,9 +94,9 @@ def test_a_session_knows_what_is_prepared_on_it_after_a_roll_back(database: str)
 @pytest.mark.parametrize(
     ("said", "kind", "advice"),
     [
-        ("FATAL: unsupported startup parameter in options: search_path", StoreUrlError, "a setting of its URL"),
-        ('FATAL: pg_hba.conf rejects connection for host "127.0.0.1", no encryption', None, "did not let this user in"),
-        ('private key file "client.key" has group or world access', None, "no TLS connection"),
+        ("FATAL: unsupported startup parameter in options: search_path", StoreUrlError, "a setting in its URL"),
+        ('FATAL: pg_hba.conf rejects connection for host "127.0.0.1", no encryption', None, "refused this user"),
+        ('private key file "client.key" has group or world access', None, "a trusted TLS connection is not possible"),
     ],
 )
 def test_says_what_to_do_where_a_pooler_or_the_server_refuses(

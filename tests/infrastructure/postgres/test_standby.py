@@ -183,7 +183,7 @@ def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(primary: Postg
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
         wait_until(lambda: not arrives(on(standby, url))())
         for use in (Conversations.open, lambda url: store_at(url).migrate()):
-            with pytest.raises(StoreError, match="Name the server that is written to"):
+            with pytest.raises(StoreError, match="Name the primary"):
                 use(on(standby, url))
 
 

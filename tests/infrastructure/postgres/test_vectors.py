@@ -91,7 +91,7 @@ def test_uses_the_extension_in_whichever_schema_it_is(database: str) -> None:
 
 
 def test_says_that_a_name_is_too_long(database: str) -> None:
-    with closing(PostgresVectors(database)) as index, pytest.raises(StoreUnavailableError, match="take shorter names"):
+    with closing(PostgresVectors(database)) as index, pytest.raises(StoreUnavailableError, match="use shorter names"):
         index.put(token_hex(9_000), {digest((1, 0)): (1, 0)})
 
 
@@ -180,7 +180,7 @@ def test_goes_on_when_its_connections_were_cut_and_in_a_child(database: str) -> 
 
 def test_says_what_is_wrong_where_the_server_is_not(postgres: str) -> None:
     index = store_at(postgres.replace(postgres.rpartition("/")[2], "none-of-that-name")).open_vectors()
-    with closing(index), pytest.raises(StoreUnavailableError, match="no such database"):
+    with closing(index), pytest.raises(StoreUnavailableError, match="this database does not exist"):
         put(index, (1, 0))
 
 

@@ -257,7 +257,7 @@ def test_says_what_its_user_s_own_limit_on_locks_came_to(postgres: str, stranger
     limit = ("&" if "?" in postgres else "?") + "options=-clock_timeout%3D20ms"
     with closing(PostgresRecorder.open(postgres + limit)) as limited:
         alone, other = (limited.submit(Append([event(name, 2)])) for name in "ab")
-        with pytest.raises(StoreUnavailableError, match="somebody else keeps locked"):
+        with pytest.raises(StoreUnavailableError, match="another session holds a lock"):
             alone.result()
         assert other.result(PATIENCE).positions
         stranger.rollback()

@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is: how it is connected to, and shown without its password."""
+"""The address of a PostgreSQL database: how to connect to it, and how to show it without its password."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clew.domain.errors import StoreUrlError
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavailable
 
 CONNECT_TIMEOUT = 10
-"""Seconds to wait for a server, where the URL says nothing else."""
+"""Seconds to wait for a server, unless the URL sets another limit."""
 
 OLDEST_SERVER = 140_000
 
@@ -24,69 +24,69 @@ _CUT = "closed the connection unexpectedly"
 
 
 class Address:
-    """Where a database is, with its password; ``shown`` is without it, ``server`` its host. Raises StoreUrlError.
+    """The address of a database with its password; ``shown`` is the same without it, ``server`` its hosts and ports.
 
-    With ``?prepare=no`` nothing is prepared, for poolers that give each transaction another session and do not prepare
-    there what was prepared in the last.
+    ``?prepare=no`` disables prepared statements, for poolers that assign another session to each transaction and do not
+    support prepared statements across sessions. Raises StoreUrlError.
     """
 
     def __init__(self, conninfo: str) -> None:
-        said = _PREPARE.search(conninfo)
-        if said is not None and said[1] not in ("yes", "no"):
-            msg = "prepare says whether statements are prepared on the server: yes or no."
+        prepare = _PREPARE.search(conninfo)
+        if prepare is not None and prepare[1] not in ("yes", "no"):
+            msg = "prepare must be yes or no: whether statements are prepared on the server."
             raise StoreUrlError(msg)
-        self._prepares = said is None or said[1] == "yes"
+        self._prepares = prepare is None or prepare[1] == "yes"
         try:
-            given: dict[str, Any] = dict(
-                conninfo_to_dict(conninfo if said is None else _PREPARE.sub("", conninfo).rstrip("?&"))
+            settings: dict[str, Any] = dict(
+                conninfo_to_dict(conninfo if prepare is None else _PREPARE.sub("", conninfo).rstrip("?&"))
             )
         except (psycopg.Error, UnicodeError):
-            # The driver's words repeat what they could not read, and a password with it.
+            # The driver's message repeats what it could not parse, which may contain a password.
             msg = (
-                "That is no address of a PostgreSQL database, or has a setting that PostgreSQL does not know. "
+                "This is not the address of a PostgreSQL database, or it has a setting that PostgreSQL does not know. "
                 "Use postgresql://user:password@host:5432/database."
             )
             raise StoreUrlError(msg) from None
-        if any("@" in str(given.get(name, "")) for name in ("host", "port", "dbname")):
-            # Not with what was said: it is a part of the password.
-            msg = "An @ stands where none can be. In a user's name or a password write it as %40, and a / as %2F."
+        if any("@" in str(settings.get(name, "")) for name in ("host", "port", "dbname")):
+            # The message does not repeat the URL: this is a part of the password.
+            msg = "There is an @ in the wrong place. In a user name or a password write it as %40, and a / as %2F."
             raise StoreUrlError(msg)
-        if "replication" in given:
-            msg = "replication asks for a connection on which nothing can be read or written. Leave it out of the URL."
+        if "replication" in settings:
+            msg = "replication opens a connection that cannot read or write tables. Remove it from the URL."
             raise StoreUrlError(msg)
         if "PGCONNECT_TIMEOUT" not in os.environ:
-            given.setdefault("connect_timeout", CONNECT_TIMEOUT)
-        given.setdefault("fallback_application_name", "clew")
-        given["client_encoding"] = "UTF8"  # whatever a role or an environment would have
-        self.conninfo = make_conninfo(**given)
-        # Those of the environment are the client library's own affair, but for what is shown.
+            settings.setdefault("connect_timeout", CONNECT_TIMEOUT)
+        settings.setdefault("fallback_application_name", "clew")
+        settings["client_encoding"] = "UTF8"  # whatever the role or the environment sets
+        self.conninfo = make_conninfo(**settings)
+        # The client library reads the environment itself; here it matters only for what is shown.
         hosts, ports = (
-            str(given.get(name) or os.environ.get(f"PG{name.upper()}") or "").split(",") for name in ("host", "port")
+            str(settings.get(name) or os.environ.get(f"PG{name.upper()}") or "").split(",") for name in ("host", "port")
         )
-        places = zip_longest(hosts, ports[: len(hosts)], fillvalue=ports[0])
-        self.server = ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in places)
-        self.shown = f"postgresql://{self.server}/{given.get('dbname') or given.get('user') or ''}"
+        pairs = zip_longest(hosts, ports[: len(hosts)], fillvalue=ports[0])
+        self.server = ",".join(f"{host or 'localhost'}:{port or 5432}" for host, port in pairs)
+        self.shown = f"postgresql://{self.server}/{settings.get('dbname') or settings.get('user') or ''}"
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection without a transaction. Raises StoreUnavailableError."""
+        """A connection in autocommit mode. Raises StoreUnavailableError."""
         try:
             connection = self._connect()
-            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # as below
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # as pipelined transactions have it
             if not self._prepares:
                 connection.prepare_threshold = None
         except psycopg.Error as error:
-            raise unavailable(self.shown, error) from None  # its frames hold the password
+            raise unavailable(self.shown, error) from None  # its frames contain the password
         if connection.info.server_version < OLDEST_SERVER:
-            found = connection.info.server_version // 10_000
+            version = connection.info.server_version // 10_000
             connection.close()
-            msg = f"{self.shown}: this is PostgreSQL {found}, and Clew needs {OLDEST_SERVER // 10_000} or newer."
+            msg = f"{self.shown}: this is PostgreSQL {version}, and Clew needs {OLDEST_SERVER // 10_000} or newer."
             raise PostgresUnavailableError(msg)
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             connection.close()
             msg = (
-                f"{self.shown}: this database is in {encoding}, which does not hold every text. Make one with "
-                "createdb --encoding=UTF8 --template=template0."
+                f"{self.shown}: this database has the encoding {encoding}, which cannot store every text. "
+                "Create one with createdb --encoding=UTF8 --template=template0."
             )
             raise PostgresUnavailableError(msg)
         return connection
@@ -97,4 +97,4 @@ class Address:
         except psycopg.OperationalError as error:
             if _CUT not in str(error):
                 raise
-        return psycopg.connect(self.conninfo, autocommit=True)  # it was cut while it was made: once more
+        return psycopg.connect(self.conninfo, autocommit=True)  # the server closed it during startup: try once more

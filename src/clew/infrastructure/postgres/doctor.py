@@ -1,4 +1,4 @@
-"""What can go wrong around a PostgreSQL store: the server, its settings and other users, the rights, the tables."""
+"""Checks of a PostgreSQL store for `clew doctor`: the server, its settings and sessions, the rights, the tables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from clew.infrastructure.postgres.errors import unavailable
 from clew.infrastructure.postgres.sql_files import statements
 
 LONG_OPEN = 30.0
-"""Seconds that a transaction of somebody's may hold readers back before it is worth a word."""
+"""Seconds that an open transaction may hold readers back before a warning."""
 
 MANY_SINCE = 1_000
-"""So many transactions may have begun since one of which this user is not told how old it is."""
+"""Transactions that may begin after an open one of unknown age before a warning."""
 
 FEW_CONNECTIONS_LEFT = 0.2
 FAR_BEHIND = 60.0
@@ -41,11 +41,11 @@ Asking = Callable[..., Rows]
 
 
 def of_server(address: Address) -> Iterator[Finding]:
-    """The server as this user sees it, whether Clew's tables are there or not. Nothing where nobody can look."""
+    """The server as this user sees it, with or without Clew's tables. Nothing if it cannot be reached."""
     try:
         connection = address.connect()
     except ClewError:
-        return  # whoever opens the store says why
+        return  # opening the store reports the reason
     with closing(connection):
 
         def ask(name: str, **parameters: Any) -> Rows:
@@ -74,7 +74,7 @@ def of_server(address: Address) -> Iterator[Finding]:
 
 
 def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Finding]:
-    """Clew's own tables, which are there; ``now`` is in microseconds since 1970."""
+    """Clew's own tables, which must exist; ``now`` is in microseconds since 1970."""
     session = ConnectionPool(address, 1, tenant=tenant).fresh()
     with closing(session.connection):
 
@@ -94,30 +94,30 @@ def _looked(name: str, address: Address, look: Callable[[], Finding]) -> Finding
 
 
 def _not_looked_at(name: str, address: Address, error: psycopg.Error) -> Finding:
-    advice = "See what the message says, or run `clew doctor` as a user with more rights (pg_monitor)."
-    return Finding(name, "warning", f"It cannot be looked at: {unavailable(address.shown, error)}", advice)
+    advice = "Follow the message, or run `clew doctor` as a user with more rights (pg_monitor)."
+    return Finding(name, "warning", f"This check failed: {unavailable(address.shown, error)}", advice)
 
 
 def _rights(ask: Asking, user: str, *, standby: bool) -> Finding:
     found = {name: (reads, writes) for name, reads, writes in ask("rights", names=list(READ))}
     if not found:
         if ask("may create")[0][0]:
-            return Finding("rights", "ok", f"{user} may make tables.")
-        advice = "Grant it CREATE on a schema in its search_path, or let another user run `clew migrate`."
-        return Finding("rights", "failed", f"{user} may not make tables, and there are none.", advice)
+            return Finding("rights", "ok", f"{user} can create tables.")
+        advice = "Grant it CREATE on a schema in its search_path, or run `clew migrate` as another user."
+        return Finding("rights", "failed", f"{user} cannot create tables, and there are none.", advice)
     missing = [name for name in READ if name not in found]
     if missing:
         advice = "Restore the database from a copy, or name another."
-        return Finding("rights", "failed", f"Of Clew's tables there is no {' and no '.join(missing)}.", advice)
+        return Finding("rights", "failed", f"These tables of Clew's are missing: {', '.join(missing)}.", advice)
     unread = [name for name, (reads, _) in found.items() if not reads]
     if unread:
         advice = "Grant it SELECT on Clew's tables; with row-level security, make it a member of clew_app."
-        return Finding("rights", "failed", f"{user} may not read {', '.join(unread)}.", advice)
+        return Finding("rights", "failed", f"{user} cannot read {', '.join(unread)}.", advice)
     unwritten = [name for name in WRITTEN if name in found and not found[name][1]]
     if unwritten and not standby:
-        advice = "Grant it INSERT on Clew's tables, unless it is only to read."
-        return Finding("rights", "warning", f"{user} may not write {', '.join(unwritten)}.", advice)
-    return Finding("rights", "ok", f"{user} may read Clew's tables" + ("." if standby else " and write events."))
+        advice = "Grant it INSERT on Clew's tables, unless it only reads."
+        return Finding("rights", "warning", f"{user} cannot write {', '.join(unwritten)}.", advice)
+    return Finding("rights", "ok", f"{user} can read Clew's tables" + ("." if standby else " and write events."))
 
 
 def _security(ask: Asking, user: str) -> Finding:
@@ -127,29 +127,27 @@ def _security(ask: Asking, user: str) -> Finding:
         return Finding("tenants", "ok", f"Row-level security is on; {user} sees one tenant.")
     if forced:
         return Finding("tenants", "ok", f"Row-level security is on; {user} sees every tenant.")
-    return Finding("tenants", "ok", "Row-level security is off: Clew itself keeps tenants apart.")
+    return Finding("tenants", "ok", "Row-level security is off: Clew itself separates tenants.")
 
 
 def of_durability(fsync: str, full_pages: str, commit: str, isolation: str) -> Finding:
-    """Whether what was answered outlives the server, by its settings."""
+    """Whether acknowledged events survive a crash, by the server's settings."""
     settings = {"fsync": fsync, "full_page_writes": full_pages, "synchronous_commit": commit}
     found = ", ".join(f"{name} {value}" for name, value in settings.items())
     weak = [name for name, value in settings.items() if value == "off"]
     if not weak:
         return Finding("durability", "ok", f"{found}; {isolation} by default.")
-    advice = (
-        f"Turn {' and '.join(weak)} on: events that were answered can be lost, or the database damaged, in a crash."
-    )
+    advice = f"Turn {' and '.join(weak)} on: a crash can lose acknowledged events, or damage the database."
     return Finding("durability", "warning", f"{found}; {isolation} by default.", advice)
 
 
 def of_oldest_writer(oldest: tuple[str, str, str, float | None] | None, since: int) -> Finding:
-    """The transaction that readers stop at: its database, who it is, its state and its age in seconds.
+    """The open transaction at which readers stop: its database, its session, its state and its age in seconds.
 
-    The age is None if this user is not told. ``since`` is how many have begun since the oldest that is open.
+    The age is None if this user cannot see it. ``since`` counts the transactions that began after the oldest open one.
     """
     if oldest is None:
-        return Finding("readers", "ok", "No transaction is open that holds readers back.")
+        return Finding("readers", "ok", "No open transaction holds readers back.")
     database, who, state, age = oldest
     told = (
         f"its age is not told, and {since:,} have begun since" if age is None else f"for {age:,.0f} s, and is {state}"
@@ -165,7 +163,7 @@ def of_oldest_writer(oldest: tuple[str, str, str, float | None] | None, since: i
 
 
 def of_connections(used: int, most: int) -> Finding:
-    """How many connections the server has, and takes."""
+    """How many connections the server has, and how many it accepts."""
     found = f"{used:,} of {most:,} connections are in use."
     if used < most * (1 - FEW_CONNECTIONS_LEFT):
         return Finding("connections", "ok", found)
@@ -173,34 +171,34 @@ def of_connections(used: int, most: int) -> Finding:
     return Finding("connections", "warning", found, advice)
 
 
-def of_standby(behind: float | None, paused: bool) -> Finding:  # noqa: FBT001 - as the server tells it
-    """How far a standby is behind, in seconds since the last transaction that it has seen."""
+def of_standby(behind: float | None, paused: bool) -> Finding:  # noqa: FBT001 - a column of the answer
+    """How far a standby is behind: the age of the last replayed transaction in seconds."""
     if paused:
-        advice = "Let it go on: SELECT pg_wal_replay_resume()."
-        return Finding("standby", "warning", "It does not follow: replay is paused.", advice)
-    found = "It has seen nothing yet." if behind is None else f"The newest that it has seen is {behind:,.1f} s old."
+        advice = "Resume it: SELECT pg_wal_replay_resume()."
+        return Finding("standby", "warning", "Replay is paused.", advice)
+    found = "It has replayed nothing yet." if behind is None else f"Its last transaction is {behind:,.1f} s old."
     if behind is None or behind < FAR_BEHIND:
         return Finding("standby", "ok", found)
-    return Finding("standby", "warning", found, "If its primary is written to, look at the connection between the two.")
+    return Finding("standby", "warning", found, "If the primary is in use, check the connection between them.")
 
 
 def of_replication(followers: int, idle: tuple[str, int] | None) -> Finding:
-    """Who follows the server, and the slot that nobody reads with the most that is kept for it, in bytes."""
-    found = f"{followers:,} standbys follow."
+    """The number of standbys, and the unused replication slot that retains the most bytes of the log."""
+    found = f"{followers:,} standbys are connected."
     if idle is None or idle[1] < LARGE_LOG:
         return Finding("replication", "ok", found)
-    advice = "Let its reader come back, or drop it with pg_drop_replication_slot: it fills the disk."
-    kept = f"Nobody reads the slot {idle[0]}, for which {_mebibytes(idle[1])} of the log are kept."
+    advice = "Restart its reader, or drop it with pg_drop_replication_slot: it fills the disk."
+    kept = f"The unused slot {idle[0]} retains {_mebibytes(idle[1])} of the log."
     return Finding("replication", "warning", f"{found} {kept}", advice)
 
 
 def _vector(found: Rows) -> Finding:
     installed, there = found[0] if found else (None, None)
     if installed is not None:
-        return Finding("pgvector", "ok", f"pgvector {installed} is in this database.")
+        return Finding("pgvector", "ok", f"pgvector {installed} is installed in this database.")
     if there is not None:
-        return Finding("pgvector", "ok", f"pgvector {there} is on the server, and not in this database.")
-    return Finding("pgvector", "ok", "pgvector is not on the server.")
+        return Finding("pgvector", "ok", f"pgvector {there} is available, but not installed in this database.")
+    return Finding("pgvector", "ok", "pgvector is not available on the server.")
 
 
 def _size(everything: int, events: int) -> Finding:
@@ -208,14 +206,14 @@ def _size(everything: int, events: int) -> Finding:
 
 
 def of_dead_rows(autovacuum: str, live: int, dead: int, of_events: int) -> Finding:
-    """What the tables hold that nobody sees any more."""
-    found = f"{dead:,} dead rows beside {live:,}, as far as was counted"
-    found += f"; {of_events:,} of events, which hold what was redacted until they are vacuumed." if of_events else "."
+    """Rows in the tables that no transaction can see any more."""
+    found = f"{dead:,} dead and {live:,} live rows, by the server's statistics"
+    found += f"; {of_events:,} dead rows are events, which contain redacted text until a VACUUM." if of_events else "."
     if autovacuum != "on":
-        advice = "Turn it on: redacted text stays in the tables, and they grow, until somebody runs VACUUM."
+        advice = "Turn it on: without VACUUM, redacted text stays in the tables, and they grow."
         return Finding("vacuum", "warning", f"Autovacuum is off. {found}", advice)
     if dead > DEAD_MANY and dead > live * DEAD_SHARE:
-        advice = "VACUUM the tables, and look for a transaction or a replication slot that has stayed open."
+        advice = "VACUUM the tables, and look for a long transaction or an unused replication slot."
         return Finding("vacuum", "warning", found, advice)
     return Finding("vacuum", "ok", found)
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL answers, said as Clew's errors: what failed, where, and what to do, and never a password."""
+"""PostgreSQL's errors as Clew's: what failed, where, and what to do, never with a password."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from eventsourcing.persistence import OperationalError
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
 
 _ADVICE = {
-    "23": "it refused a row. Verify says whether the store is damaged.",
-    "25006": "it is read-only, as a standby is. Name the server that is written to.",
-    "25P03": "it ended a transaction that stood still for too long. Try again.",
+    "23": "it refused a row. `clew verify` shows whether the store is damaged.",
+    "25006": "it is read-only, like a standby. Name the primary.",
+    "25P03": "it ended a transaction that was idle for too long. Try again.",
     "25P04": "it ended a transaction that took too long. Try again, or raise transaction_timeout.",
-    "28": "it did not let this user in. Check the user and the password, and what pg_hba.conf says of both.",
-    "3D000": "there is no such database. Make it with createdb, or name another.",
-    "3F000": "this user has no schema to make tables in. Grant it the rights on one in its search_path.",
-    "42501": "this user may not do that. Grant it the rights on the database and its tables, or name another user.",
-    "42P01": "a table of Clew's is not there, though others are. Restore the database from a copy, or name another.",
-    "shape": "it has tables of these names that are not as Clew's are. Name another database, or another schema "
+    "28": "it refused this user. Check the user, the password, and the rules in pg_hba.conf.",
+    "3D000": "this database does not exist. Create it with createdb, or name another.",
+    "3F000": "this user has no schema for tables. Grant it the rights on a schema in its search_path.",
+    "42501": "this user lacks a right. Grant it the rights on the database and its tables, or name another user.",
+    "42P01": "one of Clew's tables is missing. Restore the database from a copy, or name another.",
+    "shape": "it has tables with these names that are not Clew's. Name another database, or another schema "
     "(?options=-csearch_path%3Dclew).",
-    "40001": "it ended the statement for the sake of another transaction. Try again; where that is frequent, let "
-    "default_transaction_isolation be 'read committed' for Clew's user.",
-    "40P01": "another transaction and this one waited for each other, and it ended this one. Try again.",
+    "40001": "it ended the statement in favour of another transaction. Try again. If this is frequent, set "
+    "default_transaction_isolation to 'read committed' for Clew's user.",
+    "40P01": "it ended this transaction because of a deadlock with another one. Try again.",
     "53100": "the disk of the server is full. Free some space, then try again.",
     "53200": "the server has no memory left. Try again later.",
-    "53300": "it takes no more connections. Let it take more (max_connections), or open fewer stores.",
-    "54": "what was asked is too long or too large for it. Ask for less, or take shorter names.",
-    "55P03": "somebody else keeps locked what is to be changed. Wait, or see who it is in pg_stat_activity.",
-    "57014": "it ended the statement for taking too long. Try again, or raise statement_timeout.",
+    "53300": "it accepts no more connections. Raise max_connections, or open fewer stores.",
+    "54": "the request is too long or too large for it. Request less, or use shorter names.",
+    "55P03": "another session holds a lock that is needed. Wait, or find the session in pg_stat_activity.",
+    "57014": "it ended the statement because it took too long. Try again, or raise statement_timeout.",
     "57": "the server is shutting down or starting. Try again in a moment.",
-    "58": "the server cannot read or write its files. Look at its disk and its log.",
-    "host": "there is no host of that name. Check the name, and the network.",
-    "tls": "no TLS connection that can be trusted can be made. Look at sslmode and sslrootcert, and whether the server "
-    "has TLS (ssl = on).",
-    "url": "a setting of its URL cannot be used. Correct it.",
+    "58": "the server cannot read or write its files. Check its disk and its log.",
+    "host": "this host does not exist. Check the name and the network.",
+    "tls": "a trusted TLS connection is not possible. Check sslmode and sslrootcert, and whether the server "
+    "has TLS enabled (ssl = on).",
+    "url": "a setting in its URL is invalid. Correct it.",
 }
 
 _SHAPE = ("42703", "42704", "42710", "42723", "42804", "42809", "42883", "42P07")
-"""A column, a function or a table that is not as it should be, or is there already."""
+"""A column, function or table that is missing, different, or exists already."""
 
-# Of a connection that could not be made the driver has the words only.
+# For a failed connection the driver gives only the message.
 _WORDS = {
     "SSL was required": "tls",
     "SSL error": "tls",
@@ -76,17 +76,17 @@ _WORDS = {
 
 
 class PostgresUnavailableError(StoreUnavailableError, OperationalError):
-    """The store cannot be reached, read or written: Clew's error, and the library's for the library's applications."""
+    """The store cannot be reached, read or written. The library's applications catch it as the library's error."""
 
 
 class TooManyConnectionsError(PostgresUnavailableError):
-    """The server, or the role, has as many connections as it may have."""
+    """The server or the role has reached its limit of connections."""
 
 
 def unavailable(where: str, error: psycopg.Error) -> StoreError:
-    """The error of Clew's for one of the driver's; ``where`` names the database without its password."""
-    said = " ".join(str(error).split())
-    code = _code(error, said)
+    """Clew's error for an error of the driver. ``where`` names the database without its password."""
+    message = " ".join(str(error).split())
+    code = _code(error, message)
     why = _ADVICE.get(code) or _ADVICE.get(code[:2])
     if code == "42P01":
         return StoreSchemaError(f"{where}: {why}")
@@ -95,23 +95,23 @@ def unavailable(where: str, error: psycopg.Error) -> StoreError:
         why = (
             "the server cannot be reached. Check that it runs, its address and the network, then try again."
             if lost
-            else "PostgreSQL cannot do what was asked. Check that the database is of this Clew."
+            else "PostgreSQL cannot execute the request. Check that the database belongs to this version of Clew."
         )
     kind = {"url": StoreUrlError, "shape": StoreSchemaError, "53300": TooManyConnectionsError}.get(
         code, PostgresUnavailableError
     )
-    return kind(f"{where}: {why} (PostgreSQL says: {said})")
+    return kind(f"{where}: {why} (PostgreSQL says: {message})")
 
 
-def _code(error: psycopg.Error, said: str) -> str:
-    """The SQLSTATE, or a name where that says too little."""
+def _code(error: psycopg.Error, message: str) -> str:
+    """The SQLSTATE, or a name of ours where that is not specific enough."""
     if error.sqlstate is None:
-        return next((code for words, code in _WORDS.items() if words in said), "")
-    if "Check free disk space" in said:
-        return "53100"  # a quota, and not the disk, may be what is full
+        return next((code for words, code in _WORDS.items() if words in message), "")
+    if "Check free disk space" in message:
+        return "53100"  # not only a full disk, but possibly a quota
     return "shape" if error.sqlstate in _SHAPE else error.sqlstate
 
 
 def is_cut(error: psycopg.Error) -> bool:
-    """Whether the connection is gone, rather than the statement refused."""
+    """Whether the connection is lost, rather than the statement refused."""
     return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))

@@ -15,12 +15,12 @@ from clew.infrastructure.postgres.recorder import PostgresRecorder
 
 
 class PostgresFactory(library.PostgresFactory):
-    """Serves any application of the library's, with the settings of the library's own factory.
+    """Serves every application of the library, with the settings of the library's own factory.
 
-    ``POSTGRES_URL`` is Clew's, and says all of them at once; so are ``POSTGRES_WORKERS`` and ``POSTGRES_READERS``, how
-    many appends and queries are sent at a time; ``POSTGRES_CREATE``: with ``no`` tables that are not there are a
-    StoreSchemaError; and ``POSTGRES_TENANT``, on whose behalf the store is opened. Snapshots and plain tracking stay in
-    the library's tables.
+    Clew adds ``POSTGRES_URL``, which replaces all of them; ``POSTGRES_WORKERS`` and ``POSTGRES_READERS``, how many
+    appends and queries run at a time; ``POSTGRES_CREATE``, with ``no`` missing tables are a StoreSchemaError; and
+    ``POSTGRES_TENANT``, whose rows are read and written. Snapshots and tracking without events stay in the library's
+    tables.
     """
 
     POSTGRES_URL = "POSTGRES_URL"
@@ -33,7 +33,7 @@ class PostgresFactory(library.PostgresFactory):
         given_env = settings = env if isinstance(env, Environment) else Environment(env=env)
         url = settings.get(self.POSTGRES_URL)
         if url:
-            # The library asks for each setting by itself.
+            # The library reads each setting separately.
             given = conninfo_to_dict(Address(url).conninfo)
             known = {settings.create_keys(name)[0]: str(given.get(key) or "") for name, key in _NAMES.items()}
             settings = Environment(settings.name, {**settings, **known})
@@ -44,11 +44,11 @@ class PostgresFactory(library.PostgresFactory):
         self._store: PostgresDatastore | None = None
 
     def __enter__(self) -> Self:
-        """Nothing is opened before it is used."""
+        """Nothing is opened before its first use."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.close()
 
     def application_recorder(self) -> ApplicationRecorder:
@@ -60,7 +60,7 @@ class PostgresFactory(library.PostgresFactory):
         return PostgresRecorder(self._opened())
 
     def close(self) -> None:
-        """Let go of the store, and of the library's connections."""
+        """Close the store, and the library's connections."""
         if self._store is not None:
             self._store.close()
         super().close()

@@ -1,4 +1,4 @@
-"""Names out of a PostgreSQL store at a glance, for tab completion: one connection, and a second for each answer."""
+"""Names in a PostgreSQL store, for tab completion: one connection, and at most a second for each answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PostgresGlance:
         return [(version, text(kind), state) for version, kind, state in found]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def _rows(self, statement: str, parameters: dict[str, Any]) -> Rows:

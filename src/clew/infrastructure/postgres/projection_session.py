@@ -171,7 +171,7 @@ class PostgresSession(SqlSession):
 
     def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
         """Create the tables of a new generation."""
-        schema.stay_home(self._session.connection)
+        schema.use_home_schema(self._session.connection)
         made = shape(projection)
         row = {
             "name": projection.name,

@@ -15,17 +15,17 @@ from clew.infrastructure.postgres.errors import PostgresUnavailableError, unavai
 from clew.infrastructure.postgres.sql_files import statements
 
 LEAVING = 5.0
-"""Seconds for which a session may still be shown that was closed."""
+"""Seconds for which a closed session may still be listed."""
 
 _SQL = statements("row_level_security.sql")
 _STEPS = ("roles", "functions", "finding", "indexes", "protection", "grants", "definers", "leave")
 
 
 def secure(address: Address) -> None:
-    """Make the roles, grants and policies, all of them or none; done again it brings them up to date.
+    """Create the roles, grants and policies, all of them or none. Repeating it updates them.
 
-    The tables must be there. Raises StoreUnavailableError where the user may not do so, and the first time where others
-    are connected: whoever is has found that he need not say for which tenant he asks, and would see nothing any more.
+    The tables must exist. Raises StoreUnavailableError if the user lacks the rights, and, the first time, if other
+    sessions are connected: they have not named a tenant, and would see no rows any more.
     """
     with closing(address.connect()) as connection:
         try:
@@ -34,33 +34,32 @@ def secure(address: Address) -> None:
                 connection.execute(_SQL["strangers"].encode())
                 is_new = not connection.execute(_SQL["is secured"].encode()).fetchall()[0][0]
                 if is_new:
-                    _see_that_nobody_is_connected(connection, address, patience=LEAVING)
-                schema.stay_home(connection)
-                vectors.make(connection)  # an application may not make tables any more
+                    _require_no_other_sessions(connection, address, timeout=LEAVING)
+                schema.use_home_schema(connection)
+                vectors.make(connection)  # applications cannot create tables later
                 for step in _STEPS:
                     connection.execute(_SQL[step].replace("{find}", text_index.FIND_OF_A_TENANT).encode())
                 if is_new:
-                    # Whoever comes from now on waits for this transaction before he is told whether he is bound.
-                    _see_that_nobody_is_connected(connection, address, patience=0)
+                    # A session that connects from now on waits for this transaction to learn whether it is bound.
+                    _require_no_other_sessions(connection, address, timeout=0)
         except psycopg.errors.InsufficientPrivilege as error:
             msg = (
-                f"{address.shown}: row-level security is set up by a superuser, or by the owner of the tables and of "
-                f"their schema with CREATEROLE. (PostgreSQL says: {' '.join(str(error).split())})"
+                f"{address.shown}: only a superuser, or the owner of the tables and of their schema with CREATEROLE, "
+                f"can set up row-level security. (PostgreSQL says: {' '.join(str(error).split())})"
             )
             raise PostgresUnavailableError(msg) from None
         except psycopg.Error as error:
             raise unavailable(address.shown, error) from None
 
 
-def _see_that_nobody_is_connected(connection: psycopg.Connection[Any], address: Address, *, patience: float) -> None:
-    until = time.monotonic() + patience
+def _require_no_other_sessions(connection: psycopg.Connection[Any], address: Address, *, timeout: float) -> None:
+    until = time.monotonic() + timeout
     while count := _others(connection):
         if time.monotonic() >= until:
             others = "one other session is" if count == 1 else f"{count} other sessions are"
             msg = (
-                f"{address.shown}: {others} connected to this database, and would find it empty once it keeps tenants "
-                "apart. Stop the services and poolers first (pg_stat_activity says who it is), and start them again "
-                "after."
+                f"{address.shown}: {others} connected to this database, and would find it empty with row-level "
+                "security. Stop the services and poolers first (pg_stat_activity lists them); restart them afterwards."
             )
             raise PostgresUnavailableError(msg)
         time.sleep(0.05)
@@ -72,8 +71,8 @@ def _others(connection: psycopg.Connection[Any]) -> int:
 
 
 def protect(session: Session, table: str) -> None:
-    """Where tenants are kept apart, give a new table of a projection to the operators, and its rows to each to read.
+    """With row-level security, give a new table of a projection to the operators, and let each tenant read its rows.
 
-    A table without a column ``tenant`` (the number of a tenant, or its name as bytes or text) nobody else reads.
+    Only operators read a table without a column ``tenant`` (the number of a tenant, or its name as bytes or text).
     """
     session.connection.execute(_SQL["protect"].replace("{table}", table).encode())

@@ -1,4 +1,4 @@
-"""The tables of a Clew database in PostgreSQL: how they are made, recognised and brought up to date."""
+"""The tables of a Clew database in PostgreSQL: creating, recognising and migrating them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 1024
 
 _LOCK = 0x436C6577
-"""Of the advisory lock under which tables are made: ``Clew`` in ASCII."""
+"""Of the advisory lock that serialises creating tables: ``Clew`` in ASCII."""
 
 _MIGRATIONS = statements("schema.sql")
 _SQL = {name: sql.encode() for name, sql in statements("connection.sql").items()}
@@ -28,23 +28,23 @@ _DIVIDED = re.compile(r"CREATE TABLE (\w+) \([^;]*\) PARTITION BY HASH \(\w+\);"
 
 
 def prepare(address: Address, *, create: bool) -> None:
-    """See that the tables are there, and make them in an empty database if ``create`` says so.
+    """Check the tables; with ``create``, create them in an empty database.
 
-    Raises StoreUnavailableError, or StoreSchemaError for tables that are missing or of another Clew.
+    Raises StoreUnavailableError, or StoreSchemaError for tables that are missing or of another schema.
     """
     with closing(address.connect()) as connection:
         try:
             found = _version(connection, address)
             if found == 0:
                 if not create:
-                    msg = f"{address.shown}: Clew's tables are not there. Make them with `clew migrate`."
+                    msg = f"{address.shown}: Clew's tables do not exist. Create them with `clew migrate`."
                     raise StoreSchemaError(msg)
-                found = _lead(connection, address)
+                found = _migrate(connection, address)
         except psycopg.Error as error:
             raise unavailable(address.shown, error) from None
     if found < SCHEMA_VERSION:
         msg = f"{address.shown}: this database has schema {found}, and this Clew knows schema {SCHEMA_VERSION}. "
-        raise StoreSchemaError(msg + "Bring it up to date with `clew migrate`.")
+        raise StoreSchemaError(msg + "Migrate it with `clew migrate`.")
 
 
 def version(address: Address) -> int:
@@ -57,43 +57,43 @@ def version(address: Address) -> int:
 
 
 def migrate(address: Address, *, partitions: int | None = None) -> int:
-    """Lead a database to the present schema, all the way or not at all; returns the schema that it had.
+    """Migrate a database to the current schema, completely or not at all; returns the schema that it had.
 
-    In an empty database what grows with the number of events is divided into so many ``partitions``, from 2 to 1024,
-    or 0 for none. None is whatever is there. Raises StoreSchemaError where the tables are there, divided otherwise,
-    and for a number that is none of these.
+    In an empty database, the tables that grow with the number of events get this number of ``partitions``: 2 to 1024,
+    0 for none, None to accept any. Raises StoreSchemaError for other numbers, and for existing tables with another
+    number of partitions.
     """
     if partitions not in {None, 0, *range(FEWEST_PARTITIONS, MOST_PARTITIONS + 1)}:
         msg = (
-            f"{address.shown}: tables are not divided into {partitions!r} partitions. Say a number from "
-            f"{FEWEST_PARTITIONS} to {MOST_PARTITIONS}, or 0 to leave them whole."
+            f"{address.shown}: tables cannot have {partitions!r} partitions. Use a number from "
+            f"{FEWEST_PARTITIONS} to {MOST_PARTITIONS}, or 0 for no partitions."
         )
         raise StoreSchemaError(msg)
     with closing(address.connect()) as connection:
         try:
             found = _version(connection, address)
             if found != SCHEMA_VERSION:
-                _lead(connection, address, partitions)
+                _migrate(connection, address, partitions)
             there = int(connection.execute(_SQL["partitions"]).fetchall()[0][0])
         except psycopg.Error as error:
             raise unavailable(address.shown, error) from None
     if partitions not in {None, there}:
-        divided = f"divided into {there} partitions" if there else "not divided"
-        msg = f"{address.shown}: Clew's tables are there, {divided}, and that stays so: tables are divided when they "
+        divided = f"with {there} partitions" if there else "without partitions"
+        msg = f"{address.shown}: Clew's tables exist {divided}, and that cannot change later. "
         raise StoreSchemaError(
-            msg + f"are made. Run `clew migrate --partitions {partitions}` on an empty database, and bring the log "
-            "there: docs/scaling.md says how."
+            msg + f"Run `clew migrate --partitions {partitions}` on an empty database and import the log there: "
+            "docs/scaling.md shows how."
         )
     return found
 
 
 def lock(connection: psycopg.Connection[tuple[Any, ...]], number: int = _LOCK) -> None:
-    """Let nobody else make tables or roles, or what another lock is for, until the transaction ends."""
+    """Until the transaction ends, let no other process create tables or roles, or do what another lock protects."""
     connection.execute(_SQL["lock"], {"lock": number})
 
 
-def stay_home(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Let what is made in the rest of the transaction be in the schema of the tables."""
+def use_home_schema(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Create everything in the rest of the transaction in the schema of the tables."""
     connection.execute(_SQL["home"])
 
 
@@ -102,17 +102,17 @@ def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) 
         return 0
     rows = connection.execute(_SQL["schema"]).fetchall()
     if not rows:
-        msg = f"{address.shown}: clew_meta is empty, as in a broken copy. Restore or copy the database again."
+        msg = f"{address.shown}: clew_meta is empty, as in an incomplete copy. Restore or copy the database again."
         raise StoreSchemaError(msg)
     found = int(rows[0][0])
     if found > SCHEMA_VERSION:
         msg = f"{address.shown}: this database has schema {found}, and this Clew knows schema {SCHEMA_VERSION}. "
-        raise StoreSchemaError(msg + "Open it with the Clew that made it, or a newer one.")
+        raise StoreSchemaError(msg + "Open it with the Clew that created it, or a newer one.")
     return found
 
 
-def _lead(connection: psycopg.Connection[tuple[Any, ...]], address: Address, partitions: int | None = None) -> int:
-    """One process at a time: several that made the same tables at once would fail."""
+def _migrate(connection: psycopg.Connection[tuple[Any, ...]], address: Address, partitions: int | None = None) -> int:
+    """One process at a time: two that create the same tables at once would fail."""
     with connection.transaction():
         lock(connection)
         for schema in range(_version(connection, address) + 1, SCHEMA_VERSION + 1):
@@ -122,12 +122,12 @@ def _lead(connection: psycopg.Connection[tuple[Any, ...]], address: Address, par
 
 
 def _divided(sql: str, partitions: int) -> str:
-    """The statements that make tables, with those that can be divided in so many partitions."""
+    """The statements that create tables, the divisible ones with this number of partitions."""
     if not partitions:
         return sql
 
     def with_parts(table: re.Match[str]) -> str:
-        """Before what is said of the table, as that is then said of its partitions, too."""
+        """Before the later statements about the table, so that these apply to its partitions too."""
         parts = (
             f"CREATE TABLE {table[1]}_{part} PARTITION OF {table[1]} "
             f"FOR VALUES WITH (MODULUS {partitions}, REMAINDER {part});"

@@ -167,7 +167,7 @@ def make(connection: psycopg.Connection[tuple[Any, ...]]) -> Kind:
     """
     with connection.transaction():
         schema.lock(connection)
-        schema.stay_home(connection)
+        schema.use_home_schema(connection)
         found = connection.execute(_SQL["kind"].encode()).fetchall()
         if found:
             return Kind(*found[0])
