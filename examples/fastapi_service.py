@@ -1,9 +1,9 @@
-"""A chat backend with Clew inside: retries that never double, writes that never overwrite, events as they happen.
+"""A chat backend with Clew: safe retries, no lost updates, live events.
 
     pip install fastapi uvicorn
     CLEW_DB=sqlite:///chat.db uvicorn --app-dir examples fastapi_service:app --timeout-graceful-shutdown 5
 
-docs/how-to/embed.md goes through it.
+docs/how-to/embed.md explains it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATUS_CODES: dict[type[ClewError], int] = {
     errors.ThreadExistsError: 409,
     errors.ThreadStatusError: 409,
     errors.ThreadDeletedError: 410,
-    errors.ConflictError: 412,  # Clew itself decides again, unless If-Match forbids it
+    errors.ConflictError: 412,  # only with If-Match; otherwise Clew retries by itself
     errors.InvalidContentError: 422,
     errors.InvalidNameError: 422,
     errors.InvalidTimeError: 422,
@@ -40,7 +40,7 @@ STATUS_CODES: dict[type[ClewError], int] = {
 
 
 class NewThread(BaseModel):
-    """What a thread is begun with."""
+    """The parameters of a new thread."""
 
     title: str | None = None
     thread_id: str | None = None
@@ -57,7 +57,7 @@ class ThreadOut(BaseModel):
 
 
 class MessageOut(BaseModel):
-    """A message in its place; ``message`` is null when it was redacted."""
+    """A message with its version; ``message`` is null if it was redacted."""
 
     version: int
     role: Role
@@ -68,19 +68,19 @@ class MessageOut(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One engine for all requests, closed when the last of them is answered."""
+    """One engine for all requests, closed after the last answer."""
     async with Engine.open(os.environ.get("CLEW_DB", "sqlite:///clew.db")) as app.state.engine:
         yield
 
 
 async def acting_engine(request: Request, x_actor: Annotated[str | None, Header()] = None) -> Engine:
-    """The engine, with the caller as the actor of every event. Take the actor from your authentication."""
+    """The engine with the caller as the actor of every event. Take the actor from your authentication."""
     engine: Engine = request.app.state.engine
     return engine.acting_as(x_actor)
 
 
 async def named_thread(engine: TheEngine, thread_id: str) -> Thread:
-    """The thread of the path; one that is not there is answered before anything else is done."""
+    """The thread in the path. An unknown thread is refused before anything else happens."""
     return await engine.thread(thread_id)
 
 
@@ -94,14 +94,14 @@ app = FastAPI(title="Chat", lifespan=lifespan)
 
 @app.exception_handler(ClewError)
 async def refuse(_request: Request, error: ClewError) -> JSONResponse:
-    """Every error of Clew's, with the status code of the nearest class that has one."""
+    """Answer Clew's errors with the status code of the nearest class in the table."""
     code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
     return JSONResponse({"error": {"type": type(error).__name__, "message": str(error)}}, code)
 
 
 @app.post("/threads", status_code=201, response_model=ThreadOut)
 async def start(engine: TheEngine, new: NewThread) -> ThreadSummary:
-    """Begin a thread."""
+    """Start a thread."""
     return await (await engine.start_thread(new.title, thread_id=new.thread_id)).summary()
 
 
@@ -113,15 +113,15 @@ async def append(
     idempotency_key: Annotated[str | None, Header()] = None,
     if_match: IfMatch = None,
 ) -> HistoryMessage:
-    """Append a message; it is durable when this is answered."""
-    said = await thread.append(message, expected_version=if_match, idempotency_key=idempotency_key)
-    response.headers["ETag"] = f'"{said.version}"'
-    return said
+    """Append a message. It is durable when the request returns."""
+    appended = await thread.append(message, expected_version=if_match, idempotency_key=idempotency_key)
+    response.headers["ETag"] = f'"{appended.version}"'
+    return appended
 
 
 @app.get("/threads/{thread_id}", response_model=list[MessageOut])
 async def history(thread: TheThread, response: Response, at: At = None) -> tuple[HistoryMessage, ...]:
-    """The messages as they are, or as they were at a version, a checkpoint or a time."""
+    """The messages now, or at a version, a checkpoint or a time."""
     found = await thread.history(at=at)
     response.headers["ETag"] = f'"{found.version}"'
     return found.messages
@@ -129,13 +129,13 @@ async def history(thread: TheThread, response: Response, at: At = None) -> tuple
 
 @app.post("/threads/{thread_id}/fork", status_code=201, response_model=ThreadOut)
 async def fork(thread: TheThread, new: NewThread, at: At = None) -> ThreadSummary:
-    """Begin a thread whose past is this one's up to a version, a checkpoint or a time."""
+    """Start a thread that shares this thread's past up to a version, a checkpoint or a time."""
     return await (await thread.fork(at=at, title=new.title, thread_id=new.thread_id)).summary()
 
 
 @app.get("/threads/{thread_id}/events", response_class=EventSourceResponse)
 async def events(thread: TheThread, last_event_id: Annotated[int, Header()] = 0) -> AsyncIterator[ServerSentEvent]:
-    """The thread's events, and then those that come. A browser that connects again goes on where it was."""
+    """The thread's events, then new ones. A browser that reconnects continues where it stopped."""
     async with thread.subscribe(after=last_event_id) as subscription:
         async for event in subscription:
             data = event.data.model_dump() if isinstance(event.data, BaseModel) else None

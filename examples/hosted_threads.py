@@ -1,11 +1,10 @@
-"""A chat backend that keeps nothing between two requests: each may be handled by a process that has just begun.
+"""A chat backend without state between requests: a new process can handle each request.
 
     pip install fastapi uvicorn
     CLEW_DB=sqlite:///chat.db uvicorn --app-dir examples hosted_threads:app
 
-Every request opens the engine, makes the agent, gets the thread by the host's id and puts it to rest in the end. It is
-offline, with a script in the place of a model; with OPENAI_API_KEY it asks a real one. docs/how-to/hosting.md goes
-through it.
+Every request opens the engine, creates the agent, gets the thread by the host's id and saves it at the end. It runs
+offline with a scripted model, or with a real one if OPENAI_API_KEY is set. docs/how-to/hosting.md explains it.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ STATUS_CODES: dict[type[ClewError], int] = {
 
 
 class Said(BaseModel):
-    """What somebody says in a chat; ``chat`` is whatever the host calls it."""
+    """A user's message in a chat; ``chat`` is the host's id."""
 
     chat: str
     text: str
 
 
 class Decided(BaseModel):
-    """What somebody decided about the call that a chat waits for."""
+    """A decision about the call that waits in a chat."""
 
     chat: str
     approved: bool
 
 
 class Answer(BaseModel):
-    """The answer, or the calls that wait for somebody."""
+    """The answer, or the calls that wait for approval."""
 
     text: str
     waits_for: list[str]
@@ -61,7 +60,7 @@ def book(seat: str) -> str:
 
 
 def script(body: dict[str, Any]) -> Any:
-    """What a model might answer."""
+    """Return an answer like a model's."""
     last = body["messages"][-1]
     if last["role"] == "tool":
         return f"Done. {last['content']}"
@@ -70,7 +69,7 @@ def script(body: dict[str, Any]) -> Any:
 
 
 def agent_in(engine: Engine) -> Agent:
-    """The agent: it knows nothing of any chat."""
+    """Return the agent. It holds no chat."""
     online = bool(os.environ.get("OPENAI_API_KEY"))
     return Agent(
         OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script),
@@ -82,7 +81,7 @@ def agent_in(engine: Engine) -> Agent:
 
 
 async def opened() -> AsyncIterator[tuple[Agent, ThreadStore]]:
-    """Everything that a request needs, made for it and closed after it."""
+    """Open the resources of a request and close them after it."""
     async with Engine.open(os.environ.get("CLEW_DB", "sqlite:///clew.db")) as engine:
         agent = agent_in(engine)
         yield agent, ThreadStore(engine, agent)
@@ -95,21 +94,21 @@ app = FastAPI(title="Hosted chats")
 
 @app.exception_handler(ClewError)
 async def refuse(_request: Request, error: ClewError) -> JSONResponse:
-    """Every error of Clew's, with the status code of the nearest class that has one."""
+    """Answer Clew's errors with the status code of the nearest class in the table."""
     code = next(STATUS_CODES[kind] for kind in type(error).__mro__ if kind in STATUS_CODES)
     return JSONResponse({"error": {"type": type(error).__name__, "message": str(error)}}, code)
 
 
 @app.post("/messages")
 async def say(opened: Opened, said: Said) -> Answer:
-    """Say something in a chat, which begins with the first message."""
+    """Send a message to a chat. The first message starts it."""
     _, store = opened
     while True:
         thread = await store.get(said.chat)
         try:
             return answer(await thread.run(said.text, on_conflict="wait"))
         except errors.ThreadStatusError as error:
-            if error.status != "suspended":  # by a request that ended between the two lines: it is got again
+            if error.status != "suspended":  # another request has just suspended it: get it again
                 raise
         finally:
             await store.save(thread)
@@ -117,7 +116,7 @@ async def say(opened: Opened, said: Said) -> Answer:
 
 @app.post("/decisions")
 async def decide(opened: Opened, decided: Decided) -> Answer:
-    """Approve the call that a chat waits for, or reject it, and go on."""
+    """Approve or reject the waiting call of a chat, and continue the run."""
     _, store = opened
     thread = await store.get(decided.chat)
     try:
@@ -130,7 +129,7 @@ async def decide(opened: Opened, decided: Decided) -> Answer:
 
 @app.get("/document")
 async def document(opened: Opened, chat: Annotated[str, Query()]) -> dict[str, Any]:
-    """A chat with its whole past, to be kept elsewhere."""
+    """Return a chat with its whole past as a document."""
     _, store = opened
     thread = await store.get(chat)
     try:
@@ -141,12 +140,12 @@ async def document(opened: Opened, chat: Annotated[str, Query()]) -> dict[str, A
 
 @app.put("/document")
 async def restore(opened: Opened, document: dict[str, Any]) -> dict[str, str]:
-    """The chat of a document, here; one that was changed is refused, and nothing is stored of it."""
+    """Restore the chat of a document. A document that was changed is refused, and nothing is stored."""
     agent, _ = opened
     return {"thread_id": (await agent.deserialize_thread(document)).id}
 
 
 def answer(response: AgentResponse[HostedThread]) -> Answer:
-    """What is said to the host."""
+    """Return the answer for the host."""
     calls = (approval.call for approval in response.approvals)
     return Answer(text=response.text, waits_for=[f"{each.name}({each.arguments})" for each in calls])

@@ -1,4 +1,4 @@
-"""A read model of one's own: the threads that wait for an answer. Run it with the URL of a database."""
+"""A custom read model: the threads that wait for an answer. Run it with the URL of a database."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ THREAD = ("tenant", "thread_id")
 
 
 class OpenQuestions:
-    """A row a thread that has messages; ``asked_at`` is set while the newest of them is a user's."""
+    """One row per thread with messages; ``asked_at`` is set while the newest message is a user's."""
 
     name = "open_questions"
     version = 1
@@ -21,7 +21,7 @@ class OpenQuestions:
     types = frozenset({"message-appended"})
 
     def project(self, event: Recorded, _: Rows) -> Iterator[Change]:
-        """Who said it is known of a redacted message, too."""
+        """Set or clear ``asked_at``. A redacted message still has its role."""
         role = event.role if event.message is None else event.message.role
         asked_at = event.recorded_at if role == "user" else None
         yield Upsert("thread", {"tenant": event.tenant, "thread_id": event.thread_id, "asked_at": asked_at})

@@ -1,4 +1,4 @@
-"""Threads that only their participants may read: a label names them. Run it with the URL of a database."""
+"""Threads that only the participants in their labels may read. Run it with the URL of a database."""
 
 import sys
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from clew.errors import NotAuthorizedError, UnknownThreadError
 
 
 class Participants:
-    """May somebody read a thread? Looks at its labels, with a service that asks nobody."""
+    """Checks the labels of a thread, with a service that has no ``authorize``."""
 
     def __init__(self, everything: Conversations) -> None:
         self._everything = everything
 
     def __call__(self, actor: str | None, action: str, thread: str | None) -> bool:
-        """Whether a thread's label names the actor; what is of no thread, such as memory, is for nobody."""
-        del action  # who takes part in a thread may do all that can be done with it
+        """Return whether a thread's label names the actor. Without a thread, as for memory, return False."""
+        del action  # a participant may do everything with the thread
         if actor is None or thread is None:
             return False
         try:
@@ -29,7 +29,7 @@ class Participants:
 
 @contextmanager
 def opened(url: str) -> Iterator[Conversations]:
-    """The service that users are let in to: ``acting_as`` says who, each time."""
+    """Open the service for users: ``acting_as`` sets the user of each call."""
     with (
         Conversations.open(url, embedded=False) as everything,
         Conversations.open(url, authorize=Participants(everything)) as service,
@@ -38,10 +38,10 @@ def opened(url: str) -> Iterator[Conversations]:
 
 
 def overview(service: Conversations, user: str) -> dict[str, str]:
-    """What a server answers a user who asks for their threads: the id of each, and what was said last, if anything."""
+    """Return the threads that a user may read: the id of each, and its last message, if any."""
     mine = service.acting_as(user)
-    said = {each.thread_id: mine.thread(each.thread_id).history().messages for each in mine.threads()}
-    return {thread: messages[-1].text if messages else "" for thread, messages in said.items()}
+    messages_of = {each.thread_id: mine.thread(each.thread_id).history().messages for each in mine.threads()}
+    return {thread: messages[-1].text if messages else "" for thread, messages in messages_of.items()}
 
 
 if __name__ == "__main__":

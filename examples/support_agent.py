@@ -1,10 +1,10 @@
-"""A support desk that pays back what somebody approves, and that can be killed at any moment and started again.
+"""A support desk that pays refunds after approval, and that can be killed at any moment and started again.
 
-    python examples/support_agent.py                  # the customer asks; the desk wants to pay back, and waits
-    python examples/support_agent.py --approve ada    # somebody approves; the desk goes on
+    python examples/support_agent.py                  # the customer asks; the refund waits for approval
+    python examples/support_agent.py --approve ada    # ada approves; the run continues
     clew log desk                                     # what happened
 
-It is offline, with a script in the place of a model. With OPENAI_API_KEY it asks a real one.
+It runs offline with a scripted model, or with a real one if OPENAI_API_KEY is set.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ PRICES = {7: 4800}
 
 @tool(idempotent=True)
 def look_up(order: int) -> str:
-    """Look an order up."""
+    """Look up an order."""
     return f"Order {order}: {PRICES[order]} cents, delivered." if order in PRICES else "There is no such order."
 
 
 @tool(approval="always", idempotent=True)
 def refund(order: int, cents: int, context: ToolContext) -> str:
-    """Pay money back for an order."""
+    """Refund an order."""
     ledger: Path = context.deps
     entry = f"{context.idempotency_key} order {order}: {cents} cents\n"
     paid = ledger.read_text(encoding="utf-8") if ledger.exists() else ""
-    if entry not in paid:  # a call that is made again after a crash pays nothing twice
+    if entry not in paid:  # a repeated call after a crash does not pay twice
         with ledger.open("a", encoding="utf-8") as file:
             file.write(entry)
     return f"{cents} cents are on their way."
 
 
 def script(body: dict[str, Any]) -> Any:
-    """What a model might answer: it looks the order up, pays back, and says so."""
+    """Return answers like a model's: look up the order, refund it, and say so."""
     last = body["messages"][-1]
     if last["role"] != "tool":
         return call("look_up", order=7)
@@ -54,7 +54,7 @@ def script(body: dict[str, Any]) -> Any:
 
 
 def desk(engine: Engine) -> Agent:
-    """The agent: it knows nothing of any conversation."""
+    """Return the agent. It holds no conversation."""
     online = bool(os.environ.get("OPENAI_API_KEY"))
     return Agent(
         OpenAIChatClient(model="gpt-5.4-mini") if online else ScriptedChatClient(script),
@@ -66,7 +66,7 @@ def desk(engine: Engine) -> Agent:
 
 
 async def attend(engine: Engine, question: str, ledger: Path, approver: str | None = None) -> AgentResponse[Thread]:
-    """Go on with what the desk was doing, however that ended; else answer the question."""
+    """Continue an open run, however it was interrupted; otherwise answer the question."""
     await engine.open_thread(THREAD)
     thread = await desk(engine).thread(THREAD)
     if approver is not None:
@@ -80,10 +80,10 @@ async def attend(engine: Engine, question: str, ledger: Path, approver: str | No
 
 
 async def main() -> None:
-    """Attend to the desk once, and say what came of it."""
+    """Serve the desk once and print the result."""
     parser = argparse.ArgumentParser(description="A support desk.")
     parser.add_argument("question", nargs="?", default=QUESTION)
-    parser.add_argument("--approve", metavar="WHO", help="approve what waits, in the name of WHO")
+    parser.add_argument("--approve", metavar="WHO", help="approve the waiting call as WHO")
     parser.add_argument("--db", default="sqlite:///clew.db")
     parser.add_argument("--ledger", type=Path, default=Path("refunds.txt"))
     given = parser.parse_args()

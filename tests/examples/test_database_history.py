@@ -45,7 +45,7 @@ def test_has_what_was_said_in_a_table_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE), path], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     with closing(sqlite3.connect(path)) as database:
-        rows = database.execute("SELECT key, message FROM said ORDER BY rowid").fetchall()
+        rows = database.execute("SELECT key, text FROM message ORDER BY rowid").fetchall()
     assert [literal_eval(key)[0] for key, _ in rows] == ["default"] * 2
     messages = [json.loads(text)["message"] for _, text in rows]
     assert [(each["role"], each["contents"][0]["text"]) for each in messages] == [
