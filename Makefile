@@ -18,8 +18,9 @@ VERSION := $(word 2,$(CHOSEN))
 VENV_PYTHON := .venv/bin/python
 PIP := $(VENV_PYTHON) -m pip --disable-pip-version-check
 INSTALL := install --quiet --quiet --no-compile --constraint constraints.txt
-# One more than there are cores: many tests wait for a disk, a server or a process.
-PYTEST := -m pytest --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# One more than there are cores: many tests wait for a disk, a server or a process. PROCESSES=… chooses another number.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := -m pytest --numprocesses $(PROCESSES)
 
 # The Pythons that the wheel is tested on, as far as they are there.
 PYTHONS := $(sort 3.11 3.12 3.13 $(basename $(VERSION)))
