@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 from eventsourcing.persistence import Tracking
@@ -267,7 +267,7 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
             at(url, user=guarded, database="none"): "this database does not exist",
             at(url, user=guarded): "rights",
             at(url, user=guarded, port=1): "cannot be reached",
-            f"postgresql://{guarded}@/{tmp_path.name}?host={tmp_path}": "cannot be reached",
+            f"postgresql://{guarded}@/{tmp_path.name}?host={quote(str(tmp_path))}": "cannot be reached",
         }
         for asked, words in cases.items():
             with pytest.raises(StoreUnavailableError, match=words) as raised:
