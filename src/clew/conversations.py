@@ -28,8 +28,7 @@ from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     audit_trail,
-    conversation_export,
-    conversation_import,
+    conversation_transfer,
     event_transfer,
     message_search,
     projection_status,
@@ -337,7 +336,7 @@ class Conversations:
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
         """Import conversations that are parsed already, one by one; raises what their iterator raises."""
-        operation = conversation_import.import_conversations(self._core, iter(items), actor=actor, progress=progress)
+        operation = conversation_transfer.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return run(operation)
 
     def export(self, thread_ids: str | Iterable[str] | None = None, *, forks: bool = False) -> Iterator[JsonObject]:
@@ -348,10 +347,10 @@ class Conversations:
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         for thread_id in named or ():
-            yield run(conversation_export.export_thread(self._core, thread_id))
-        cursor = conversation_export.Cursor() if thread_ids is None else None
+            yield run(conversation_transfer.export_thread(self._core, thread_id))
+        cursor = conversation_transfer.Cursor() if thread_ids is None else None
         while cursor is not None:
-            page = run(conversation_export.export_page(self._core, cursor, forks=forks))
+            page = run(conversation_transfer.export_page(self._core, cursor, forks=forks))
             yield from page.conversations
             cursor = page.next
 

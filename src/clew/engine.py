@@ -39,8 +39,7 @@ from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (
     audit_trail,
-    conversation_export,
-    conversation_import,
+    conversation_transfer,
     event_transfer,
     message_search,
     projection_status,
@@ -388,7 +387,7 @@ class Engine:
         progress: Callable[[ImportReport], None] | None = None,
     ) -> ImportReport:
         """Import conversations that are parsed already, one by one; raises what their iterator raises."""
-        operation = conversation_import.import_conversations(self._core, iter(items), actor=actor, progress=progress)
+        operation = conversation_transfer.import_conversations(self._core, iter(items), actor=actor, progress=progress)
         return await drive(operation)
 
     async def export(
@@ -401,10 +400,10 @@ class Engine:
         """
         named = (thread_ids,) if isinstance(thread_ids, str) else thread_ids
         for thread_id in named or ():
-            yield await drive(conversation_export.export_thread(self._core, thread_id))
-        cursor = conversation_export.Cursor() if thread_ids is None else None
+            yield await drive(conversation_transfer.export_thread(self._core, thread_id))
+        cursor = conversation_transfer.Cursor() if thread_ids is None else None
         while cursor is not None:
-            page = await drive(conversation_export.export_page(self._core, cursor, forks=forks))
+            page = await drive(conversation_transfer.export_page(self._core, cursor, forks=forks))
             for each in page.conversations:
                 yield each
             cursor = page.next

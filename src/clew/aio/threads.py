@@ -37,7 +37,7 @@ from clew.domain.runs.request_building import Request
 from clew.domain.runs.service_comparison import reconciled
 from clew.domain.views.replay import Step
 from clew.service import (
-    conversation_export,
+    conversation_transfer,
     remote_threads,
     run_requests,
     thread_commands,
@@ -299,7 +299,7 @@ class Thread:
 
     async def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown. Content is escaped, so that it cannot change the structure of the page."""
-        return await drive(conversation_export.markdown(self._core, self.id, at, at_message))
+        return await drive(conversation_transfer.markdown(self._core, self.id, at, at_message))
 
     async def serialize(self) -> JsonObject:
         """The thread with its whole past as one JSON object; ``json.dump`` accepts it.

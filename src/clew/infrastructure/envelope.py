@@ -20,6 +20,7 @@ from clew.domain.event_types import EventType
 from clew.domain.events import EVENT_TYPES, AnyEvent, Event, MessageAppended, Opaque, Shredded
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text
+from clew.domain.ports import Row
 from clew.domain.values import explain
 from clew.infrastructure.randomness import SIZE, sixteen_bytes
 
@@ -132,6 +133,11 @@ def decode(
             raise _corrupt(stream, version, type_, error) from None
         return _event(stream, version, type_, left, Shredded(left.get("o")), position, hash_)
     return peek(stream, version, type_, state, position, hash_)
+
+
+def decode_row(row: Row) -> Event:
+    """The event in a stored row, without its position and hash."""
+    return decode(row.stream, row.version, row.type, row.state)
 
 
 def peek(

@@ -11,7 +11,7 @@ from clew.domain.errors import CorruptEventError, ImportFormatError
 from clew.domain.events import MessageRedacted
 from clew.domain.formats.clew_jsonl import End, Entry, is_header, read_line
 from clew.domain.json_values import MAX_BYTES
-from clew.infrastructure.envelope import decode
+from clew.infrastructure.envelope import decode_row
 
 LONGEST_LINE = 7 * MAX_BYTES
 """Bytes of a line: no event makes a longer one, however much of it has to be escaped."""
@@ -141,7 +141,7 @@ def _read(text: bytes) -> object:
 def _redacted(entry: Entry) -> set[tuple[str, int]]:
     row = entry.row
     try:
-        data = decode(row.stream, row.version, row.type, row.state).data
+        data = decode_row(row).data
     except CorruptEventError:
         return set()
     return {(row.stream, data.version)} if isinstance(data, MessageRedacted) else set()

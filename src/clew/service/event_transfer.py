@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,6 @@ from clew.domain.errors import (
     NotAuthorizedError,
     UnknownThreadError,
 )
-from clew.domain.events import Event
 from clew.domain.formats.clew_jsonl import End, Entry, Header, read_line, write_line
 from clew.domain.formats.event_import import (
     AGAIN,
@@ -33,12 +32,15 @@ from clew.domain.formats.event_import import (
 )
 from clew.domain.names import Kind, stream_prefix
 from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
-from clew.infrastructure.envelope import decode
+from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import allows, asked_of, check_there
 from clew.service.core import ATTEMPTS, Core
 from clew.service.operations import Operation, read, wait
 from clew.service.thread_commands import forget
+
+PAGE = 100
+"""Rows that are read at once: any of them may be as large as an event can be."""
 
 ROWS_IN_HAND = 5_000
 """Rows that an export of several streams holds of all of them together."""
@@ -61,17 +63,113 @@ def export_events(
     ancestors whole, so they must be such as may be exported, too. Raises UnknownThreadError or NotAuthorizedError.
     """
     if thread_ids is None:
-        rows = exported(core, heapq.merge(*(all_rows(core, each) for each in MOVED), key=attrgetter("position")))
+        rows = _permitted_rows(
+            core, heapq.merge(*(_all_rows(core, each) for each in MOVED), key=attrgetter("position"))
+        )
     else:
-        streams = yield from read(lambda: with_ancestors(core, thread_ids))
+        streams = yield from read(lambda: _with_ancestors(core, thread_ids))
         page = max(ROWS_IN_HAND // max(len(streams), 1), 1)
         rows = heapq.merge(*(own_rows(core.log, name, min(page, PAGE)) for name in streams), key=attrgetter("position"))
-    return lines(core.log, rows, definitions=definitions)
+    return _lines(core.log, rows, definitions=definitions)
 
 
 def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
     """The next page of lines, none at the end."""
     return (yield from read(lambda: list(islice(lines, PAGE))))
+
+
+def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
+    """The streams of threads and of all that they were forked from, each once. Raises NotAuthorizedError."""
+    found: dict[str, None] = {}
+    for thread_id in thread_ids:
+        _check_export(core, core.stream(thread_id))
+        stream = core.log.stream(core.stream(thread_id))
+        if stream is None:
+            raise UnknownThreadError(thread_id)
+        while stream is not None and stream.name not in found:
+            _check_export(core, stream.name)
+            found[stream.name] = None
+            stream = None if stream.parent is None else core.log.stream(stream.parent)
+    return list(found)
+
+
+def _check_export(core: Core, stream: str) -> None:
+    _, thread_id = asked_of(stream, "export")
+    if not allows(core, "export", thread_id):
+        raise NotAuthorizedError(core.actor, "export", thread_id)
+
+
+def _permitted_rows(core: Core, rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of streams that may be exported, with all that they were forked from; those come before them."""
+    if core.authorize is None:
+        return rows
+    known: dict[str, bool] = {}
+    return (row for row in rows if _is_exported(core, row.stream, known))
+
+
+def _is_exported(core: Core, name: str, known: dict[str, bool]) -> bool:
+    if name not in known:
+        stream = core.log.stream(name)
+        parent = None if stream is None else stream.parent
+        _, thread_id = asked_of(name, "export")
+        known[name] = (parent is None or known.get(parent, False)) and allows(core, "export", thread_id)
+    return known[name]
+
+
+def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
+    """A whole file, line by line: its header, the rows with the definitions that they name, and its end."""
+    threads = events = 0
+    written: set[bytes] = set()
+    yield write_line(Header())
+    for row in rows:
+        if definitions and row.type in NAMES_BLOBS:
+            for blob in _not_yet(log, row, written):
+                yield write_line(blob)
+        entry = Entry(row, _forked_from(log, row))
+        threads += entry.begins and is_thread(row.stream)
+        events += 1
+        yield write_line(entry)
+    yield write_line(End(threads, events, len(written)))
+
+
+def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
+    """The blobs that an event names, those that are there and were not written before."""
+    try:
+        named = named_blobs(decode_row(row))
+    except CorruptEventError:  # it is moved as it is
+        return
+    for name in named:
+        blob = None if name in written else log.blob(name)
+        if blob is not None:
+            written.add(name)
+            yield blob
+
+
+def _forked_from(log: EventLog, row: Row) -> Fork | None:
+    """What a fork's first event is a fork of: the store knows it also where the event cannot be read."""
+    stream = log.stream(row.stream) if row.type == "thread-forked" else None
+    if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
+        return None
+    return Fork(stream.parent, stream.cut)
+
+
+def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
+    """Every row of a kind of stream of the tenant's, up to an empty page.
+
+    So the event that redacted what is shredded is there.
+    """
+    position, prefix = 0, stream_prefix(core.tenant, kind)
+    while page := core.log.rows_after(position, PAGE, prefix):
+        yield from page
+        position = page[-1].position
+
+
+def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
+    """Every row of a stream's own, so many at a time."""
+    after = -1
+    while page := log.own_rows(stream, after=after, limit=limit):
+        yield from page
+        after = page[-1].version
 
 
 def import_events(
@@ -112,19 +210,12 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
         controls = yield from read(reader.controls)
         if not batch.rows and not controls:
             return reader.written(batch)
-        restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
         try:
-            yield from wait(core.log.restore(restore))
+            yield from write_batch(core, batch, controls)
+            return reader.written(batch)
         except ConflictError as found:
             conflict = found
             batch = yield from read(reader.gather_again)
-        else:
-            for name in batch.previous:
-                core.known.tips.drop(name)
-            core.models.notify()
-            for (name, version), by in batch.redacted_by.items():
-                yield from forget(core, name, version, by)
-            return reader.written(batch)
     raise conflict
 
 
@@ -156,7 +247,7 @@ class _Reader:
 
     def empty(self) -> Batch:
         """A batch of nothing yet."""
-        return Batch(_There(self._core.log), _decoded, self._refused)
+        return Batch(StoredRows(self._core.log), decode_row, self._refused)
 
     def gather(self) -> Batch:
         """The next batch, up to the end of the file or to what is wrong with it."""
@@ -302,7 +393,7 @@ class _Reader:
         self.failed = [RefusedLine(line, error)]
 
 
-class _There:
+class StoredRows:
     """What the store has, read a few rows at a time: the events of a thread in a file mostly follow on each other."""
 
     def __init__(self, log: EventLog) -> None:
@@ -332,14 +423,21 @@ def _is_due(row: Row) -> bool:
     return row.version % SNAPSHOT_EVERY == 0 and is_thread(row.stream)
 
 
-def _decoded(row: Row) -> Event:
-    return decode(row.stream, row.version, row.type, row.state)
+def write_batch(core: Core, batch: Batch, controls: Sequence[tuple[str, Control]] = ()) -> Operation[None]:
+    """Commit rows and what they redact, and forget what is no longer true of their streams. Raises ConflictError."""
+    restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
+    yield from wait(core.log.restore(restore))
+    for name in batch.previous:
+        core.known.tips.drop(name)
+    core.models.notify()
+    for (name, version), redacted_by in batch.redacted_by.items():
+        yield from forget(core, name, version, redacted_by)
 
 
 def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
     """Raise ImportFormatError unless an event names all of the blobs that stand before it."""
     try:
-        named = named_blobs(_decoded(row))
+        named = named_blobs(decode_row(row))
     except CorruptEventError:
         named = []
     for blob in blobs:
@@ -352,101 +450,3 @@ def _has(log: EventLog, blob: Blob) -> bool:
         return log.blob(blob.digest) is not None
     except CorruptEventError:  # what is there stays as it is
         return True
-
-
-PAGE = 100
-"""Rows that are read at once: any of them may be as large as an event can be."""
-
-
-def with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
-    """The streams of threads and of all that they were forked from, each once. Raises NotAuthorizedError."""
-    found: dict[str, None] = {}
-    for thread_id in thread_ids:
-        _check(core, core.stream(thread_id))
-        stream = core.log.stream(core.stream(thread_id))
-        if stream is None:
-            raise UnknownThreadError(thread_id)
-        while stream is not None and stream.name not in found:
-            _check(core, stream.name)
-            found[stream.name] = None
-            stream = None if stream.parent is None else core.log.stream(stream.parent)
-    return list(found)
-
-
-def _check(core: Core, stream: str) -> None:
-    _, thread_id = asked_of(stream, "export")
-    if not allows(core, "export", thread_id):
-        raise NotAuthorizedError(core.actor, "export", thread_id)
-
-
-def exported(core: Core, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows of streams that may be exported, with all that they were forked from; those come before them."""
-    if core.authorize is None:
-        return rows
-    known: dict[str, bool] = {}
-    return (row for row in rows if _is_exported(core, row.stream, known))
-
-
-def _is_exported(core: Core, name: str, known: dict[str, bool]) -> bool:
-    if name not in known:
-        stream = core.log.stream(name)
-        parent = None if stream is None else stream.parent
-        _, thread_id = asked_of(name, "export")
-        known[name] = (parent is None or known.get(parent, False)) and allows(core, "export", thread_id)
-    return known[name]
-
-
-def lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
-    """A whole file, line by line: its header, the rows with the definitions that they name, and its end."""
-    threads = events = 0
-    written: set[bytes] = set()
-    yield write_line(Header())
-    for row in rows:
-        if definitions and row.type in NAMES_BLOBS:
-            for blob in _not_yet(log, row, written):
-                yield write_line(blob)
-        entry = Entry(row, _forked_from(log, row))
-        threads += entry.begins and is_thread(row.stream)
-        events += 1
-        yield write_line(entry)
-    yield write_line(End(threads, events, len(written)))
-
-
-def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
-    """The blobs that an event names, those that are there and were not written before."""
-    try:
-        named = named_blobs(decode(row.stream, row.version, row.type, row.state))
-    except CorruptEventError:  # it is moved as it is
-        return
-    for name in named:
-        blob = None if name in written else log.blob(name)
-        if blob is not None:
-            written.add(name)
-            yield blob
-
-
-def _forked_from(log: EventLog, row: Row) -> Fork | None:
-    """What a fork's first event is a fork of: the store knows it also where the event cannot be read."""
-    stream = log.stream(row.stream) if row.type == "thread-forked" else None
-    if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
-        return None
-    return Fork(stream.parent, stream.cut)
-
-
-def all_rows(core: Core, kind: Kind) -> Iterator[Row]:
-    """Every row of a kind of stream of the tenant's, up to an empty page.
-
-    So the event that redacted what is shredded is there.
-    """
-    position, prefix = 0, stream_prefix(core.tenant, kind)
-    while page := core.log.rows_after(position, PAGE, prefix):
-        yield from page
-        position = page[-1].position
-
-
-def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
-    """Every row of a stream's own, so many at a time."""
-    after = -1
-    while page := log.own_rows(stream, after=after, limit=limit):
-        yield from page
-        after = page[-1].version

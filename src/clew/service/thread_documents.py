@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import groupby
 from operator import attrgetter
@@ -22,7 +22,6 @@ from clew.domain.errors import (
     ThreadDocumentError,
     UnknownThreadError,
 )
-from clew.domain.events import Event
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.event_import import Batch
 from clew.domain.formats.lineage import Lineage, OwnRows, needed, verified
@@ -33,16 +32,14 @@ from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Fork, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
-from clew.infrastructure.envelope import decode
+from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
 from clew.service.authorization import check_there
 from clew.service.core import ATTEMPTS, Core, load
+from clew.service.event_transfer import PAGE, StoredRows, own_rows, write_batch
 from clew.service.operations import Operation, read, wait
 from clew.service.thread_copies import begin_again
 from clew.service.thread_queries import readable
-
-PAGE = 100
-"""Rows that are read at once: any of them may be as large as an event can be."""
 
 _AS_NEW = "Give as_new=True to begin a new thread with what the document says."
 
@@ -75,7 +72,7 @@ def restore(
     """
     if on_existing not in get_args(OnExisting):
         raise InvalidContentError(f"on_existing={on_existing!r} is neither 'raise' nor 'fork'.")
-    lineage = yield from read(partial(read_document, document, _decoded))
+    lineage = yield from read(partial(read_document, document, decode_row))
     thread_id = lineage.name.id
     if as_new:
         return Restored(*(yield from begin_again(core, lineage, actor)))
@@ -114,17 +111,11 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
         if not missing:
             return ahead
         batch = yield from read(partial(_batch, core.log, missing))
-        restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()))
         try:
-            yield from wait(core.log.restore(restore))
+            yield from write_batch(core, batch)
         except ConflictError as found:
             conflict = found
             continue
-        for name in batch.previous:
-            core.known.tips.drop(name)
-        core.models.notify()
-        for (name, version), by in batch.redacted_by.items():
-            yield from thread_commands.forget(core, name, version, by)
         for _, rows in groupby(batch.rows, attrgetter("stream")):  # those of a fork are made from its parent's
             controls = yield from read(partial(_due, core.log, list(rows)))
             if controls:
@@ -205,33 +196,9 @@ def _hash(own: OwnRows, version: int) -> bytes | None:
     return own.rows[at].hash if 0 <= at < len(own.rows) else None
 
 
-class _There:
-    """What the store has of streams that are extended: nothing after the heads that they have."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-        self._heads: dict[str, int] = {}
-
-    def row(self, stream: str, version: int) -> Row | None:
-        """A row of the stream's own."""
-        if version > self._head(stream):
-            return None
-        rows = self._log.own_rows(stream, after=version - 1, limit=1)
-        return rows[0] if rows and rows[0].version == version else None
-
-    def first(self, stream: str) -> Row | None:
-        """The first row of the stream's own."""
-        return next(iter(self._log.own_rows(stream, after=-1, limit=1)), None) if self._head(stream) else None
-
-    def _head(self, stream: str) -> int:
-        if stream not in self._heads:
-            self._heads[stream] = 0 if self._log.stream(stream) is None else self._log.control(stream).version
-        return self._heads[stream]
-
-
 def _batch(log: EventLog, missing: Sequence[Entry]) -> Batch:
     """The rows as they are written: linked to what is there, and rows there shredded that were redacted elsewhere."""
-    batch = Batch(_There(log), _decoded, {})
+    batch = Batch(StoredRows(log), decode_row, {})
     try:
         for number, entry in enumerate(missing):
             batch.add(number, entry)
@@ -248,7 +215,7 @@ def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
     for _ in range(ATTEMPTS):
         shredded = log.shredded()
         try:
-            return verified(_streams(log, thread_id, name), _decoded)
+            return verified(_streams(log, thread_id, name), decode_row)
         except ThreadDocumentError as error:
             wrong = error
         if log.shredded() == shredded:
@@ -267,16 +234,10 @@ def _streams(log: EventLog, thread_id: str, name: str | None) -> list[OwnRows]:
         if stream is None:
             raise UnknownThreadError(thread_id)
         fork = None if stream.parent is None or stream.cut is None else Fork(stream.parent, stream.cut)
-        found.append(OwnRows(name, fork, tuple(needed(_own_rows(log, name), cut, _decoded))))
+        rows = (row._replace(position=0) for row in own_rows(log, name, PAGE))
+        found.append(OwnRows(name, fork, tuple(needed(rows, cut, decode_row))))
         name, cut = stream.parent, stream.cut
     return found[::-1]
-
-
-def _own_rows(log: EventLog, stream: str) -> Iterator[Row]:
-    after = -1
-    while page := log.own_rows(stream, after=after, limit=PAGE):
-        yield from (row._replace(position=0) for row in page)
-        after = page[-1].version
 
 
 def _document(lineage: Lineage) -> JsonObject:
@@ -287,7 +248,3 @@ def _document(lineage: Lineage) -> JsonObject:
         elif isinstance(data, ServiceThreadBound):
             check_no_credentials(data.id, f"what the service calls the thread at version {event.version}")
     return write_document(lineage)
-
-
-def _decoded(row: Row) -> Event:
-    return decode(row.stream, row.version, row.type, row.state)

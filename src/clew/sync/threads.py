@@ -19,7 +19,7 @@ from clew.domain.ports import Verdict
 from clew.domain.runs.request_building import Request
 from clew.domain.views.replay import Step
 from clew.service import (
-    conversation_export,
+    conversation_transfer,
     run_requests,
     thread_commands,
     thread_documents,
@@ -261,7 +261,7 @@ class Thread:
 
     def markdown(self, *, at: At = None, at_message: int | None = None) -> str:
         """The thread as Markdown. Content is escaped, so that it cannot change the structure of the page."""
-        return run(conversation_export.markdown(self._core, self.id, at, at_message))
+        return run(conversation_transfer.markdown(self._core, self.id, at, at_message))
 
     def serialize(self) -> JsonObject:
         """The thread with its whole past as one JSON object; ``json.dump`` accepts it.

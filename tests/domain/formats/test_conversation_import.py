@@ -19,7 +19,7 @@ from clew.domain.formats.conversation_import import (
     Occurrences,
     Refuse,
     Skip,
-    There,
+    StoredThread,
     failure,
     plan,
     read_conversation,
@@ -40,7 +40,7 @@ def conversation(*messages: dict[str, Any], **fields: Any) -> Conversation:
 
 def there(
     given: Conversation, *, status: Status = "active", redacted: tuple[int, ...] = (), version: int | None = None
-) -> There:
+) -> StoredThread:
     """The thread that importing ``given`` makes, perhaps with some messages redacted since."""
     start = given.start()
     messages = [
@@ -49,10 +49,10 @@ def there(
     ]
     started = ThreadStarted(title=start.title, metadata=start.metadata, source=start.source)
     control = Control(version=1 + len(messages) if version is None else version, status=status)
-    return There(started, control, messages)
+    return StoredThread(started, control, messages)
 
 
-def reason(given: Conversation, thread: There) -> str:
+def reason(given: Conversation, thread: StoredThread) -> str:
     planned = plan(given, thread)
     assert isinstance(planned, Refuse)
     return planned.reason
@@ -207,8 +207,8 @@ def test_refuses_other_fields_and_names_them() -> None:
 
 def test_refuses_a_thread_of_that_id_that_came_from_elsewhere() -> None:
     given = conversation(HELLO)
-    assert "taken by another thread" in reason(given, There(None, Control(version=1), ()))
-    assert "taken by another thread" in reason(given, There(ThreadStarted(), Control(version=1), ()))
+    assert "taken by another thread" in reason(given, StoredThread(None, Control(version=1), ()))
+    assert "taken by another thread" in reason(given, StoredThread(ThreadStarted(), Control(version=1), ()))
 
 
 def test_says_a_failure_on_one_line_of_bounded_length() -> None:

@@ -98,7 +98,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class StoredThread:
     """The thread that is there: how it was started, its control, and the messages on its present path.
 
     ``started`` is None when it was not started but forked, or when its start cannot be read.
@@ -191,7 +191,7 @@ def thread_id(key: Json) -> str:
     return _digest(key)[:_ID_DIGITS]
 
 
-def plan(conversation: Conversation, there: There | None) -> Plan:
+def plan(conversation: Conversation, there: StoredThread | None) -> Plan:
     """What to do with a conversation, given the thread of its id, None when there is none."""
     if there is None:
         return Begin(conversation.start())
@@ -262,6 +262,6 @@ def _unequal_fields(there: JsonObject, given: JsonObject) -> str:
     return shown + (f" and {len(names) - 5} more fields" if len(names) > 5 else "")  # noqa: PLR2004  # the same
 
 
-def _state(there: There) -> str:
+def _state(there: StoredThread) -> str:
     control = there.control
     return f"the thread is {control.status}, at version {control.version}. Fork it, or import under another id"

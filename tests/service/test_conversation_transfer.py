@@ -19,8 +19,13 @@ from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.event_log import ConversationLog
 from clew.service import thread_commands, thread_queries
 from clew.service.caches import Remembered
-from clew.service.conversation_export import Cursor, export_page, export_thread
-from clew.service.conversation_import import import_conversation, import_conversations
+from clew.service.conversation_transfer import (
+    Cursor,
+    export_page,
+    export_thread,
+    import_conversation,
+    import_conversations,
+)
 from clew.service.core import Core, open_core
 from clew.service.operations import run
 
@@ -270,7 +275,7 @@ def test_imports_one_conversation_or_says_why_not(core: Core) -> None:
 def test_exports_imported_threads_first_then_the_others_by_creation(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.service.conversation_export.PAGE", 2)
+    monkeypatch.setattr("clew.service.conversation_transfer.PAGE", 2)
     run(
         thread_commands.start(
             core, "own", Start(title="Own", metadata={"k": 1}, messages=(Message.user("Hello"),)), None

@@ -1,0 +1,236 @@
+"""Conversations in the OpenAI chat format: imported, each in one commit and none twice, and exported as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from clew.domain.control import Control, advance
+from clew.domain.decider import Say, check_readable
+from clew.domain.errors import (
+    ConflictError,
+    ImportFormatError,
+    InvalidContentError,
+    NotAuthorizedError,
+    ThreadDeletedError,
+    ThreadExistsError,
+    UnknownThreadError,
+)
+from clew.domain.events import ThreadStarted
+from clew.domain.formats.conversation_import import (
+    Begin,
+    Conversation,
+    Extend,
+    Failure,
+    ImportReport,
+    Item,
+    Occurrences,
+    Refuse,
+    Skip,
+    StoredThread,
+    failure,
+    plan,
+    read_conversation,
+    source_fields,
+    thread_id,
+)
+from clew.domain.formats.markdown import ForkedThread, as_markdown
+from clew.domain.formats.openai_messages import encode, encode_redacted
+from clew.domain.history import HistoryBuilder
+from clew.domain.json_values import JsonObject
+from clew.domain.names import parse_stream_name
+from clew.domain.ports import StreamInfo
+from clew.service import thread_queries
+from clew.service.authorization import check, check_there, permitted
+from clew.service.core import ATTEMPTS, Core, Terms, commit
+from clew.service.operations import Operation, read
+from clew.service.thread_commands import start
+from clew.service.thread_queries import At
+
+Progress: TypeAlias = Callable[[ImportReport], None]
+"""Told after every conversation what was done so far."""
+
+
+class Imported(NamedTuple):
+    """What became of one conversation: nothing was written when its thread had all of it."""
+
+    thread_id: str
+    messages: int
+    events: int
+
+
+def import_conversations(
+    core: Core, items: Iterator[Item | Failure], *, actor: str | None = None, progress: Progress | None = None
+) -> Operation[ImportReport]:
+    """Import one conversation after the other; what cannot be imported is in the report, and the rest goes on.
+
+    Raises what the reader of the items raises, and StoreError when the store fails: what was imported until then stays.
+    """
+    occurrences = Occurrences()
+    report = ImportReport(0, 0, 0, 0, [])
+    while (item := (yield from read(lambda: next(items, None)))) is not None:
+        if isinstance(item, Failure):
+            report.failed.append(item)
+        else:
+            try:
+                done = yield from _import_item(core, item, occurrences, actor)
+            except (ImportFormatError, InvalidContentError, NotAuthorizedError) as error:
+                report.failed.append(failure(item, error))
+            else:
+                report = _with(report, done)
+        if progress is not None:
+            progress(report)
+    return report
+
+
+def import_conversation(
+    core: Core, conversation: Conversation, occurrence: int, actor: str | None = None
+) -> Operation[Imported]:
+    """Start the thread of a conversation, append what it lacks, or leave it as it is.
+
+    ``occurrence`` tells equal conversations without ids apart. Raises ImportFormatError for a conversation that is not
+    the thread's, with the thread's state, InvalidContentError for a message that is too large, and NotAuthorizedError
+    for a thread that is there and may not be read.
+    """
+    id_ = thread_id(conversation.key(occurrence))
+    attempts = 0
+    while True:
+        yield from read(lambda: check_there(core, core.stream(id_)))
+        stored = yield from _stored_thread(core, id_)
+        try:
+            match plan(conversation, stored):
+                case Skip():
+                    return Imported(id_, 0, 0)
+                case Refuse(reason=reason):
+                    raise ImportFormatError(f"Conversation of thread {id_!r}: {reason}.")
+                case Begin(intent=intent):
+                    yield from start(core, id_, intent, actor)
+                    return Imported(id_, len(intent.messages), 1 + len(intent.messages))
+                case Extend(messages=messages, expected_version=version):
+                    terms = Terms(actor=actor, expected_version=version)
+                    yield from commit(core, id_, Say(messages), terms)
+                    return Imported(id_, len(messages), len(messages))
+        except (ConflictError, ThreadExistsError):  # somebody else wrote to the thread: look again
+            attempts += 1
+            if attempts == ATTEMPTS:
+                raise
+
+
+def _import_item(core: Core, item: Item, occurrences: Occurrences, actor: str | None) -> Operation[Imported]:
+    conversation = yield from read(lambda: read_conversation(item.value))
+    return (yield from import_conversation(core, conversation, occurrences.next(conversation), actor))
+
+
+def _with(report: ImportReport, done: Imported) -> ImportReport:
+    if not done.events:
+        return report._replace(skipped=report.skipped + 1)
+    return report._replace(
+        threads=report.threads + 1, messages=report.messages + done.messages, events=report.events + done.events
+    )
+
+
+def _stored_thread(core: Core, id_: str) -> Operation[StoredThread | None]:
+    """The thread in the log, deleted or not; None when it does not exist."""
+    stream = core.stream(id_)
+    events = yield from read(lambda: core.log.lineage(stream))
+    if not events:
+        return None
+    control = Control()
+    for event in events:
+        control = advance(control, event)
+    builder = HistoryBuilder(id_)
+    builder.add(events)
+    first = events[0]
+    started = first.data if first.stream == stream and isinstance(first.data, ThreadStarted) else None
+    return StoredThread(started, control, builder.history().messages)
+
+
+PAGE = 50
+
+
+class Cursor(NamedTuple):
+    """Where an export of all threads goes on: first the imported ones, then, in a second round, the others."""
+
+    imported: bool = True
+    after: int = 0
+
+
+class Exported(NamedTuple):
+    """Some conversations, and where the next ones begin, None after the last."""
+
+    conversations: list[JsonObject]
+    next: Cursor | None
+
+
+def export_thread(core: Core, thread_id: str) -> Operation[JsonObject]:
+    """A thread as an object with ``id``, ``messages`` and, of an imported one, the other fields that it came with.
+
+    The ``id`` is the source's, else the thread's own; a thread that was not imported, or a fork, says its title and its
+    metadata when it has any. A redacted message has null content and ``"redacted": true``. Raises UnknownThreadError,
+    ThreadDeletedError or NotAuthorizedError.
+    """
+    yield from check(core, "export", thread_id)
+    return (yield from _exported(core, thread_id))
+
+
+def _exported(core: Core, thread_id: str) -> Operation[JsonObject]:
+    stored = yield from _stored_thread(core, thread_id)
+    if stored is None:
+        raise UnknownThreadError(thread_id)
+    started, control = stored.started, stored.control
+    check_readable(thread_id, control, "export")
+    messages: list[JsonObject] = []
+    for message in stored.messages:
+        messages += [encode_redacted(message.role)] if message.message is None else encode(message.message)
+    if started is not None and started.source is not None:
+        id_ = thread_id if started.source.id is None else started.source.id
+        return {"id": id_, **source_fields(started), "messages": list(messages)}
+    fields: JsonObject = {}
+    if control.title is not None:
+        fields["title"] = control.title
+    if control.metadata:
+        fields["metadata"] = control.metadata
+    return {"id": thread_id, **fields, "messages": list(messages)}
+
+
+def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[str]:
+    """A thread at a version as Markdown, with the forks made until then. Raises what state() raises."""
+    then = yield from thread_queries.state(core, thread_id, at, at_message)
+    summaries = yield from thread_queries.forks(core, thread_id)
+    there = (
+        ForkedThread(each.thread_id, each.forked_at, each.title)
+        for each in summaries
+        if (each.forked_at or 0) <= then.version
+    )
+    return as_markdown(thread_id, then, there)
+
+
+def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation[Exported]:
+    """The next conversations of an export of all threads; there may be none of them on a page that is not the last.
+
+    Imported threads come in import order, then the others by creation; deleted ones are left out, and what may not be
+    exported, and forks too unless ``forks`` is true.
+    """
+    prefix = core.prefix()
+    streams = yield from read(lambda: core.log.streams(prefix=prefix, after=cursor.after, limit=PAGE))
+    found: list[JsonObject] = []
+    for stream in (yield from permitted(core, "export", streams, _thread_id)):
+        name = stream.name
+        control = yield from read(partial(core.log.control, name))
+        parsed = parse_stream_name(name)
+        wanted = control.imported == cursor.imported and (forks or stream.parent is None)
+        if parsed is None or not wanted or not control.version:
+            continue
+        try:
+            found.append((yield from _exported(core, parsed.id)))
+        except ThreadDeletedError:
+            continue
+    if len(streams) == PAGE:
+        return Exported(found, Cursor(cursor.imported, streams[-1].key))
+    return Exported(found, Cursor(imported=False) if cursor.imported else None)
+
+
+def _thread_id(stream: StreamInfo) -> str | None:
+    name = parse_stream_name(stream.name)
+    return None if name is None else name.id
