@@ -11,7 +11,7 @@ import pytest
 from clew import Conversations, Message
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.projection import Recorded, Unreadable
-from clew.service.read_ahead import ReadAhead
+from clew.service.projection_batch import ReadAhead
 
 EVENTS = 31
 

@@ -24,13 +24,14 @@ from clew.domain.projection import (
     Value,
     Where,
 )
-from clew.infrastructure.projection_sql import SqlTable, SqlTables
+from clew.infrastructure.projection_sql import Dialect, SqlTable, SqlTables
 
 
 class SqlSession(ABC):
     """A transaction in which generations of projections are changed; the store that opened it commits it."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
         self._rows: dict[int, GenerationRows] = {}
 
     def rows(self, built: Built, projection: Projection) -> GenerationRows:
@@ -92,10 +93,6 @@ class SqlSession(ABC):
         """The generations, oldest first."""
 
     @abstractmethod
-    def tables(self, generation: int, projection: Projection) -> SqlTables:
-        """The tables of a generation."""
-
-    @abstractmethod
     def execute(self, sql: str) -> None:
         """Execute a statement."""
 
@@ -147,7 +144,7 @@ class GenerationRows:
         self._session = session
         self._generation = generation
         self._projection = projection
-        self._tables = session.tables(generation, projection)
+        self._tables = session.dialect.tables(generation, tuple(projection.tables))
         self._pending: dict[str, _PendingRows] = {}
         self.texts: dict[str, list[Indexed]] = {}
 

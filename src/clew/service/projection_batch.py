@@ -1,14 +1,15 @@
-"""Applying a batch of events to projections: every event once, in order, and without one that a projection fails on."""
+"""Batches of events: read ahead of time, and applied to projections, without the events that a projection fails on."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidProjectionError, StoreError
 from clew.domain.names import stream_name
@@ -29,6 +30,8 @@ from clew.domain.projection import (
 )
 from clew.domain.projection_store import ProjectionSession
 
+Events: TypeAlias = Sequence[Recorded | Unreadable]
+
 LONGEST_SECONDS = 0.25
 """How long a batch may take before it ends early: a redaction, or another writer, waits for its transaction."""
 
@@ -37,6 +40,65 @@ AT_ONCE = 50
 
 PAGE = 1_000
 """Events that are read together, of a thread that is recounted or a part of an index that is built again."""
+
+
+class _Reading:
+    """The events after a position, as a thread reads them; none where it fails: then they are read again."""
+
+    def __init__(self, log: EventLog, position: int, limit: int, shredded: int) -> None:
+        self.asked = position, limit, shredded
+        self._log = log
+        self._batch: Events = ()
+        self.thread = threading.Thread(target=self._read, name="clew-reading-ahead", daemon=True)
+        self.thread.start()
+
+    def batch(self) -> Events:
+        """The events, when they are read."""
+        self.thread.join()
+        return self._batch
+
+    def _read(self) -> None:
+        position, limit, _ = self.asked
+        try:
+            self._batch = self._log.recorded_after(position, limit)
+        except Exception:  # noqa: BLE001 - the caller that needs the batch reads it again, and gets the error
+            self._batch = ()
+
+
+class ReadAhead:
+    """The batches of a log; where a server reads them, the next one is read while one is applied.
+
+    A batch is dropped once something was shredded: it may contain the text that was.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._rest: tuple[tuple[int, int, int], Events] | None = None
+        self._next: _Reading | None = None
+
+    def after(self, position: int, limit: int, *, few: bool = False) -> tuple[Events, int | None]:
+        """The events after a position, and how many rows of the log were shredded before they were read.
+
+        ``few``: all that there are can be applied at once, so nothing is read ahead; the number is then None.
+        """
+        if few and self._rest is None:
+            return [*self._log.recorded_after(position, AT_ONCE)], None
+        shredded = self._log.shredded()
+        asked = position, limit, shredded
+        rest, self._rest = self._rest, None
+        if rest is not None and rest[0] == asked:
+            return rest[1], shredded
+        ahead, self._next = self._next, None
+        batch = ahead.batch() if ahead is not None and ahead.asked == asked else ()
+        batch = batch or self._log.recorded_after(position, limit)
+        # After fewer than were asked for nothing is known to come.
+        if len(batch) == limit and self._log.is_served():
+            self._next = _Reading(self._log, batch[-1].position, limit, shredded)
+        return batch, shredded
+
+    def keep(self, position: int, limit: int, rest: Events, shredded: int | None) -> None:
+        """Keep the rest of a batch, after a position, for the next call; ``shredded`` is what came with the batch."""
+        self._rest = ((position, limit, shredded), rest) if shredded is not None and len(rest) else None
 
 
 class Target(NamedTuple):
@@ -64,7 +126,7 @@ class Batch:
         self.forgot = False
         """Whether text was removed from an index."""
 
-    def apply(self, events: Sequence[Recorded | Unreadable]) -> int:
+    def apply(self, events: Events) -> int:
         """Apply events, at least one; returns how many: fewer than all where they take long."""
         until = time.monotonic() + LONGEST_SECONDS
         applied = 0
@@ -78,7 +140,7 @@ class Batch:
             self._recount(target, recount, events[applied - 1].position)
         return applied
 
-    def _apply(self, target: Target, events: Sequence[Recorded | Unreadable]) -> None:
+    def _apply(self, target: Target, events: Events) -> None:
         built, projection = target
         types = projection.types
         rows = self._session.rows(built, projection)

@@ -16,8 +16,7 @@ from clew.domain.errors import (
 from clew.domain.ports import EventLog
 from clew.domain.projection import Built, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
-from clew.service.projection_batch import AT_ONCE, Batch, Target, reindex
-from clew.service.read_ahead import ReadAhead
+from clew.service.projection_batch import AT_ONCE, Batch, ReadAhead, Target, reindex
 
 BATCH = 8_000
 """Most events of one transaction."""
@@ -75,7 +74,10 @@ class Projector:
         self._code = code
         self._codes: dict[str, str] = {}
         self._shapes = {projection.name: store.shape(projection) for projection in projections}
-        self._forget_plans()
+        self._checked: set[str] = set()
+        """Projections whose tables were built from this log."""
+        self._replaced: set[str] = set()
+        """Projections that were rebuilt here, if they had to be: this is done once."""
         self._read_ahead = ReadAhead(log)
         self._size = BATCH
         self._before = 0
@@ -84,14 +86,6 @@ class Projector:
         """Called after each transaction with the number of events that a live projection has advanced by."""
         self.is_at_end = False
         """Whether the last batch brought everything to the end of the log, with nothing left to do."""
-
-    def _forget_plans(self) -> None:
-        self._checked: set[str] = set()
-        """Projections whose tables were built from this log."""
-        self._replaced: set[str] = set()
-        """Projections that were rebuilt here, if they had to be: this is done once."""
-        self._planned: tuple[object, list[tuple[int, Projection]]] = (None, [])
-        """The generations that are maintained here, by their place in the list of the store's, and that list."""
 
     def projection(self, name: str) -> Projection:
         """The projection of that name. Raises UnknownProjectionError."""
@@ -107,10 +101,10 @@ class Projector:
 
     def is_own(self, built: Built) -> bool:
         """Whether this process's code built a generation, in tables as this process creates them."""
-        projection = self.projections.get(built.name)
-        if projection is None:
+        if built.name not in self.projections or built.shape != self._shapes[built.name]:
             return False
-        return (built.code, built.shape) == (self.code(projection), self._shapes[built.name])
+        code = self._codes.get(built.name) or self.code(self.projections[built.name])
+        return built.code == code
 
     def maintains(self, built: Built) -> bool:
         """Whether this process maintains a generation: a live one of the same tables, or one that it is building."""
@@ -143,13 +137,13 @@ class Projector:
                 return done
 
     def _try(self, chosen: Sequence[Projection], attempt: _Attempt) -> bool:
-        plans = set(self._checked), set(self._replaced), self._planned
+        before = set(self._checked), set(self._replaced)
         last = self.log.last_position()
         try:
             with self.store.session(last, [each.name for each in chosen]) as session:
                 done = self._step(session, chosen, last, attempt)
         except BaseException:
-            self._checked, self._replaced, self._planned = plans  # nothing of it was done
+            self._checked, self._replaced = before  # nothing of it was done
             raise
         for name, position in attempt.parked:
             _log.warning("Projection %s continues without the event at position %d", name, position)
@@ -227,17 +221,19 @@ class Projector:
     def _targets(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Target]:
         """The generations that this process maintains; missing ones are begun."""
         there = session.built()
-        names = {projection.name for projection in chosen}
-        plan = names, [(built.generation, built.live) for built in there]
-        if plan == self._planned[0]:
-            return [Target(there[place], projection) for place, projection in self._planned[1]]
-        there = self._check_log(session, there, names)
+        if any([projection.name not in self._checked for projection in chosen]):  # noqa: C419 - few, and often
+            there = self._check_log(session, there, {projection.name for projection in chosen})
+        live = {built.name: built for built in there if built.live}
+        building = {built.name for built in there if not built.live} if len(there) > len(live) else set()
         found: list[Target] = []
         for projection in chosen:
-            found += self._targets_of(session, projection, [built for built in there if built.name == projection.name])
-        places = {built: place for place, built in enumerate(there)}
-        if all(target.built in places for target in found):
-            self._planned = plan, [(places[target.built], target.projection) for target in found]
+            built = live.get(projection.name)
+            if built is None or projection.name in building or not self.is_own(built):
+                own = [each for each in there if each.name == projection.name]
+                found += self._targets_of(session, projection, own)
+            else:
+                self._replaced.add(projection.name)
+                found.append(Target(built, projection))
         return found
 
     def _targets_of(self, session: ProjectionSession, projection: Projection, own: list[Built]) -> list[Target]:
@@ -258,8 +254,6 @@ class Projector:
     def _check_log(self, session: ProjectionSession, there: list[Built], names: set[str]) -> list[Built]:
         """Drop generations of another log; returns the others."""
         unchecked = names - self._checked
-        if not unchecked:
-            return there
         for built in there:
             if built.name in unchecked and not self._is_of_this_log(built):
                 _log.warning("Projection %s was built from another log and is rebuilt", built.name)

@@ -158,7 +158,7 @@ class PostgresSession(SqlSession):
     """A transaction; the store commits it. ``forgot`` are the generations that text was removed from."""
 
     def __init__(self, session: Session, where: str) -> None:
-        super().__init__()
+        super().__init__(DIALECT)
         self._session = session
         self._where = where
         self._indexes: dict[tuple[int, str], text_index.TextIndexWriter] = {}
@@ -293,10 +293,6 @@ class PostgresSession(SqlSession):
             self._pipeline.__enter__()
 
     # What PostgreSQL adds to the shared session
-
-    def tables(self, generation: int, projection: Projection) -> SqlTables:
-        """The tables of a generation."""
-        return DIALECT.tables(generation, tuple(projection.tables))
 
     def execute(self, sql: str) -> None:
         """Execute a statement."""

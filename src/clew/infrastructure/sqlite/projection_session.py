@@ -164,7 +164,7 @@ class SQLiteSession(SqlSession):
     """A transaction; the store commits it. ``forgot`` tells whether text was removed in it."""
 
     def __init__(self, connection: sqlite3.Connection, where: str, seen: int) -> None:
-        super().__init__()
+        super().__init__(DIALECT)
         self._connection = connection
         self._where = where
         self._seen = seen
@@ -211,10 +211,6 @@ class SQLiteSession(SqlSession):
         for span in self.stale(built):
             text_index.empty(self._connection, built.generation, span.text_index, span.first)
             self.forgot = True
-
-    def tables(self, generation: int, projection: Projection) -> SqlTables:
-        """The tables of a generation."""
-        return DIALECT.tables(generation, tuple(projection.tables))
 
     def execute(self, sql: str) -> None:
         """Execute a statement."""
