@@ -134,6 +134,8 @@ class _PendingRows:
 
     def __init__(self, table: SqlTable) -> None:
         self.table = table
+        self.key_of = table.key_of
+        self.adding = table.adding
         self.rows: dict[Any, RowValues] = {}
 
 
@@ -169,19 +171,25 @@ class GenerationRows:
         left: list[ForgetText | Recount] = []
         for change in changes:
             if type(change) is Upsert:
-                pending = self._pending.get(change.table) or self._begin(change.table)
-                table, rows = pending.table, pending.rows
-                key = table.key_of(change.values)
-                row = rows.get(key)
+                name, values = change
+                pending = self._pending.get(name) or self._begin(name)
+                key = pending.key_of(values)
+                row = pending.rows.get(key)
                 if row is None:
-                    rows[key] = dict(change.values)
-                elif not table.adding:
-                    row.update(change.values)
-                else:
-                    for column, value in change.values.items():
-                        row[column] = row.get(column, 0) + value if column in table.adding else value
+                    pending.rows[key] = dict(values)
+                    continue
+                adding = pending.adding
+                if not adding:
+                    row.update(values)
+                    continue
+                for column, value in values.items():
+                    row[column] = row.get(column, 0) + value if column in adding else value
             elif type(change) is IndexText:
-                self._texts(change.text_index).append(Indexed(position, tenant, change.text, change.scopes))
+                index, text, scopes = change
+                texts = self.texts.get(index)
+                if texts is None:
+                    texts = self._texts(index)
+                texts.append(Indexed(position, tenant, text, scopes))
             elif type(change) is Delete:
                 self._delete(change)
             elif type(change) is ForgetText:
