@@ -112,9 +112,9 @@ def test_a_page_goes_on_where_it_was_though_the_last_thread_has_changed(
 
 
 def test_refuses_what_no_list_can_be(conversations: Conversations) -> None:
-    with pytest.raises(InvalidContentError, match="There are: active"):
+    with pytest.raises(InvalidContentError, match="Use one of: active"):
         conversations.threads(status="gone")  # type: ignore[arg-type]
-    with pytest.raises(InvalidContentError, match="There are: begun"):
+    with pytest.raises(InvalidContentError, match="Use one of: begun"):
         conversations.threads(order="size")  # type: ignore[arg-type]
     with pytest.raises(InvalidContentError, match="'topic' is None"):
         conversations.threads(labels={"topic": None})

@@ -192,16 +192,8 @@ class GenerationRows:
                 texts.append(Indexed(position, tenant, text, scopes))
             elif type(change) is Delete:
                 self._delete(change)
-            elif type(change) is ForgetText:
-                self._texts(change.text_index)
-                left.append(change)
-            elif type(change) is Recount:
-                _check_recount(self._tables[change.table])
-                left.append(change)
             else:
-                raise InvalidProjectionError(
-                    f"projection {self._projection.name!r} yields {type(change).__name__}, which is not a change."
-                )
+                left.append(self._checked(change))
         return left
 
     def flush(self) -> None:
@@ -217,6 +209,22 @@ class GenerationRows:
             if texts:
                 self._session.index(self._generation, index, texts)
                 texts.clear()
+
+    def _checked(self, change: object) -> ForgetText | Recount:
+        if isinstance(change, ForgetText):
+            self._texts(change.text_index)
+            return change
+        if isinstance(change, Recount):
+            key = self._tables[change.table].declared.key
+            if key[:2] != ("tenant", "thread_id"):
+                raise InvalidProjectionError(
+                    f"table {change.table!r} cannot be recounted: its key is {key!r}, and does not begin with tenant "
+                    "and thread_id."
+                )
+            return change
+        raise InvalidProjectionError(
+            f"projection {self._projection.name!r} yields {type(change).__name__}, which is not a change."
+        )
 
     def _begin(self, table: str) -> _PendingRows:
         pending = self._pending[table] = _PendingRows(self._tables[table])
@@ -251,12 +259,3 @@ class GenerationRows:
             groups.setdefault(tuple(row), []).append(row)
         for columns, group in groups.items():
             self._session.upsert(pending.table, columns, group)
-
-
-def _check_recount(table: SqlTable) -> None:
-    key = table.declared.key
-    if key[:2] != ("tenant", "thread_id"):
-        raise InvalidProjectionError(
-            f"table {table.declared.name!r} cannot be recounted: its key is {key!r}, and does not begin with "
-            "tenant and thread_id."
-        )

@@ -103,15 +103,18 @@ class SqlTables:
         return select, self._parameters(query)
 
     def _parameters(self, query: Query) -> list[Any]:
-        dialect, kinds = self._dialect, self[query.table].kinds
+        dialect, kinds = self._dialect, self._tables[query.table].kinds
         found: list[Any] = []
         for column, is_, value in query.where:
             if isinstance(value, Query):
                 found += self._parameters(value)
             elif is_ == "in":
                 found.append(dialect.encode_list(kinds[column], value))
-            elif value is not None or is_ != "=":
-                found.append(dialect.encode(kinds[column], value))
+            elif value is not None:
+                encode = dialect.encoders.get(kinds[column])
+                found.append(value if encode is None else encode(value))
+            elif is_ != "=":
+                found.append(None)
         if query.limit is not None:
             found.append(dialect.encode_limit(query.limit))
         return found
@@ -119,8 +122,7 @@ class SqlTables:
     def _compiled(self, query: Query) -> Select:
         table = self[query.table]
         columns = query.columns or tuple(table.kinds)
-        named = [where.column for where in query.where]
-        table.check([*columns, *named, *(each.lstrip(DESCENDING) for each in query.order)])
+        table.check([*columns, *map(itemgetter(0), query.where), *[each.lstrip(DESCENDING) for each in query.order]])
         sql = f"SELECT {quoted(columns)} FROM {table.name}"  # noqa: S608 - checked names
         if query.where:
             sql += f" WHERE {' AND '.join([self._condition(table, where) for where in query.where])}"
@@ -128,12 +130,8 @@ class SqlTables:
             sql += f" ORDER BY {self._dialect.order(table.declared, query)}"
         if query.limit is not None:
             sql += f" LIMIT {self._dialect.placeholder}"
-        decoders = {
-            column: decode
-            for column in columns
-            if (decode := self._dialect.decoders.get(table.kinds[column])) is not None
-        }
-        return Select(sql, columns, decoders)
+        decoders = {name: self._dialect.decoders.get(table.kinds[name]) for name in columns}
+        return Select(sql, columns, {name: decode for name, decode in decoders.items() if decode is not None})
 
     def _condition(self, table: SqlTable, where: Where) -> str:
         column, is_, value = where
@@ -165,12 +163,18 @@ def _shape(query: Query) -> Query:
 class Dialect(ABC):
     """How one database names tables, and writes and reads values.
 
-    ``placeholder`` marks a parameter. ``decoders`` make values of what is stored, by kind of column; values of other
-    kinds are stored as they are.
+    ``placeholder`` marks a parameter. By kind of column, ``encoders`` make what is stored of a value, and ``decoders``
+    make the value of it again; values of other kinds are stored as they are.
     """
 
-    def __init__(self, placeholder: str, decoders: Mapping[str, Callable[[Any], Any]]) -> None:
+    def __init__(
+        self,
+        placeholder: str,
+        encoders: Mapping[str, Callable[[Any], Any]],
+        decoders: Mapping[str, Callable[[Any], Any]],
+    ) -> None:
         self.placeholder = placeholder
+        self.encoders = encoders
         self.decoders = decoders
         self.tables = lru_cache(maxsize=256)(self._tables)
 
@@ -181,10 +185,6 @@ class Dialect(ABC):
     @abstractmethod
     def table_name(self, generation: int, table: str) -> str:
         """The name in SQL of a table of a generation."""
-
-    @abstractmethod
-    def encode(self, kind: str, value: Any) -> Any:
-        """A value to compare a column of this kind with."""
 
     @abstractmethod
     def encode_list(self, kind: str, values: Sequence[Any]) -> Any:

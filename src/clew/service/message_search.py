@@ -1,4 +1,4 @@
-"""Searching messages: found by the index of words, and shown from their events."""
+"""Searching messages: the index of words finds them, and their events are what a hit shows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from clew.domain.events import to_time
 from clew.domain.messages import Role
-from clew.domain.projection import Query, Recorded, RowValues, Where, Words
+from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
 from clew.domain.views import search_text
 from clew.domain.views.fork_tree import containing
 from clew.domain.views.search_text import Snippet
 from clew.projections.search import searchable, tenant_scope, thread_scope
 from clew.service.authorization import permitted
 from clew.service.core import Core
-from clew.service.operations import Operation, read
+from clew.service.operations import Operation, Read
 from clew.service.thread_directory import DIRECTORY, LAST
 from clew.service.thread_queries import readable
 
@@ -23,22 +24,22 @@ SEARCH = "search"
 INDEX = "words"
 
 POSITIONS = 50
-"""Messages that are looked at together, at the least, where some of those before were not there to be shown."""
+"""Fewest messages that are read together after some of the first ones could not be shown."""
 
 FORKS = 10
-"""Forks that a hit names at the most."""
+"""Most forks that a hit names."""
 
 _Trees: TypeAlias = "dict[str, Sequence[_Fork]]"
-"""By thread, the tree that it belongs to; each is read once in a search."""
+"""By thread, the tree that it belongs to; a search reads each tree once."""
 
 
 class Hit(NamedTuple):
     """A message that was found.
 
-    ``thread_id`` is the thread that it is recorded in or, when that one is deleted or may not be read, the thread that
-    was searched, else the first of its forks that has the message. ``number`` counts the messages on the path up to it;
-    ``position`` is its place in the store. ``forks`` are the first of the other threads that have the message, and
-    ``fork_count`` says how many there are; those that are deleted or may not be read are not counted.
+    ``thread_id`` is the thread that the message is recorded in. Where that one is deleted or may not be read, it is the
+    thread that was searched, else the first of its forks that has the message. ``number`` counts the messages on the
+    path up to it; ``position`` is its place in the store. ``forks`` are the first of the other threads that have the
+    message, and ``fork_count`` is the number of them; threads that are deleted or may not be read are not counted.
     """
 
     thread_id: str
@@ -55,7 +56,7 @@ class Hit(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Where is searched: by the scopes of the index, below a position, up to a version."""
+    """Where to search: in the scopes of the index, below a position, up to a version."""
 
     words: Words
     before: int | None
@@ -63,7 +64,7 @@ class _Scope(NamedTuple):
 
 
 class _Fork(NamedTuple):
-    """A thread of a tree, as far as it matters who has which message."""
+    """What a search needs of a thread of a tree."""
 
     thread_id: str
     parent_id: str | None
@@ -72,44 +73,52 @@ class _Fork(NamedTuple):
 
 
 def search(core: Core, text: str, *, thread: str | None, before: int | None, limit: int) -> Operation[list[Hit]]:
-    """The newest messages that have what the text asks for, all of a tenant or those of a thread's lineage.
+    """The newest messages that match, of all threads of a tenant or of one thread's lineage.
 
     Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
     core = core.read_barrier()
     words = search_text.parse(text)
-    scopes = yield from _scopes(core, words, thread, before)
+    if thread is None:
+        scopes = [_Scope(words._replace(scopes=(tenant_scope(core.tenant),)), before, None)]
+    else:
+        scopes = yield from _lineage(core, words, thread, before)
     trees: _Trees = {}
     hits: list[Hit] = []
     for scope in scopes:
         below, wanted = scope.before, limit - len(hits)
         while len(hits) < limit:
             positions = yield from core.models.find(SEARCH, INDEX, scope.words, before=below, limit=wanted)
-            events = yield from _events(core, positions, scope.upto)
-            yield from _read_trees(core, {event.thread_id for event in events} - trees.keys(), trees)
-            shown = [hit for event in events if (hit := _hit(event, words, trees, thread)) is not None]
-            hits += shown[: limit - len(hits)]
+            recorded: Sequence[Recorded | Unreadable] = yield Read(partial(core.log.recorded_at, positions))
+            events = _messages(core, reversed(recorded), scope.upto)
+            missing = {event.thread_id for event in events} - trees.keys()
+            if missing:
+                yield from _read_trees(core, list(missing), trees)
+            for event in events:
+                hit = _hit(event, words, trees, thread) if len(hits) < limit else None
+                if hit is not None:
+                    hits.append(hit)
             if len(positions) < wanted:
                 break
             below, wanted = positions[-1], max(POSITIONS, limit - len(hits))
     return hits
 
 
-def _scopes(core: Core, words: Words, thread: str | None, before: int | None) -> Operation[list[_Scope]]:
-    """What is searched in turn, newest first: everything, or a thread's own messages, then its parent's up to the cut.
+def _lineage(core: Core, words: Words, thread: str, before: int | None) -> Operation[list[_Scope]]:
+    """What is searched in turn, newest first: a thread's own messages, then its parent's up to the cut, and so on.
 
-    What a thread has from its parent is older than all of its own.
+    The messages that a thread has from its parent are older than all of its own.
     """
-    tenant = tenant_scope(core.tenant)
-    if thread is None:
-        return [_Scope(words._replace(scopes=(tenant,)), before, None)]
     yield from readable(core, thread, "search", "search")
     found: list[_Scope] = []
     upto: int | None = None
     id_: str | None = thread
     while id_ is not None:
-        found.append(_Scope(words._replace(scopes=(tenant, thread_scope(core.tenant, id_))), before, upto))
-        rows = yield from _select(core, [Where("thread_id", "=", id_)], ["begun", "parent_id", "forked_at"])
+        scopes = (tenant_scope(core.tenant), thread_scope(core.tenant, id_))
+        found.append(_Scope(words._replace(scopes=scopes), before, upto))
+        where = [Where("tenant", "=", core.tenant), Where("thread_id", "=", id_)]
+        query = Query("thread", where, columns=["begun", "parent_id", "forked_at"])
+        rows = yield from core.models.select(DIRECTORY, query)
         if not rows:
             break
         begun, id_, cut = rows[0]["begun"], rows[0]["parent_id"], rows[0]["forked_at"]
@@ -118,12 +127,11 @@ def _scopes(core: Core, words: Words, thread: str | None, before: int | None) ->
     return found
 
 
-def _events(core: Core, positions: Sequence[int], upto: int | None) -> Operation[list[Recorded]]:
-    """The messages at these positions that can be read, newest first."""
-    found = yield from read(partial(core.log.recorded_at, positions))
+def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | None) -> list[Recorded]:
+    """The events of messages that can be shown."""
     return [
         event
-        for event in reversed(found)
+        for event in events
         if isinstance(event, Recorded)
         and event.tenant == core.tenant
         and event.type == "message-appended"
@@ -133,12 +141,13 @@ def _events(core: Core, positions: Sequence[int], upto: int | None) -> Operation
 
 
 def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit | None:
-    """The hit that a message is: none where nobody may read it any more."""
+    """The hit for a message; None where no thread that has it may be read."""
     tree = trees.get(event.thread_id, ())
     having = [each for each in tree if each.thread_id == event.thread_id]
-    having += containing(tree, event.thread_id, event.version)
+    if len(tree) > 1:
+        having += containing(tree, event.thread_id, event.version)
     readers = [each.thread_id for each in having if not each.hidden]
-    if asked in readers and readers[0] != event.thread_id:  # hidden, but what was asked for has it
+    if asked in readers and readers[0] != event.thread_id:  # hidden, but the thread that was searched has the message
         readers = [asked, *(id_ for id_ in readers if id_ != asked)]
     if event.data is None or not readers:
         return None
@@ -150,7 +159,7 @@ def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit
         position=event.position,
         role=message["role"],
         author=message.get("author"),
-        time=event.time,
+        time=to_time(event.recorded_at),
         actor=event.actor,
         snippet=search_text.snippet(searchable(message), words),
         forks=tuple(readers[1 : FORKS + 1]),
@@ -158,28 +167,18 @@ def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit
     )
 
 
-def _read_trees(core: Core, thread_ids: Iterable[str], trees: _Trees) -> Operation[None]:
-    """Add the trees that threads belong to, each thread after its parent; hidden are deleted ones and others'."""
-    ids = list(thread_ids)
-    if not ids:
-        return
+def _read_trees(core: Core, ids: Sequence[str], trees: _Trees) -> Operation[None]:
+    """Add the trees that threads belong to, each thread after its parent; deleted threads and others' are hidden."""
     begun = Query("thread", (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids)), columns=["tree"])
-    # In this order, and with a limit, SQLite looks up the trees; else it would go through all threads of the tenant.
+    # In this order, and with a limit, SQLite looks up the trees; else it would read all threads of the tenant.
     of_trees = (Where("tenant", "=", core.tenant), Where("tree", "in", begun))
     columns = ["thread_id", "parent_id", "forked_at", "status", "tree"]
     rows = yield from core.models.select(DIRECTORY, Query("thread", of_trees, ["tree", "begun"], LAST, columns))
-    shown = yield from permitted(
-        core, "search", [row["thread_id"] for row in rows if row["status"] != "deleted"], lambda id_: id_
-    )
-    there = frozenset(shown)
+    left = [row["thread_id"] for row in rows if row["status"] != "deleted"]
+    there = frozenset((yield from permitted(core, "search", left, lambda id_: id_)))
     found: dict[int, list[_Fork]] = {}
     for row in rows:
         fork = _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in there)
         tree = found.setdefault(row["tree"], [])
         tree.append(fork)
         trees[fork.thread_id] = tree
-
-
-def _select(core: Core, where: Iterable[Where], columns: Sequence[str]) -> Operation[list[RowValues]]:
-    query = Query("thread", [Where("tenant", "=", core.tenant), *where], columns=columns)
-    return (yield from core.models.select(DIRECTORY, query))

@@ -1,4 +1,4 @@
-"""Listing threads and drawing their forks, from the directory of threads."""
+"""The directory of threads: listing them, drawing the tree of their forks, and finding one by the start of its id."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ROWS = 500
 """Rows that are read at once to draw trees, and threads that one query names."""
 
 CANDIDATES = 5
-"""Threads that an ambiguous prefix is answered with."""
+"""Most threads that the error for an ambiguous prefix names."""
 
 FEW = 1_000
-"""Threads that are sorted here: by label or by parent, their index has another order than that of their last change."""
+"""Most threads that are sorted here: the indexes by label and by parent have another order than the last change."""
 
 FIRST = -1
 """Below every place and every time."""
@@ -43,19 +43,30 @@ LAST = 2**63 - 1
 
 
 class _Place(NamedTuple):
-    """Where a thread stands in either order: when it was changed last, and at which position it began."""
+    """Where a thread stands in either order: when it was last changed, and at which position it began."""
 
     updated_at: int
     begun: int
 
 
-class _Wanted(NamedTuple):
+class _Filter(NamedTuple):
     """Which threads are listed, and in which order."""
 
     where: tuple[Where, ...]
     labels: tuple[tuple[str, Any], ...]
+    has_parent: bool
     order: Order
     newest_first: bool
+
+    def ordered(self, *columns: str) -> list[str]:
+        """The order by these columns."""
+        return [f"-{column}" for column in columns] if self.newest_first else list(columns)
+
+    def beyond(self, column: str, value: int | None) -> Where:
+        """The condition that a row comes after a value of a column; all rows come after None."""
+        if self.newest_first:
+            return Where(column, "<", LAST if value is None else value)
+        return Where(column, ">", FIRST if value is None else value)
 
 
 def threads(
@@ -69,71 +80,63 @@ def threads(
     limit: int | None = None,
     after: ThreadSummary | str | None = None,
 ) -> Pages[ThreadSummary]:
-    """The threads that are asked for, a page at a time. Raises InvalidContentError for what no thread can have."""
+    """The threads that match, a page at a time. Raises InvalidContentError for a filter that no thread can match."""
     if status is not None and status not in get_args(Status):
-        raise InvalidContentError(f"status: {status!r} is none. There are: {', '.join(get_args(Status))}.")
+        raise InvalidContentError(f"status: {status!r} is not a status. Use one of: {', '.join(get_args(Status))}.")
     if order not in get_args(Order):
-        raise InvalidContentError(f"order: {order!r} is none. There are: {', '.join(get_args(Order))}.")
+        raise InvalidContentError(f"order: {order!r} is not an order. Use one of: {', '.join(get_args(Order))}.")
     where = [Where("tenant", "=", core.tenant)]
     if parent is not None:
         where.append(Where("parent_id", "=", parent))
     if status is not None:
         where.append(Where("status", "=", status))
-    wanted = _Wanted(tuple(where), _labels(labels or {}), order, newest_first)
+    for name, value in labels.items() if labels else ():
+        if value is None:
+            raise InvalidContentError(f"labels: {name!r} is None. No label is None; name the labels that a thread has.")
+    if labels:
+        check_json(dict(labels), "labels")
+    wanted = _Filter(tuple(where), tuple((labels or {}).items()), parent is not None, order, newest_first)
     return Pages[ThreadSummary](partial(_threads, core, wanted), after, limit)
 
 
-def _labels(labels: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    for name, value in labels.items():
-        if value is None:
-            raise InvalidContentError(f"labels: {name!r} is None. No label is; threads are found by those they have.")
-    check_json(dict(labels), "labels")
-    return tuple(labels.items())
-
-
-def _threads(core: Core, wanted: _Wanted, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
+def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
     core = core.read_barrier()
-    place = yield from _place(core, after)
-    few = yield from _few(core, wanted)
+    place = None if after is None else (yield from _place(core, after))
+    few = (yield from _few(core, wanted)) if wanted.labels or wanted.has_parent else None
     if few is not None:
         rows = yield from _sorted(core, wanted, few, place)
     elif wanted.order == "begun" and wanted.labels and len(wanted.where) == 1:
         return (yield from _by_label(core, wanted, place, limit))
     elif wanted.order == "begun":
-        where = (*_where(core, wanted), _beyond(wanted, "begun", place and place.begun))
-        rows = yield from _rows(core, Query("thread", where, [_sign(wanted) + "begun"], limit))
+        where = (*_where(core, wanted), wanted.beyond("begun", place and place.begun))
+        rows = yield from _rows(core, Query("thread", where, wanted.ordered("begun"), limit))
     else:
         rows = yield from _by_change(core, wanted, place, limit)
     rows = rows[:limit]
-    found = yield from _summaries(core, (yield from _shown(core, rows)))
-    return found, _place_of(rows[-1]) if len(rows) == limit else None
+    next_place = _Place(rows[-1]["updated_at"] or 0, rows[-1]["begun"]) if len(rows) == limit else None
+    # A page that lacks threads which the actor may not see is filled up from the next ones.
+    return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
 
 
-def _by_label(core: Core, wanted: _Wanted, place: _Place | None, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
-    """Threads in the order in which they began, by the index of a label, which has it however many there are."""
+def _by_label(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> Operation[Page[ThreadSummary, _Place]]:
+    """Threads in the order in which they began, by the index of labels, which has that order for each label."""
     (name, value), *others = wanted.labels
-    beyond = _beyond(wanted, "begun", place and place.begun)
-    where = (*_having(core, name, value), beyond, *(_with_label(core, *other) for other in others))
-    query = Query("label", where, [_sign(wanted) + "begun"], limit, ["thread_id", "begun"])
-    found = yield from _rows(core, query)
+    beyond = wanted.beyond("begun", place and place.begun)
+    where = (*_having(core, name, value), beyond, *[_with_label(core, *other) for other in others])
+    found = yield from _rows(core, Query("label", where, wanted.ordered("begun"), limit, ["thread_id", "begun"]))
     rows = yield from _named(core, wanted.where, [row["thread_id"] for row in found])
     rows.sort(key=itemgetter("begun"), reverse=wanted.newest_first)
-    summaries = yield from _summaries(core, (yield from _shown(core, rows)))
-    return summaries, _Place(0, found[-1]["begun"]) if len(found) == limit else None
+    next_place = _Place(0, found[-1]["begun"]) if len(found) == limit else None
+    return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
 
 
-def _shown(core: Core, rows: Sequence[RowValues]) -> Operation[Sequence[RowValues]]:
-    """The threads that who acts may see in a list. A page that is short of some is filled from the next ones."""
-    return (yield from permitted(core, "list", rows, itemgetter("thread_id")))
+def _few(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
+    """The threads with one of the labels, or with the parent, if they are few enough to be sorted here.
 
-
-def _few(core: Core, wanted: _Wanted) -> Operation[list[str] | None]:
-    """The threads with a label that is asked for, or with the parent, if they are few: then they are soon sorted.
-
-    Where they are many, to go through all threads in order is the shorter way.
+    Where they are many, it is faster to read all threads in order.
     """
     queries = [Query("label", _having(core, *label), (), FEW + 1, ["thread_id"]) for label in wanted.labels]
-    if any(where.column == "parent_id" for where in wanted.where):
+    if wanted.has_parent:
         # In the order of an index that begins with the parent.
         queries.append(Query("thread", wanted.where, ["begun"], FEW + 1, ["thread_id"]))
     for query in queries:
@@ -143,8 +146,8 @@ def _few(core: Core, wanted: _Wanted) -> Operation[list[str] | None]:
     return None
 
 
-def _sorted(core: Core, wanted: _Wanted, ids: Sequence[str], place: _Place | None) -> Operation[list[RowValues]]:
-    """Those of some threads that are asked for, after a place, in order."""
+def _sorted(core: Core, wanted: _Filter, ids: Sequence[str], place: _Place | None) -> Operation[list[RowValues]]:
+    """The matching threads with these ids, after a place, in order."""
     found = yield from _named(core, wanted.where, ids)
     rows = [row for row in found if all(_has(row, *label) for label in wanted.labels)]
 
@@ -158,23 +161,22 @@ def _sorted(core: Core, wanted: _Wanted, ids: Sequence[str], place: _Place | Non
     return [row for row in rows if (key(row) < there if wanted.newest_first else key(row) > there)]
 
 
-def _by_change(core: Core, wanted: _Wanted, place: _Place | None, limit: int) -> Operation[list[RowValues]]:
-    """Rows in the order of their last change, and of those of one moment as they began."""
+def _by_change(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> Operation[list[RowValues]]:
+    """Rows in the order of their last change; rows of the same moment in the order in which they began."""
     where = _where(core, wanted)
-    sign = _sign(wanted)
     rows: list[RowValues] = []
     if place is not None:
-        same = (*where, Where("updated_at", "=", place.updated_at), _beyond(wanted, "begun", place.begun))
-        rows = yield from _rows(core, Query("thread", same, [sign + "begun"], limit))
+        same = (*where, Where("updated_at", "=", place.updated_at), wanted.beyond("begun", place.begun))
+        rows = yield from _rows(core, Query("thread", same, wanted.ordered("begun"), limit))
     if len(rows) < limit:
-        beyond = _beyond(wanted, "updated_at", place and place.updated_at)
-        order = [f"{sign}updated_at", f"{sign}begun"]
-        rows += yield from _rows(core, Query("thread", (*where, beyond), order, limit - len(rows)))
+        beyond = wanted.beyond("updated_at", place and place.updated_at)
+        query = Query("thread", (*where, beyond), wanted.ordered("updated_at", "begun"), limit - len(rows))
+        rows += yield from _rows(core, query)
     return rows
 
 
 def _named(core: Core, where: Sequence[Where], ids: Sequence[str]) -> Operation[list[RowValues]]:
-    """Of the threads with these ids those that are asked for. Asked to sort them, SQLite would go through all."""
+    """The matching threads with these ids. If it had to sort them, SQLite would read all threads."""
     rows: list[RowValues] = []
     for start in range(0, len(ids), ROWS):
         query = Query("thread", (*where, Where("thread_id", "in", ids[start : start + ROWS])))
@@ -182,36 +184,22 @@ def _named(core: Core, where: Sequence[Where], ids: Sequence[str]) -> Operation[
     return rows
 
 
-def _where(core: Core, wanted: _Wanted) -> tuple[Where, ...]:
-    return (*wanted.where, *(_with_label(core, *label) for label in wanted.labels))
-
-
-def _place_of(row: RowValues) -> _Place:
-    return _Place(row["updated_at"] or 0, row["begun"])
+def _where(core: Core, wanted: _Filter) -> tuple[Where, ...]:
+    return (*wanted.where, *[_with_label(core, *label) for label in wanted.labels])
 
 
 def _place(core: Core, after: object) -> Operation[_Place | None]:
-    """The place after which a page begins, which may be said by a thread. Raises UnknownThreadError.
+    """The place after which a page begins; a thread can name it. Raises UnknownThreadError.
 
-    NotAuthorizedError for one that may not be seen.
+    Raises NotAuthorizedError for a thread that the actor may not see.
     """
-    if after is None or isinstance(after, _Place):
+    if isinstance(after, _Place):
         return after
     id_ = after.thread_id if isinstance(after, ThreadSummary) else str(after)
     yield from check(core, "list", id_)
     row = yield from _row(core, id_)
     changed = to_microseconds(after.updated_at) if isinstance(after, ThreadSummary) else row["updated_at"]
     return _Place(changed or 0, row["begun"])
-
-
-def _sign(wanted: _Wanted) -> str:
-    return "-" if wanted.newest_first else ""
-
-
-def _beyond(wanted: _Wanted, column: str, value: int | None) -> Where:
-    if wanted.newest_first:
-        return Where(column, "<", LAST if value is None else value)
-    return Where(column, ">", FIRST if value is None else value)
 
 
 def _having(core: Core, name: str, value: Any) -> tuple[Where, ...]:
@@ -234,17 +222,22 @@ def _with_label(core: Core, name: str, value: Any) -> Where:
 
 
 def _rows(core: Core, query: Query) -> Operation[list[RowValues]]:
-    return (yield from core.models.select(DIRECTORY, query))
+    return core.models.select(DIRECTORY, query)
 
 
 def _row(core: Core, thread_id: str) -> Operation[RowValues]:
-    """What the directory has of a thread. Raises UnknownThreadError."""
-    core.stream(thread_id)  # refuses what can be no id
+    """The row of a thread. Raises UnknownThreadError."""
+    core.stream(thread_id)  # refuses what cannot be an id
     where = (Where("tenant", "=", core.tenant), Where("thread_id", "=", thread_id))
     rows = yield from _rows(core, Query("thread", where))
     if not rows or rows[0]["begun"] is None:
         raise UnknownThreadError(thread_id)
     return rows[0]
+
+
+def _permitted(core: Core, rows: Sequence[RowValues]) -> Operation[Sequence[RowValues]]:
+    """The rows of threads that the actor may see in a list."""
+    return permitted(core, "list", rows, itemgetter("thread_id"))
 
 
 def _summaries(core: Core, rows: Sequence[RowValues]) -> Operation[list[ThreadSummary]]:
@@ -260,7 +253,7 @@ def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[Ro
     for start in range(0, len(ids), ROWS):
         where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids[start : start + ROWS]))
         for mark in (yield from _rows(core, Query("checkpoint", where, ["version"]))):
-            if mark["version"] <= heads[mark["thread_id"]]:  # and not made since the thread was read
+            if mark["version"] <= heads[mark["thread_id"]]:  # else it was made after the thread was read
                 found[mark["thread_id"]].append(mark)
     return found
 
@@ -290,7 +283,7 @@ def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
 
 
 def tree(core: Core, thread_id: str | None, *, newest_first: bool = False) -> Pages[Branch[ThreadSummary]]:
-    """The tree that a thread belongs to, or one tree after the other, each depth first."""
+    """The tree that a thread belongs to, or all trees one after another; each depth first."""
     if thread_id is not None:
         return Pages(partial(_one_tree, core, thread_id))
     return Pages(partial(_trees, core, newest_first))
@@ -303,7 +296,7 @@ def _one_tree(
     yield from check(core, "list", thread_id)
     row = yield from _row(core, thread_id)
     rows = yield from _rows(core, Query("thread", _in_tree(core, row["tree"]), ["begun"]))
-    return (yield from _branches(core, (yield from _shown(core, rows)))), None
+    return (yield from _branches(core, (yield from _permitted(core, rows)))), None
 
 
 def _trees(
@@ -312,7 +305,7 @@ def _trees(
     after: int | None,
     _limit: int,
 ) -> Operation[Page[Branch[ThreadSummary], int]]:
-    """Whole trees: as many as there are in a page of rows, and at least one."""
+    """Whole trees: as many as fit into a page of rows, and at least one."""
     core = core.read_barrier()
     sign = "-" if newest_first else ""
     place = Where("tree", "<" if newest_first else ">", (LAST if newest_first else FIRST) if after is None else after)
@@ -321,12 +314,12 @@ def _trees(
     if not rows:
         return [], None
     last = rows[-1]["tree"]
-    if len(rows) == ROWS:  # the last one may go on
+    if len(rows) == ROWS:  # the last tree may continue on the next page
         whole = [row for row in rows if row["tree"] != last]
         rows = whole or (yield from _rows(core, Query("thread", _in_tree(core, last), [f"{sign}begun"])))
         last = rows[-1]["tree"]
     found: list[Branch[ThreadSummary]] = []
-    for _, those in groupby((yield from _shown(core, rows)), key=itemgetter("tree")):
+    for _, those in groupby((yield from _permitted(core, rows)), key=itemgetter("tree")):
         found += yield from _branches(core, sorted(those, key=itemgetter("begun")))
     return found, last
 
@@ -349,13 +342,14 @@ def _branches(core: Core, rows: Sequence[RowValues]) -> Operation[list[Branch[Th
     return list(branches([_summary(row, marks[row["thread_id"]]) for row in rows], own))
 
 
-# By the beginning of an id
+# By the start of an id
 
 
 def find(core: Core, prefix: str) -> Operation[str]:
-    """The id of the one thread that is named so, or else whose id begins so; others' are not looked at.
+    """The id of the thread with this id, or else of the one thread whose id begins so.
 
-    Raises UnknownThreadError, AmbiguousThreadError or InvalidNameError.
+    Threads that the actor may not see do not count. Raises UnknownThreadError, AmbiguousThreadError or
+    InvalidNameError.
     """
     control = yield from load(core, prefix)
     if control.version and (yield from permitted(core, "list", [prefix], lambda id_: id_)):
@@ -368,7 +362,8 @@ def find(core: Core, prefix: str) -> Operation[str]:
         found = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
         names += yield from permitted(core, "list", found, lambda id_: id_)
         more = len(streams) == limit
-        after, limit = streams[-1].key if streams else after, min(2 * limit, PAGE)  # most may be others'
+        # More each time: the actor may be allowed to see only a few of them.
+        after, limit = streams[-1].key if streams else after, min(2 * limit, PAGE)
     if not names:
         raise UnknownThreadError(prefix)
     if len(names) > 1:

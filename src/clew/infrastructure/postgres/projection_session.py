@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import psycopg
@@ -48,17 +48,53 @@ REFUSED = ("21", "22", "23", "54")
 _TYPES = {"integer": "bigint", "text": "bytea", "json": "bytea"}
 
 
+def _within(value: Any) -> Any:
+    """A value to compare with; an integer of more than 64 bits is compared as the nearest of 64."""
+    return within(value) if type(value) is int else value
+
+
+def _array(kind: str, values: Sequence[Any]) -> str:
+    """The values of a column as an array in PostgreSQL's notation, which is faster to make than one of the driver's."""
+    if kind == "integer":
+        listed = ["NULL" if value is None else str(_integer(value)) for value in values]
+    else:
+        listed = ["NULL" if value is None else f'"\\\\x{_text(kind, value).hex()}"' for value in values]
+    return f"{{{','.join(listed)}}}"
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int):
+        raise InvalidProjectionError(f"A column of integers is given {type(value).__name__}.")
+    if not -HIGHEST <= value <= HIGHEST:
+        raise InvalidProjectionError("A column of integers is given one of more than 64 bits.")
+    return int(value)
+
+
+def _text(kind: str, value: Any) -> bytes:
+    """Text or JSON as it is stored. Raises UnicodeEncodeError for text that is not valid Unicode."""
+    if kind == "json":
+        value = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int):
+        value = str(int(value))
+    if not isinstance(value, str):
+        raise InvalidProjectionError(f"A column of text is given {type(value).__name__}.")
+    return value.encode()
+
+
 class _PostgreSQL(Dialect):
     def __init__(self) -> None:
-        super().__init__("%b", {"text": lambda stored: stored.decode(errors="surrogateescape"), "json": json.loads})
+        super().__init__(
+            "%b",
+            {
+                "integer": lambda value: Int8(_integer(_within(value))),
+                "text": partial(_text, "text"),
+                "json": partial(_text, "json"),
+            },
+            {"text": lambda stored: stored.decode(errors="surrogateescape"), "json": json.loads},
+        )
 
     def table_name(self, generation: int, table: str) -> str:
         return table_name(generation, table)
-
-    def encode(self, kind: str, value: Any) -> Any:
-        if value is None:
-            return None
-        return Int8(_integer(_within(value))) if kind == "integer" else _text(kind, value)
 
     def encode_list(self, kind: str, values: Sequence[Any]) -> Any:
         return _array(kind, [_within(each) for each in values])
@@ -317,7 +353,10 @@ class PostgresSession(SqlSession):
     def delete(self, table: SqlTable, columns: Sequence[str], values: Sequence[Value]) -> None:
         """Delete the stored rows with these values of their key."""
         where = " AND ".join([f'"{column}" = %b' for column in columns])
-        sent = [DIALECT.encode(table.kinds[column], value) for column, value in zip(columns, values, strict=True)]
+        sent = [
+            None if value is None else DIALECT.encoders[table.kinds[column]](value)
+            for column, value in zip(columns, values, strict=True)
+        ]
         sql = f"DELETE FROM {table.name} WHERE {where}"  # noqa: S608 - checked names
         self._session.connection.execute(sql.encode(), sent)
 
@@ -370,36 +409,3 @@ def lock_number(name: str) -> int:
 
 def _ask(session: Session, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
     return session.connection.execute(SQL[statement].encode(), parameters, prepare=True, binary=True).fetchall()
-
-
-def _within(value: Any) -> Any:
-    """A value to compare with; an integer of more than 64 bits is compared as the nearest of 64."""
-    return within(value) if type(value) is int else value
-
-
-def _array(kind: str, values: Sequence[Any]) -> str:
-    """The values of a column as an array in PostgreSQL's notation, which is faster to make than one of the driver's."""
-    if kind == "integer":
-        listed = ["NULL" if value is None else str(_integer(value)) for value in values]
-    else:
-        listed = ["NULL" if value is None else f'"\\\\x{_text(kind, value).hex()}"' for value in values]
-    return f"{{{','.join(listed)}}}"
-
-
-def _integer(value: Any) -> int:
-    if not isinstance(value, int):
-        raise InvalidProjectionError(f"A column of integers is given {type(value).__name__}.")
-    if not -HIGHEST <= value <= HIGHEST:
-        raise InvalidProjectionError("A column of integers is given one of more than 64 bits.")
-    return int(value)
-
-
-def _text(kind: str, value: Any) -> bytes:
-    """Text or JSON as it is stored. Raises UnicodeEncodeError for text that is not valid Unicode."""
-    if kind == "json":
-        value = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, int):
-        value = str(int(value))
-    if not isinstance(value, str):
-        raise InvalidProjectionError(f"A column of text is given {type(value).__name__}.")
-    return value.encode()

@@ -60,15 +60,16 @@ _SQL = {
 }
 
 
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
 class _SQLite(Dialect):
     def __init__(self) -> None:
-        super().__init__("?", {"json": json.loads})
+        super().__init__("?", {"json": _json}, {"json": json.loads})
 
     def table_name(self, generation: int, table: str) -> str:
         return f"g{generation}_{table}"
-
-    def encode(self, kind: str, value: Any) -> Any:
-        return _json(value) if kind == "json" else value
 
     def encode_list(self, kind: str, values: Sequence[Any]) -> Any:
         return json.dumps([_json(each) for each in values] if kind == "json" else list(values))
@@ -84,8 +85,8 @@ class _SQLite(Dialect):
         del table
         # Where all rows of a list are wanted, SQLite looks them up one by one and then sorts them: the sign keeps it
         # from reading the whole table in this order instead.
-        values = [where.value for where in query.where if where.is_ == "in"]
-        sign = "+" if values and (query.limit is None or not all(isinstance(each, Query) for each in values)) else ""
+        values = [isinstance(where.value, Query) for where in query.where if where.is_ == "in"]
+        sign = "+" if values and (query.limit is None or not all(values)) else ""
         return ", ".join(
             [f'{sign}"{each[1:]}" DESC' if each.startswith(DESCENDING) else f'{sign}"{each}"' for each in query.order]
         )
@@ -259,7 +260,3 @@ class SQLiteSession(SqlSession):
         """Raise StoreUnavailableError where the transaction itself has ended, as on a full disk."""
         if isinstance(error, Exception) and (is_of_the_store(error) or not self._connection.in_transaction):
             raise unavailable(self._where, error) from error
-
-
-def _json(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False)

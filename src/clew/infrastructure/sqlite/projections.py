@@ -286,9 +286,10 @@ class SQLiteProjections:
             with self._exclusive() as connection:
                 yield connection
             return
-        readers = self._current_readers()
-        if readers is None:  # reading creates no file
+        file = self._identity()
+        if file is None and not self._closed:  # reading creates no file
             raise UnknownProjectionError(name, [])
+        readers = self._readers if file == self._read_last else self._new_readers(file)
         try:
             with readers.reading() as connection:
                 connection.execute("BEGIN")
@@ -303,16 +304,13 @@ class SQLiteProjections:
                 raise UnknownProjectionError(name, []) from error  # the next process that writes creates it again
             raise self._unavailable(error) from error
 
-    def _current_readers(self) -> Readers | None:
-        """The readers of the file that exists now; None when it does not exist."""
-        found = self._identity()
+    def _new_readers(self, file: _Identity) -> Readers:
+        """The readers of a file that was created since the last read."""
         with self._reading_lock:
-            if found is None and not self._closed:
-                return None
-            if self._read_last not in {None, found} and not self._closed:
+            if self._read_last not in {None, file} and not self._closed:
                 self._readers.close()
                 self._readers = Readers(lambda: self._connect("ro"))
-            self._read_last = found
+            self._read_last = file
             return self._readers
 
     # Leases
