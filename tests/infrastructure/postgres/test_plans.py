@@ -18,7 +18,7 @@ from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.recorder import Fork, Key, Snapshot
 from clew.infrastructure.stores import store_at
 
-MINE = statements("row_level_security.sql")["mine"]
+MINE = statements("row_level_security.sql")["own rows"]
 
 _NUMBERS = {"id": 1, "stream": 1, "version": 7, "after": 5, "upto": 240, "limit": 50, "size": 100, "few": 1_000}
 _NUMBERS |= {"base": 0, "tenant": 1, "before": 6, "first": 1 << 30, "last": 2 << 30, "count": 1, "transaction": 700}
@@ -87,7 +87,7 @@ def test_who_sees_one_tenant_reads_a_thread_by_its_own_index_and_the_store_by_th
     known = KNOWN | {"ids": f"('{{{stream_id('a/thread/long')}}}')"}
 
     def explained(sql: str) -> str:
-        asked_for = re.sub(r"%\((\w+)\)b", lambda found: known[found[1]], sql).replace("/* mine */", MINE)
+        asked_for = re.sub(r"%\((\w+)\)b", lambda found: known[found[1]], sql).replace("/* own rows */", MINE)
         return "\n".join(line for (line,) in asked(logins.app, f"EXPLAIN {asked_for}", "a"))
 
     heads = explained(statements("appends.sql")["heads"])

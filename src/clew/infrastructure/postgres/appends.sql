@@ -1,9 +1,9 @@
--- What the writers of a PostgreSQL store say. Each heading names a statement.
+-- The statements of the writers of a PostgreSQL store. Each heading names a statement.
 
 -- insert what follows
--- One statement and one round trip: of each append the rows are there, or none where the event before is not. {rows}
--- are n, tenant, stream, version, type, state, hash, and version and hash of the event before; $1 is the base; $2 says
--- how long to wait for a lock, in this transaction only, null that it is as it was.
+-- One statement and one round trip: all rows of an append, or none if the previous event is not stored. {rows}
+-- are n, tenant, stream, version, type, state, hash, and the version and hash of the previous event; $1 is the base; $2
+-- is the lock timeout for this transaction, null to keep the session's.
 INSERT INTO clew_event (position, tenant, stream, version, type, state, hash)
 SELECT (($1 + pg_current_xact_id()::text::int8) << 20) | n, tenant, stream, version, type, state, hash
 FROM (VALUES {rows}) AS row (n, tenant, stream, version, type, state, hash, before, previous)
@@ -67,7 +67,7 @@ INSERT INTO clew_key (tenant, stream, key, salt, digest, first, last)
 VALUES (%(tenant)b, %(stream)b, %(key)b, %(salt)b, %(digest)b, %(first)b, %(last)b)
 
 -- shred
--- On behalf of the tenant whose row it is, which the function asks for where the database tells tenants apart.
+-- Sets the tenant of the row first: with row-level security the function checks it.
 WITH whose AS MATERIALIZED (SELECT set_config('clew.tenant', %(tenant)b, true) AS tenant)
 SELECT clew_shred(%(stream)b, %(version)b, %(digest)b, %(stub)b) FROM whose WHERE tenant IS NOT NULL
 

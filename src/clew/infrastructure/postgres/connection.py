@@ -28,8 +28,8 @@ ORDINAL_BITS = 20
 
 _SQL = {name: sql.encode() for name, sql in statements("connection.sql").items()}
 _SECURITY = statements("row_level_security.sql")
-_OWN_ROWS_PLACE, _OWN_ROWS = "/* mine */", _SECURITY["mine"]
-_SET_TENANT = Statement(_SECURITY["on behalf"].encode(), [BYTEA_TYPE])
+_OWN_ROWS_PLACE, _OWN_ROWS = "/* own rows */", _SECURITY["own rows"]
+_SET_TENANT = Statement(_SECURITY["set tenant"].encode(), [BYTEA_TYPE])
 
 # A transaction must see what it has waited for, whatever the database's default isolation. Readers stop below an open
 # transaction: that of a process that hangs must end.

@@ -1,15 +1,15 @@
--- What is asked of a database when it is opened or migrated. Each heading names a statement.
+-- The statements that open or migrate a database. Each heading names a statement.
 
--- is there
--- A look into the table of tables: what PostgreSQL remembers of names may be older than the lock.
+-- exists
+-- Reads the catalog: PostgreSQL's cache of names may be older than the lock.
 SELECT 1 FROM pg_catalog.pg_class WHERE relname = 'clew_meta' AND pg_table_is_visible(oid)
 
 -- lock
 SELECT pg_advisory_xact_lock(%(lock)s::bigint)
 
 -- home
--- What is made in the transaction goes where the tables are, and its functions look nowhere else: the user may have a
--- schema of the user's name, which comes first.
+-- New tables and functions go to the schema of the tables, and the functions look only there: a schema with the user's
+-- name would come first otherwise.
 SELECT set_config('search_path', format('%I, pg_temp', nspname), true)
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE pg_class.oid = 'clew_meta'::regclass
@@ -24,7 +24,7 @@ UPDATE clew_meta SET schema = %(schema)s
 SELECT count(*) FROM pg_catalog.pg_inherits WHERE inhparent = 'clew_event'::regclass::oid
 
 -- base
--- What is added to transaction ids, and where positions and transactions are.
+-- What is added to transaction ids, the newest transaction of an event, and the next transaction id.
 SELECT
     base, (SELECT max(position) FROM clew_event) >> 20, pg_snapshot_xmax(pg_current_snapshot())::text::int8,
     pg_is_in_recovery()

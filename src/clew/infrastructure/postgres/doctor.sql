@@ -1,5 +1,5 @@
--- What an examination asks a PostgreSQL server. Each heading names a statement; none needs more than the right to connect
--- and, where it reads a table of Clew's, the right to read that.
+-- The checks of `clew doctor` on a PostgreSQL server. Each heading names a statement. They need only the right to
+-- connect, and to read the tables of Clew's that they name.
 
 -- server
 SELECT current_setting('server_version'), current_user::text, pg_is_in_recovery()
@@ -26,7 +26,7 @@ SELECT
 FROM pg_class WHERE oid = to_regclass('clew_event')
 
 -- oldest writer
--- Of other users' sessions a user sees little, and not since when, unless it may read all statistics.
+-- Without pg_read_all_stats a user sees little of other users' sessions, and not their age.
 SELECT datname::text, 'process ' || pid, coalesce(state, '?'), extract(epoch FROM clock_timestamp() - xact_start)::float8
 FROM pg_stat_activity
 WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()

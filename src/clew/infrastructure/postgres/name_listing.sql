@@ -1,4 +1,4 @@
--- What tab completion asks of a PostgreSQL store. Each heading names a statement.
+-- The reads of tab completion. Each heading names a statement.
 
 -- begin
 BEGIN READ ONLY; SET LOCAL statement_timeout = '1s'; SELECT set_config('clew.tenant', %(tenant)s, true)

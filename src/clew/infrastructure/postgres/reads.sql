@@ -1,10 +1,10 @@
--- What is read from a PostgreSQL store. Each heading names a statement.
+-- The reads of a PostgreSQL store. Each heading names a statement.
 --
--- Who reads in the order of positions reads below the horizon: the lowest transaction that has not ended when the
--- statement begins. What is below it is there or will never be.
+-- Reads in position order stop at the horizon: the lowest transaction that is open when the statement starts. Below it,
+-- every event is visible or will never exist.
 --
--- Who sees one tenant reads with the words of "mine" of row_level_security.sql in place of its name,
--- for the tenant's index.
+-- For a session of one tenant, the comment "own rows" is replaced by the condition of that name in
+-- row_level_security.sql, so that the tenant's index is used.
 
 -- below
 (%(base)b::int8 + pg_snapshot_xmin(pg_current_snapshot())::text::int8) << 20
@@ -19,15 +19,15 @@ SELECT pg_is_in_recovery()
 WITH RECURSIVE line (id, tenant, name, parent, cut, upto) AS (
     SELECT id, tenant, name, parent, cut, %(upto)b::int8 FROM clew_stream WHERE id = %(id)b AND name = %(name)b
     UNION ALL
-    -- Of the same tenant: a parent that somebody wrote there is not to show another's rows.
+    -- Of the same tenant: a forged parent must not show another tenant's rows.
     SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut)
     FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
-    -- The cut grows from a parent to its forks; asked for, it ends the walk even where somebody made a circle.
+    -- The cut grows from a parent to its forks. This condition ends the walk even if somebody has created a cycle.
     WHERE line.cut > %(after)b AND (p.cut IS NULL OR p.cut < line.cut)
 )
 SELECT e.position, line.name, e.version, e.type, e.state, e.hash, e.digest
 FROM line CROSS JOIN LATERAL (
-    -- A fence: each stream of the line is looked up in the index, whatever the planner thinks of their number.
+    -- OFFSET 0 is a fence: each stream of the lineage is looked up in the index, whatever the planner estimates.
     SELECT * FROM clew_event WHERE stream = line.id AND version > %(after)b AND version <= line.upto OFFSET 0
 ) AS e
 ORDER BY e.version
@@ -58,7 +58,7 @@ WHERE s.id = %(id)b AND s.name = %(name)b AND e.version > %(after)b AND e.versio
 ORDER BY e.version DESC LIMIT %(limit)b
 
 -- rows
--- Where the page ends is found first, in rows of two numbers: to carry all of them through the window costs more.
+-- First finds the end of the page, in rows of two numbers: a window over complete rows costs more.
 SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM (
     SELECT * FROM clew_event
@@ -68,15 +68,15 @@ FROM (
             SELECT
                 position, sum(size) OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
             FROM (
-                -- Only by where it begins, so that it is walked along the index also where nothing is known of the table.
+                -- The only bound is the start, so that the index is used even without statistics of the table.
                 SELECT position, octet_length(state) AS size FROM clew_event
-                WHERE position > %(after)b /* mine */
+                WHERE position > %(after)b /* own rows */
                 ORDER BY position LIMIT %(limit)b
             ) AS next
             WHERE position <= %(upto)b AND position < (SELECT {horizon})
         ) AS next
         WHERE before < %(most)b OR before IS NULL
-    ) /* mine */
+    ) /* own rows */
     ORDER BY position
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
@@ -86,7 +86,7 @@ SELECT e.position, s.name, e.version, e.type, e.state, e.hash, e.digest
 FROM (
     SELECT * FROM clew_event
     WHERE position > %(after)b AND position <= %(upto)b AND type = ANY (%(types)b::bytea[])
-        AND position < ({horizon}) /* mine */
+        AND position < ({horizon}) /* own rows */
     ORDER BY position LIMIT %(limit)b
 ) AS e JOIN clew_stream AS s ON s.id = e.stream
 ORDER BY e.position
@@ -95,7 +95,7 @@ ORDER BY e.position
 SELECT max(position), count(*) FROM (
     SELECT position FROM clew_event
     WHERE position > %(after)b
-        AND position < ({horizon}) /* mine */
+        AND position < ({horizon}) /* own rows */
     ORDER BY position LIMIT %(size)b
 ) AS next
 
@@ -106,7 +106,7 @@ FROM (
         e.position, s.name, e.version, e.type, e.state, e.hash, e.digest,
         sum(octet_length(e.state)) OVER (ORDER BY e.position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
     FROM (
-        -- A fence: the positions are what is walked along, however many streams the planner thinks there are.
+        -- OFFSET 0 is a fence: the rows are read along the positions, whatever the planner estimates.
         SELECT * FROM clew_event
         WHERE position > %(after)b AND position <= %(upto)b AND (%(tenant)b::int8 IS NULL OR tenant = %(tenant)b)
         ORDER BY position OFFSET 0
@@ -126,29 +126,29 @@ ORDER BY e.position
 
 -- last position
 SELECT max(position) FROM clew_event
-WHERE position < ({horizon}) /* mine */
+WHERE position < ({horizon}) /* own rows */
 
 -- count after
 SELECT count(*) FROM (
     SELECT FROM clew_event
     WHERE position > %(after)b
-        AND position < ({horizon}) /* mine */
+        AND position < ({horizon}) /* own rows */
     ORDER BY position LIMIT %(limit)b
 ) AS after
 
 -- streams
--- A parent that is no stream, where somebody changed it, is shown by its key and not as none.
+-- If the parent was changed to an unknown stream, its key is shown rather than nothing.
 SELECT s.began, s.name, coalesce(p.name, convert_to('#' || s.parent::text, 'UTF8')), s.cut
 FROM (
     SELECT * FROM clew_stream
     WHERE began > %(after)b
-        AND began < ({horizon}) /* mine */
+        AND began < ({horizon}) /* own rows */
     ORDER BY began LIMIT %(limit)b
 ) AS s LEFT JOIN clew_stream AS p ON p.id = s.parent
 ORDER BY s.began
 
 -- few streams with a prefix
--- In the order of names, so that the index on their beginnings is what is read.
+-- Ordered by name, so that the index on the start of names is used.
 SELECT id FROM clew_stream
 WHERE substring(name FROM 1 FOR 256) >= substring(%(prefix)b FROM 1 FOR 256) AND name >= %(prefix)b
     AND (%(end)b::bytea IS NULL OR (substring(name FROM 1 FOR 256) <= %(end)b AND name < %(end)b))
@@ -218,7 +218,7 @@ ORDER BY line.depth LIMIT 1
 SELECT digest, kind, data FROM clew_blob WHERE digest = %(digest)b LIMIT 1
 
 -- blob of a tenant
--- Another's is not shown to who knows what it is named by.
+-- Another tenant's blob stays hidden from a client that knows its digest.
 SELECT digest, kind, data FROM clew_blob WHERE tenant = %(tenant)b AND digest = %(digest)b
 
 -- blob that came

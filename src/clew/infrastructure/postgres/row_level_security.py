@@ -18,7 +18,7 @@ LEAVING = 5.0
 """Seconds for which a closed session may still be listed."""
 
 _SQL = statements("row_level_security.sql")
-_STEPS = ("roles", "functions", "finding", "indexes", "protection", "grants", "definers", "leave")
+_STEPS = ("roles", "functions", "finding", "indexes", "protection", "grants", "definers", "drop rights")
 
 
 def secure(address: Address) -> None:
@@ -31,7 +31,7 @@ def secure(address: Address) -> None:
         try:
             with connection.transaction():
                 schema.lock(connection)
-                connection.execute(_SQL["strangers"].encode())
+                connection.execute(_SQL["foreign functions"].encode())
                 is_new = not connection.execute(_SQL["is secured"].encode()).fetchall()[0][0]
                 if is_new:
                     _require_no_other_sessions(connection, address, timeout=LEAVING)

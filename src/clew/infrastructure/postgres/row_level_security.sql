@@ -1,22 +1,22 @@
--- Tenants that the database itself keeps apart: the roles, what each may do, and the policies on the rows.
+-- Row-level security: the roles, their rights, and the policies that let a tenant see only its own rows.
 --
--- `clew migrate --row-level-security` says all of this in one transaction, and may say it again. What an ordinary
--- database has of it is the statements before "schema".
+-- `clew migrate --row-level-security` executes the steps from "foreign functions" on in one transaction, and can repeat
+-- them. The statements before that are used with every database.
 
 -- is bound
--- Whether row-level security is in force on this connection, and whether it keeps it to one tenant. The events are named
--- so that this waits where it is just being switched on.
+-- Whether row-level security is in force on this connection, and whether it is limited to one tenant. It names the table
+-- of events, so that it waits while row-level security is being set up.
 SELECT
     row_security_active('clew_event'),
     row_security_active('clew_event')
         AND NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'clew_operator' AND pg_has_role(oid, 'USAGE'))
 FROM (SELECT count(*) FROM clew_event WHERE false) AS locked
 
--- mine
+-- own rows
 AND tenant = (SELECT clew_tenant())
 
--- on behalf
--- Said before what is asked of one tenant's rows, in the same transaction; it answers numbers.
+-- set tenant
+-- Sent before reads of a tenant's rows, in the same transaction. Returns a number.
 SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)
 
 -- base
@@ -34,14 +34,15 @@ END $$
 SELECT relforcerowsecurity FROM pg_catalog.pg_class WHERE oid = 'clew_event'::regclass::oid
 
 -- sessions
--- Of clients, other than this one. Of other users' sessions a user may not be told of which kind they are.
+-- Of clients, other than this one. The type of other users' sessions may be hidden.
 SELECT count(*)::int8 FROM pg_catalog.pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND usesysid IS NOT NULL
     AND coalesce(backend_type, 'client backend') = 'client backend'
 
--- strangers
--- Operators make tables beside Clew's, and others may have made there what they liked. A function of theirs, of a name
--- that is called below, would run as who says this. Said first, and with types that leave nothing to choose.
+-- foreign functions
+-- Operators create tables in the schema of Clew's tables, and others may have created functions there. A function with a
+-- name that is called below would run with the rights of the caller. This check is first, and its types are explicit, so
+-- that no such function is called here.
 DO $$
 DECLARE
     found text := (
@@ -66,13 +67,13 @@ DECLARE
     );
 BEGIN
     IF found IS NOT NULL THEN
-        RAISE EXCEPTION 'in the schema of the tables somebody else than their owner has made %: drop it first', found;
+        RAISE EXCEPTION 'in the schema of the tables a user other than their owner has made %: drop it first', found;
     END IF;
 END $$
 
 -- roles
--- Nobody logs in as one of them: they are granted to those who do. Being past the policies is not inherited with a
--- role, so what operators may do is in policies of their own; they have the attribute too where it can be given.
+-- No user logs in as one of these roles; they are granted to users. BYPASSRLS is not inherited with a role, so operators
+-- have policies of their own. They also get the attribute if the caller can give it.
 DO $$
 DECLARE
     role text;
@@ -83,11 +84,11 @@ BEGIN
             BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', role);
             EXCEPTION WHEN duplicate_object OR unique_violation THEN
-                NULL; -- just now, for another database of the server
+                NULL; -- created at this moment, for another database of the server
             END;
         END IF;
         IF NOT is_superuser AND role <> 'clew_app' THEN
-            EXECUTE format('GRANT %I TO CURRENT_USER', role); -- who gives a thing away must be able to have it
+            EXECUTE format('GRANT %I TO CURRENT_USER', role); -- a new owner must be a role of the current one
         END IF;
     END LOOP;
     IF is_superuser AND NOT (SELECT rolbypassrls FROM pg_roles WHERE rolname = 'clew_operator') THEN
@@ -96,17 +97,17 @@ BEGIN
 END $$
 
 -- indexes
--- Each reader reads its tenant's rows in the order of positions.
+-- A reader reads its tenant's rows in position order.
 CREATE INDEX IF NOT EXISTS clew_event_tenant ON clew_event (tenant, position);
 
 -- functions
 CREATE OR REPLACE FUNCTION clew_number(name text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (('x' || encode(substr(sha256(convert_to(name, 'UTF8')), 1, 8), 'hex'))::bit(64) >> 1)::bigint;
-COMMENT ON FUNCTION clew_number IS 'the number of a tenant or a stream: the first 63 bits of SHA-256 of its name';
+COMMENT ON FUNCTION clew_number IS 'the number of a tenant or a stream: the first 63 bits of the SHA-256 of its name';
 
 CREATE OR REPLACE FUNCTION clew_tenant() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
 RETURN clew_number(substring(current_setting('clew.tenant', true), '^[^/]+$'));
-COMMENT ON FUNCTION clew_tenant IS 'the number of the tenant of this transaction, null if none was set, or what is none';
+COMMENT ON FUNCTION clew_tenant IS 'the number of the tenant of this transaction, null if it is not set or invalid';
 
 CREATE OR REPLACE FUNCTION clew_tenant_name() RETURNS bytea LANGUAGE sql STABLE PARALLEL SAFE
 RETURN (
@@ -120,7 +121,7 @@ RETURN (
     FROM regexp_matches(current_setting('clew.tenant', true), '%[0-9A-F]{2}|.', 'g') WITH ORDINALITY AS part (piece, n)
     WHERE clew_tenant() IS NOT NULL
 );
-COMMENT ON FUNCTION clew_tenant_name IS 'the name of the tenant of this transaction, as it is without escapes';
+COMMENT ON FUNCTION clew_tenant_name IS 'the name of the tenant of this transaction, without escapes';
 
 CREATE OR REPLACE FUNCTION clew_base() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -136,18 +137,18 @@ BEGIN
     END IF;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION clew_base IS 'what is added to transaction ids, raised where a restored dump has come further';
+COMMENT ON FUNCTION clew_base IS 'is added to transaction ids; raised if a restored dump has higher ones';
 
 CREATE OR REPLACE FUNCTION clew_check_parent() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-    -- Who sees one tenant sees no other's, and is not told that it is there.
+    -- A session of one tenant must not learn that another tenant's stream exists.
     IF NOT EXISTS (SELECT FROM clew_stream WHERE id = NEW.parent AND tenant = NEW.tenant) THEN
-        RAISE insufficient_privilege USING MESSAGE = 'row-level security: the parent is no stream of its tenant';
+        RAISE insufficient_privilege USING MESSAGE = 'row-level security: the parent is not a stream of its tenant';
     END IF;
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION clew_check_parent IS 'refuse a stream whose parent is none of its tenant''s';
--- No policy: one would not see a parent that the same statement begins.
+COMMENT ON FUNCTION clew_check_parent IS 'refuse a stream whose parent belongs to another tenant';
+-- Not a policy: a policy would not see a parent that the same statement inserts.
 CREATE OR REPLACE TRIGGER clew_parent AFTER INSERT ON clew_stream
 FOR EACH ROW WHEN (NEW.parent IS NOT NULL) EXECUTE FUNCTION clew_check_parent();
 
@@ -158,8 +159,8 @@ DECLARE
         WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped
     );
     mine text := CASE
-        -- Nothing that an index could answer: the planner would look for all that a tenant has beside what is asked for,
-        -- as it does not know that a stream is of one tenant. What needs that index asks for the tenant itself.
+        -- In a form that no index supports: the planner would read everything of the tenant, because it does not know that
+        -- a stream belongs to one tenant. Queries that need the tenant's index have their own condition.
         WHEN given IN ('clew_event'::regclass, 'clew_stream'::regclass)
         THEN 'CASE WHEN tenant = (SELECT clew_tenant()) THEN true ELSE false END'
         WHEN kind = 'bigint' THEN 'tenant = (SELECT clew_tenant())'
@@ -176,18 +177,18 @@ BEGIN
     END LOOP;
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'stream' AND atttypid = 'bigint'::regtype)
     THEN
-        -- Nobody takes a version, a key or a lease of another's stream.
+        -- No tenant can take a version, a key or a lease of another tenant's stream.
         new := mine || ' AND EXISTS (SELECT FROM clew_stream AS own WHERE own.id = stream)';
     END IF;
     IF place IS NOT NULL THEN
-        -- Below what readers have passed nothing is put, nor above, where positions would go on.
+        -- No row can be inserted below the position of readers, or above, where later positions belong.
         EXECUTE format(
             'CREATE POLICY clew_place ON %s AS RESTRICTIVE FOR INSERT TO clew_app WITH CHECK (%I >> 20 '
             '= (SELECT base + pg_current_xact_id()::text::int8 FROM clew_meta))', given, place
         );
     END IF;
     IF given = 'clew_stream'::regclass THEN
-        -- To lock a row is to be allowed to update it: it may be locked, and nothing may come of an update.
+        -- To lock a row needs the right to update it. Locking is allowed, and every update fails.
         EXECUTE format('CREATE POLICY clew_tenant ON %s FOR SELECT USING (%s)', given, mine);
         EXECUTE format(
             'CREATE POLICY clew_begin ON %s FOR INSERT WITH CHECK (%s AND id = clew_number(convert_from(name, ''UTF8'')) '
@@ -207,12 +208,12 @@ BEGIN
         EXECUTE format(
             'CREATE POLICY clew_shred ON %s AS RESTRICTIVE FOR UPDATE TO clew_shredder '
             'USING (type = ''message-appended'' AND digest IS NULL) '
-            -- What takes its place is a stub, which is shown as nothing, and no other message.
+            -- The replacement must be a stub, which has no content, and not another message.
             'WITH CHECK (digest IS NOT NULL AND substr(state, 1, 1) = ''\x02'')', given
         );
     END IF;
 END $$;
-COMMENT ON FUNCTION clew_protect IS 'let each see its tenant''s rows of a table, and operators all';
+COMMENT ON FUNCTION clew_protect IS 'let each tenant see its own rows of a table, and operators all rows';
 
 CREATE OR REPLACE FUNCTION clew_take_back(given regclass) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $$
@@ -231,12 +232,12 @@ BEGIN
         EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', given, holder);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION clew_take_back IS 'let nobody but its owner have rights on a table';
+COMMENT ON FUNCTION clew_take_back IS 'revoke all rights on a table except its owner''s';
 
 CREATE OR REPLACE FUNCTION clew_publish(given regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     EXECUTE format('ALTER TABLE %s OWNER TO clew_operator', given);
-    PERFORM clew_take_back(given); -- whatever new tables are granted to by default
+    PERFORM clew_take_back(given); -- whatever default privileges have granted
     IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = given AND attname = 'tenant' AND NOT attisdropped) THEN
         PERFORM clew_protect(given);
         EXECUTE format('GRANT SELECT ON %s TO clew_app', given);
@@ -246,11 +247,12 @@ BEGIN
         EXECUTE format('CREATE POLICY clew_operator ON %s TO clew_operator USING (true) WITH CHECK (true)', given);
     END IF;
 END $$;
-COMMENT ON FUNCTION clew_publish IS 'give a table of a projection to the operators, and each tenant its rows to read'
+COMMENT ON FUNCTION clew_publish IS 'give a table of a projection to the operators, and let each tenant read its own rows'
 
 -- finding
--- An index of words is not looked into before the policy: what it is asked might tell of others' rows. So operators look
--- into it on behalf of a tenant, for that one's rows alone. Nothing that is asked can fail for some rows and not others.
+-- With a policy on the table, PostgreSQL would not use a text index for the conditions of a search: they could reveal
+-- other tenants' rows. So this function searches with the rights of the operators, for the rows of one tenant. No
+-- condition can fail for some rows and not for others.
 CREATE OR REPLACE FUNCTION clew_find(
     generation bigint, text_index text, words text[], beginnings text[], ends text[], certain boolean, rows text[],
     wanted boolean[], before bigint, below bigint, stretches bigint, "limit" bigint
@@ -258,17 +260,17 @@ CREATE OR REPLACE FUNCTION clew_find(
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM clew_generation WHERE id = $1 AND $2 = ANY (texts)) THEN
-        RAISE undefined_table USING MESSAGE = 'there is no such index of words';
+        RAISE undefined_table USING MESSAGE = 'there is no such text index';
     END IF;
     RETURN QUERY EXECUTE replace(
         replace($find${find}$find$, '{table}', format('%I', format('clew_g%s_%s', $1, $2))),
         '{postings}', format('%I', format('clew_g%s__%s', $1, $2))
     ) USING $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12;
 END $$;
-COMMENT ON FUNCTION clew_find IS 'where texts of the tenant of this transaction are that have some words'
+COMMENT ON FUNCTION clew_find IS 'the positions of the current tenant''s texts that contain some words'
 
 -- protection
--- Of each table that has a tenant; those of projections are the operators' in any case.
+-- For each table with a tenant. Tables of projections always belong to the operators.
 SELECT CASE WHEN relname ~ '^clew_g[0-9]+_' THEN clew_publish(given) ELSE clew_protect(given) END
 FROM (SELECT *, oid::regclass AS given FROM pg_class) AS pg_class
 LEFT JOIN pg_attribute ON attrelid = given AND attname = 'tenant' AND NOT attisdropped
@@ -277,7 +279,7 @@ WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta':
 ORDER BY relname
 
 -- grants
--- What is not named here is the operators' alone, and partitions are reached through their tables.
+-- Only operators have rights on tables that are not named here. Partitions are used through their tables.
 DO $$
 DECLARE
     home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass);
@@ -301,7 +303,7 @@ BEGIN
     END LOOP;
     GRANT SELECT, INSERT ON clew_stream, clew_event, clew_key, clew_snapshot, clew_blob, clew_lease, clew_draft
         TO clew_app;
-    GRANT UPDATE (began) ON clew_stream TO clew_app, clew_operator; -- to lock it: the policies let no update through
+    GRANT UPDATE (began) ON clew_stream TO clew_app, clew_operator; -- to lock rows: the policies allow no update
     GRANT UPDATE (state) ON clew_snapshot TO clew_app;
     GRANT UPDATE, DELETE ON clew_lease, clew_draft TO clew_app;
     GRANT SELECT, INSERT, DELETE ON clew_vector TO clew_app;
@@ -313,7 +315,7 @@ BEGIN
 END $$
 
 -- definers
--- What an application may have done to rows that it may not change, and cannot do otherwise.
+-- What an application can change in rows only through these functions.
 ALTER FUNCTION clew_shred SECURITY DEFINER SET search_path FROM CURRENT;
 ALTER FUNCTION clew_count_shreds SECURITY DEFINER SET search_path FROM CURRENT;
 ALTER FUNCTION clew_shred OWNER TO clew_shredder;
@@ -339,12 +341,12 @@ BEGIN
     END LOOP;
 END $$;
 GRANT EXECUTE ON FUNCTION clew_shred, clew_count_shreds, clew_base, clew_find TO clew_app, clew_operator;
--- Everybody may, unless that was taken back by default.
+-- Everybody has this right, unless default privileges revoke it.
 GRANT EXECUTE ON FUNCTION clew_number, clew_tenant, clew_tenant_name TO clew_app, clew_operator, clew_shredder;
 GRANT EXECUTE ON FUNCTION clew_protect, clew_publish, clew_take_back TO clew_operator
 
--- leave
--- Nobody is left with the rights of the functions.
+-- drop rights
+-- No user keeps the rights of the functions.
 DO $$
 DECLARE
     home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = 'clew_meta'::regclass);

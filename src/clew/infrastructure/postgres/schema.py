@@ -98,7 +98,7 @@ def use_home_schema(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 
 
 def _version(connection: psycopg.Connection[tuple[Any, ...]], address: Address) -> int:
-    if not connection.execute(_SQL["is there"]).fetchall():
+    if not connection.execute(_SQL["exists"]).fetchall():
         return 0
     rows = connection.execute(_SQL["schema"]).fetchall()
     if not rows:

@@ -1,15 +1,15 @@
--- The tables of a Clew database in PostgreSQL, by the schema that begins with them. Each has its own heading:
--- a database with schema N comes to N + 1 by what stands under it.
+-- The tables of a Clew database in PostgreSQL. The statements under the heading of schema N + 1 migrate a database with
+-- schema N.
 --
--- Names are bytes (UTF-8), because a name may hold U+0000, which text of PostgreSQL's cannot, and so that they are in
--- the order of code points whatever the collation. A stream's id is the first 63 bits of SHA-256 of its name: it needs
--- no sequence, and every table can be distributed by it. Nothing is unique that does not begin with the stream.
+-- Names are bytes (UTF-8), because a name can contain U+0000, which PostgreSQL's text cannot, and because bytes sort by
+-- code point with any collation. A stream's id is the first 63 bits of the SHA-256 of its name: it needs no sequence, and
+-- every table can be distributed by it. Every unique index starts with the stream.
 --
--- A tenant is its name's first 63 bits in the same way, in each table that has content: so a policy can tell whose a
--- row is without looking at another, and one tenant's blob is not another's.
+-- A tenant's number is computed from its name in the same way. Every table with content has it, so that a policy knows
+-- the owner of a row without reading another table, and tenants do not share blobs.
 --
--- What grows with the number of events can be divided: `clew migrate --partitions` takes the comment behind a table
--- away from around its words.
+-- Tables that grow with the number of events can be partitioned: `clew migrate --partitions` removes the comment signs
+-- around PARTITION BY.
 
 -- schema 1
 
@@ -20,8 +20,8 @@ CREATE TABLE clew_meta (
     shredded bigint NOT NULL,
     store uuid NOT NULL DEFAULT gen_random_uuid()
 );
-COMMENT ON COLUMN clew_meta.base IS 'added to transaction ids, so that positions go on above those of a restored dump';
-COMMENT ON COLUMN clew_meta.store IS 'which store this is, also on a standby, and where a copy takes its place';
+COMMENT ON COLUMN clew_meta.base IS 'added to transaction ids, so that new positions are above those of a restored dump';
+COMMENT ON COLUMN clew_meta.store IS 'identifies the store, also on a standby and in a copy that replaces it';
 INSERT INTO clew_meta (schema, base, shredded) VALUES (1, 0, 0);
 
 CREATE TABLE clew_stream (
@@ -32,11 +32,11 @@ CREATE TABLE clew_stream (
     cut bigint,
     began bigint NOT NULL
 );
-COMMENT ON COLUMN clew_stream.began IS 'the position of its first event: the order in which streams were made';
+COMMENT ON COLUMN clew_stream.began IS 'the position of its first event: the order of creation';
 CREATE INDEX clew_stream_parent ON clew_stream (parent) WHERE parent IS NOT NULL;
 CREATE INDEX clew_stream_began ON clew_stream (began);
 CREATE INDEX clew_stream_tenant ON clew_stream (tenant, began);
--- The beginning only: a name may be longer than what an index holds.
+-- Only the start: a name can be too long for an index.
 CREATE INDEX clew_stream_name ON clew_stream (substring(name FROM 1 FOR 256));
 
 CREATE TABLE clew_event (
@@ -99,7 +99,7 @@ CREATE TABLE clew_draft (
     data bytea NOT NULL
 );
 
-ALTER TABLE clew_event ALTER COLUMN state SET STATISTICS 0; -- they would keep some of what is redacted later
+ALTER TABLE clew_event ALTER COLUMN state SET STATISTICS 0; -- statistics would keep samples of text that is redacted later
 ALTER TABLE clew_snapshot ALTER COLUMN state SET STATISTICS 0;
 ALTER TABLE clew_blob ALTER COLUMN data SET STATISTICS 0;
 ALTER TABLE clew_draft ALTER COLUMN data SET STATISTICS 0;
@@ -114,10 +114,10 @@ CREATE FUNCTION clew_shred(stream bigint, version bigint, digest bytea, stub byt
     )
     SELECT position FROM gone
 $$;
-COMMENT ON FUNCTION clew_shred IS 'replace the bytes of this digest by it and a stub; the position, null if not there';
+COMMENT ON FUNCTION clew_shred IS 'replace the bytes with this digest by the digest and a stub; returns the position, null if missing';
 
 CREATE FUNCTION clew_count_shreds(count bigint) RETURNS void LANGUAGE sql AS $$
-    -- Not more than a transaction has rows: the number is everybody's, and nobody is to bring it to its end.
+    -- At most the rows of one transaction: all tenants share the counter, and none must be able to overflow it.
     UPDATE clew_meta SET shredded = shredded + least($1, 1048576) WHERE $1 > 0
 $$;
 
@@ -140,10 +140,10 @@ CREATE TABLE clew_generation (
     forgot bigint NOT NULL DEFAULT 0,
     cleaned bigint NOT NULL DEFAULT 0
 );
-COMMENT ON TABLE clew_generation IS 'projections, as one state of their code fills tables clew_g<id>_<table>';
-COMMENT ON COLUMN clew_generation.forgot IS 'how many texts were taken out of its indexes of words';
-COMMENT ON COLUMN clew_generation.cleaned IS 'how many of them have left the tables'' files, too';
-COMMENT ON COLUMN clew_generation.tables IS 'their declaration, for who does not have the code of the projection';
+COMMENT ON TABLE clew_generation IS 'projections: one version of their code fills the tables clew_g<id>_<table>';
+COMMENT ON COLUMN clew_generation.forgot IS 'how many texts were removed from its text indexes';
+COMMENT ON COLUMN clew_generation.cleaned IS 'how many of them were also removed from the files of the tables';
+COMMENT ON COLUMN clew_generation.tables IS 'their declaration, for readers without the code of the projection';
 CREATE UNIQUE INDEX clew_generation_live ON clew_generation (name) WHERE live;
 
 CREATE TABLE clew_parked (
@@ -166,7 +166,7 @@ CREATE TABLE clew_stretch (
     listed boolean NOT NULL,
     PRIMARY KEY (generation, text_index, number)
 );
-COMMENT ON TABLE clew_stretch IS 'parts of indexes of words, each of some thousand texts in the order of the log';
+COMMENT ON TABLE clew_stretch IS 'parts of text indexes, each of some thousand texts in the order of the log';
 
 CREATE TABLE clew_worker (
     worker text NOT NULL,
@@ -175,4 +175,4 @@ CREATE TABLE clew_worker (
     held boolean NOT NULL,
     PRIMARY KEY (worker, projection)
 );
-COMMENT ON TABLE clew_worker IS 'who would fill which projection, until when, and whether it holds the lease';
+COMMENT ON TABLE clew_worker IS 'which worker wants which projection, until when, and whether it holds the lease';
