@@ -1,4 +1,4 @@
-"""Docstrings: what of them a model is told."""
+"""Docstrings: what a model is sent of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.agents.docstrings import read_docstring
+from clew.agents.tool_schemas import read_docstring
+
+NUMPY = """Do it.
+
+    Parameters
+    ----------
+    a : int
+        One
+        and more.
+    b, c : str, optional
+        Two.
+
+    Returns
+    -------
+    int
+        Not this.
+
+    Notes
+    -----
+    It cannot be undone.
+
+    Examples
+    --------
+    >>> do(1)
+    2
+    """
 
 
 @pytest.mark.parametrize(
@@ -33,6 +58,13 @@ from clew.agents.docstrings import read_docstring
         ),
         ("\n    Args:\n        a: One.\n    ", "", {"a": "One."}),
         ("At 10:30: do it.", "At 10:30: do it.", {}),
+        (
+            NUMPY,
+            "Do it.\n\nNotes:\n    It cannot be undone.\n\nExamples:\n    >>> do(1)\n    2",
+            {"a": "One and more.", "b": "Two.", "c": "Two."},
+        ),
+        ("Do it.\n\nOther Parameters\n----------------\na\n    One.\n", "Do it.", {"a": "One."}),
+        ("Do it.\n\nKeyword Args:\n    a: One.\n\nTodo:\n    More.\n\nSee Also:\n    that", "Do it.", {"a": "One."}),
     ],
 )
 def test_a_docstring_describes_a_function_and_its_parameters(

@@ -246,8 +246,8 @@ def test_defaults_are_the_functions_own() -> None:
     ("function", "found"),
     [
         (lambda: 1, "'<lambda>' cannot be the name"),
-        (int, "no function"),
-        (7, "no function"),
+        (int, "not a function"),
+        (7, "not a function"),
         (len, "the parameter 'obj' has no type"),
     ],
 )
@@ -314,3 +314,22 @@ def test_equal_code_gives_equal_schemas_in_every_process() -> None:
     }
     assert len(said) == 1
     assert json.loads(said.pop())["parameters"]["properties"]["a"]["default"] == ["four", "one", "three", "two"]
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Find a parcel.\n\nArgs:\n    number: Its number.\n\nReturns:\n    Where it is.",
+        "Find a parcel.\n\nParameters\n----------\nnumber : str\n    Its number.\n\nReturns\n-------\nstr\n    There.",
+        "Find a parcel.\n\n:param number: Its number.\n:returns: Where it is.",
+    ],
+    ids=["google", "numpy", "sphinx"],
+)
+def test_every_style_of_docstring_describes_the_parameters(docstring: str) -> None:
+    def find(number: str) -> str:
+        return number
+
+    find.__doc__ = docstring
+    found = tool(find)
+    assert found.description == "Find a parcel."
+    assert found.schema.parameters["properties"] == {"number": {"type": "string", "description": "Its number."}}

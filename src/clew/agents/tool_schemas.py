@@ -1,4 +1,4 @@
-"""What the signature and the docstring of a function tell a model, and how a model's arguments are read by them."""
+"""The schema of a tool, from the signature and the docstring of its function, and the parsing of its arguments."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable
@@ -18,19 +19,21 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, to_json
 
-from clew.agents.docstrings import read_docstring
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.runs.errors import InvalidToolError
 
-_SHOWN = 80
-"""Characters of a wrong argument that are shown to the model that wrote it."""
+_QUOTED = 80
+"""Characters of a wrong argument that are quoted to the model that wrote it."""
+
+_NOT_FOR_MODELS = frozenset({"todo", "see-also", "references"})
+"""Sections of a docstring that are left out of a tool's description, as are results and errors."""
 
 _ANY_OBJECT = TypeAdapter(dict[str, Any])
 
 
 class InvalidArgumentsError(Exception):
-    """Arguments that do not fit a tool. Its text is for the model, which wrote them."""
+    """Arguments that do not fit a tool. The text is for the model that wrote them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +41,8 @@ class Signature:
     """A function as a model may call it.
 
     ``parameters`` is the JSON schema of the arguments; ``context`` the name of the parameter that takes the context,
-    if there is one; ``positional`` the names of those that are given by place; ``unbound`` says that the function is a
-    method that has no object yet.
+    if there is one; ``positional`` are the names of positional-only parameters; ``unbound`` says that the function is a
+    method without its object.
     """
 
     description: str
@@ -48,16 +51,16 @@ class Signature:
     positional: tuple[str, ...]
     unbound: bool
     read: Callable[[str], dict[str, Any]]
-    """The arguments by parameter for the JSON that a model wrote. Raises InvalidArgumentsError."""
+    """Parses the JSON that a model wrote into arguments by parameter. Raises InvalidArgumentsError."""
 
 
 def read_signature(
     function: Callable[..., Any], name: str, context_type: type, schema: JsonObject | None = None
 ) -> Signature:
-    """Read what a model is to know of ``function``. Raises InvalidToolError for one that a model cannot call.
+    """Read how a model calls ``function``. Raises InvalidToolError for a function that a model cannot call.
 
-    A parameter that is annotated with ``context_type`` is not the model's. A partial's keywords are not either. With a
-    ``schema`` the parameters are those that it says, and arguments are passed on as the model wrote them.
+    Parameters annotated with ``context_type`` and keywords of a partial are not the model's. With a ``schema``, that
+    defines the parameters, and arguments are passed on as the model wrote them.
     """
     description, documented = read_docstring(_docstring(function))
     takes, unbound = _parameters(function, name)
@@ -92,7 +95,7 @@ def _model(
                 f"Tool {name!r}: the parameter {parameter.name!r} has no type. Annotate it: {parameter.name}: str."
             )
     try:
-        # Named by number, for a parameter may be called as pydantic's own methods are; its alias is its name.
+        # Fields have numbers as names: a parameter may have the name of a pydantic method. Its alias is its name.
         fields: dict[str, Any] = {f"p{at}": _field(each, hints[each.name], documented) for at, each in enumerate(takes)}
         return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
     except (PydanticUserError, NameError, TypeError, ValueError) as error:
@@ -116,7 +119,7 @@ def _no_schema(name: str, error: Exception) -> InvalidToolError:
 
 
 def _validated(name: str, takes: list[inspect.Parameter], model: type[BaseModel], text: str) -> dict[str, Any]:
-    """What the text leaves out is left out here as well: the function has its own defaults."""
+    """Arguments that the text leaves out are left out here: the function has its own defaults."""
     given = _parsed(name, model.model_validate_json, text)
     return {
         parameter.name: getattr(given, field)
@@ -124,7 +127,7 @@ def _validated(name: str, takes: list[inspect.Parameter], model: type[BaseModel]
         if field in given.model_fields_set
         or parameter.default is parameter.empty
         or isinstance(parameter.default, FieldInfo)
-        or parameter.kind is parameter.POSITIONAL_ONLY  # those after it are given by place
+        or parameter.kind is parameter.POSITIONAL_ONLY  # later ones are positional, too
     }
 
 
@@ -138,18 +141,18 @@ def _passed_on(name: str, takes: list[inspect.Parameter], contexts: list[str], t
 
 
 def _parsed(name: str, parse: Callable[[str], Any], text: str) -> Any:
-    """No text is no arguments: some models write none for a function without parameters."""
+    """Parse arguments; an empty text means none, as some models write it."""
     try:
         return parse(text if text.strip() else "{}")
     except ValidationError as error:
-        raise InvalidArgumentsError(_told(name, error)) from None
-    except Exception as error:  # noqa: BLE001  # a validator of the application's may raise anything
+        raise InvalidArgumentsError(_explain(name, error)) from None
+    except Exception as error:  # noqa: BLE001  # an application's validator may raise anything
         message = f"Error: the arguments for {name} cannot be read: {type(error).__name__}: {error}"
         raise InvalidArgumentsError(message) from None
 
 
 def plain_schema(name: str, schema: Any) -> JsonObject:
-    """A JSON schema as plain JSON, and a copy of it. Raises InvalidToolError."""
+    """A copy of a JSON schema, checked. Raises InvalidToolError."""
     try:
         plain: JsonObject = json.loads(json.dumps(schema))
         check_json(plain, "schema")
@@ -161,7 +164,7 @@ def plain_schema(name: str, schema: Any) -> JsonObject:
 
 
 def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that holds the code: beneath partials, decorators, methods and objects that are called."""
+    """The function itself, without partials, decorators, bound methods and callable objects around it."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -176,19 +179,50 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Generator(GenerateJsonSchema):
-    """Without titles made from names, which tell a model nothing; sets in one order, so that a digest is stable."""
+    """Without titles made from names, which help no model; sets in a fixed order, so that the digest is stable."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012  # so it is declared there, and only read
         "skipped-choice",
         "non-serializable-default",
     }
 
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic asks so
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  # pydantic's signature
         return False
 
     def encode_default(self, dft: Any) -> Any:
         encoded = super().encode_default(dft)
         return sorted(encoded, key=to_json) if isinstance(dft, set | frozenset) else encoded
+
+
+def read_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
+    """The description of a function, and the descriptions of its parameters by name, each on one line.
+
+    Docstrings are in Google's, NumPy's or Sphinx' style. The description is everything but parameters, results, errors
+    and notes for maintainers.
+    """
+    text = inspect.cleandoc(docstring or "").strip()
+    if "\n" not in text:
+        return text, {}
+    from griffe import Docstring, DocstringSectionKind, Parser, infer_docstring_style
+
+    parsed = Docstring(f"\n{text}")  # a first line that begins a section must follow another line
+    style = infer_docstring_style(parsed)[0] or Parser.google
+    description: list[str] = []
+    documented: dict[str, str] = {}
+    for section in parsed.parse(style, warnings=False):
+        match section.kind:
+            case DocstringSectionKind.parameters | DocstringSectionKind.other_parameters:
+                documented |= {each.name.lstrip("*"): " ".join(each.description.split()) for each in section.value}
+            case DocstringSectionKind.text:
+                description.append(section.value)
+            case DocstringSectionKind.examples:
+                lines = "\n".join(example for _, example in section.value)
+                description.append(f"{section.title or 'Examples'}:\n{textwrap.indent(lines, '    ')}")
+            case DocstringSectionKind.admonition if section.value.kind not in _NOT_FOR_MODELS:
+                description.append(f"{section.title}:\n{textwrap.indent(section.value.contents, '    ')}")
+            case _:
+                pass
+    return "\n\n".join(description).strip(), {name: words for name, words in documented.items() if words}
 
 
 def _docstring(function: Callable[..., Any]) -> str | None:
@@ -199,7 +233,7 @@ def _docstring(function: Callable[..., Any]) -> str | None:
 
 
 def _parameters(function: Callable[..., Any], name: str) -> tuple[list[inspect.Parameter], bool]:
-    """Those that somebody must give, and whether the function still lacks its object."""
+    """The parameters to give, and whether the function is a method without its object."""
     try:
         takes = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -213,7 +247,7 @@ def _parameters(function: Callable[..., Any], name: str) -> tuple[list[inspect.P
 def _hints(
     function: Callable[..., Any], name: str, takes: list[inspect.Parameter], context_type: type
 ) -> dict[str, Any]:
-    """The parameters' types, also of annotations that are text. What the function returns is not looked at."""
+    """The types of the parameters, also from annotations that are text. The return type is ignored."""
     inside = innermost(function)
     globals_ = {context_type.__name__: context_type, **getattr(inside, "__globals__", {})}
     annotated = types.SimpleNamespace(
@@ -229,18 +263,18 @@ def _hints(
 
 
 def _names_around(inside: Callable[..., Any]) -> dict[str, Any]:
-    """The names of the functions that ``inside`` was defined in: of those that run still, and what it closes over."""
+    """The local names of the functions that ``inside`` was defined in: of running ones, and those it closes over."""
     parts = inside.__qualname__.split(".<locals>.")[:-1]
     around = {".<locals>.".join(parts[:many]) for many in range(1, len(parts) + 1)}
     found: list[dict[str, Any]] = []
-    frame = sys._getframe() if around else None  # noqa: SLF001  # there is no other way to names of functions that run
+    frame = sys._getframe() if around else None  # noqa: SLF001  # the only way to the names of running functions
     while frame is not None:
         if frame.f_code.co_qualname in around and frame.f_globals is getattr(inside, "__globals__", None):
             found.append(frame.f_locals)
         frame = frame.f_back
     if inspect.isfunction(inside):
         closed = zip(inside.__code__.co_freevars, inside.__closure__ or (), strict=True)
-        # The cell of what is defined later, such as the tool itself, is empty still.
+        # The cell of a name that is defined later, such as the tool itself, is still empty.
         found.insert(0, {name: cell.cell_contents for name, cell in closed if cell != types.CellType()})
     return {name: value for names in reversed(found) for name, value in names.items()}
 
@@ -261,14 +295,14 @@ def _field(parameter: inspect.Parameter, hint: Any, documented: dict[str, str]) 
     return hint, Field(**given)
 
 
-def _told(name: str, error: ValidationError) -> str:
-    """What is wrong with the arguments, a line each."""
+def _explain(name: str, error: ValidationError) -> str:
+    """What is wrong with the arguments, one line each."""
     found = error.errors(include_url=False, include_context=False)
-    lines = [f"Error: the arguments for {name} do not fit.", *map(_told_one, found)]
+    lines = [f"Error: the arguments for {name} do not fit.", *map(_explain_one, found)]
     return "\n".join([*lines, "Call it again with arguments that fit its schema."])
 
 
-def _told_one(error: ErrorDetails) -> str:
+def _explain_one(error: ErrorDetails) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "arguments"
     if error["type"] == "missing":
         return f"- {where}: it is missing."
@@ -277,5 +311,5 @@ def _told_one(error: ErrorDetails) -> str:
     if error["type"] in {"model_type", "dict_type"} and not error["loc"]:
         return "- arguments: they must be one JSON object."
     given = json.dumps(error["input"], ensure_ascii=False, default=str)
-    shown = given if len(given) <= _SHOWN else given[: _SHOWN - 1] + "…"
-    return f"- {where}: {error['msg']} (given: {shown})."
+    quoted = given if len(given) <= _QUOTED else given[: _QUOTED - 1] + "…"
+    return f"- {where}: {error['msg']} (given: {quoted})."

@@ -1,4 +1,4 @@
-"""Tools: functions that a model may call, and how they are called with what it wrote."""
+"""Tools: functions that a model may call, and their calls."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from clew.domain.models.client import ToolSchema
 from clew.domain.runs.errors import InvalidToolError
 
 Approval: TypeAlias = Literal["never", "always"]
-"""Whether somebody must approve each call of a tool before it is made."""
+"""Whether each call of a tool needs approval before it runs."""
 
 ToolErrors: TypeAlias = Literal["tell", "raise"]
-"""Whether the model is told of what a tool raised, and goes on, or the run ends with it."""
+"""What happens to an error of a tool: it is sent to the model and the run continues, or it ends the run."""
 
 ToolFailure: TypeAlias = Literal["raised", "timeout", "invalid-arguments", "unknown-tool", "stopped"]
-"""Why a call gave no result."""
+"""Why a call has no result."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_MESSAGE = 2_000
@@ -41,11 +41,11 @@ _MOST_RESULT = MAX_BYTES - 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may know of the run that it is called in: it asks by a parameter of this type.
+    """The run that a tool is called in. A tool gets it through a parameter of this type.
 
-    ``deps`` is what the application gave to the run, ``thread`` the thread that the run is on, ``actor`` who runs.
-    ``idempotency_key`` is the same when the run is gone on with after a crash, and another in a fork: give it to what
-    the tool calls, so that a call made twice acts once.
+    ``deps`` is the application's object for the run, ``thread`` the thread of the run, ``actor`` the caller of the run.
+    ``idempotency_key`` stays the same if the run continues after a crash, and differs in a fork. Pass it on to the
+    services that the tool calls, so that a repeated call has no second effect.
     """
 
     deps: Any = field(repr=False)
@@ -58,10 +58,10 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What came of a call: ``result`` is what the model is given, an error's text too.
+    """The outcome of a call. ``result`` is what the model is sent, also the text of an error.
 
-    ``error`` is the class of what went wrong, None if nothing did, and ``reason`` how (``raised`` also where there
-    is no error). ``raised`` is the exception, where it was the tool's fault and not the model's.
+    ``error`` is the class of the error, None without one, and ``reason`` says how the call failed (``raised`` also
+    without an error). ``raised`` is the exception if the tool caused it, and not the model.
     """
 
     result: Json
@@ -74,8 +74,8 @@ class ToolOutcome:
 class Tool:
     """A function that a model may call; made by :func:`tool`. It can still be called as the function that it is.
 
-    ``timeout`` is in seconds. A tool that is ``idempotent`` may be called twice with the same idempotency key to the
-    effect of once, and is called again where a crash left its outcome unknown.
+    ``timeout`` is in seconds. An ``idempotent`` tool has no second effect if it is called again with the same
+    idempotency key. It is called again when a crash left its outcome unknown.
     """
 
     function: Callable[..., Any]
@@ -88,12 +88,12 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """What the model calls it by."""
+        """The name by which the model calls it."""
         return self.schema.name
 
     @property
     def description(self) -> str:
-        """What the model is told of it."""
+        """The description that the model is sent."""
         return self.schema.description
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +107,7 @@ class Tool:
         return dataclasses.replace(self, function=self.function.__get__(instance, owner), signature=bound)
 
     def arguments(self, text: str) -> dict[str, Any]:
-        """What the function is called with, by parameter, for the JSON that a model wrote.
+        """The arguments by parameter, parsed from the JSON that a model wrote.
 
         Raises InvalidArgumentsError, whose text is for the model.
         """
@@ -155,11 +155,11 @@ def tool(
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool: ``@tool``, ``@tool(approval="always")`` or ``tool(function, …)``.
 
-    Its name, its description and the schema of its parameters come from the function, its docstring (Google's sections
-    or ``:param name:``) and its annotations, unless they are given. A parameter annotated with :class:`ToolContext`
-    is not the model's. With a ``schema`` (a JSON schema of an object) the function is called with the keywords that the
-    model gives, not validated. ``timeout`` is in seconds; a function that is not async goes on in its thread when the
-    time is over, though nobody waits for it. Raises InvalidToolError.
+    Its name, its description and the schema of its parameters come from the function, its docstring (in Google's,
+    NumPy's or Sphinx' style) and its annotations, unless they are given. A parameter annotated with
+    :class:`ToolContext` is not the model's. With a ``schema`` (a JSON schema of an object), the function is called with
+    the keywords that the model gives, without validation. ``timeout`` is in seconds; after it, a function that is not
+    async keeps running in its thread, but nothing waits for it. Raises InvalidToolError.
     """
     if function is None:
         return lambda given: tool(
@@ -188,12 +188,9 @@ def tool(
 
 
 def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
-    """The tools, and tools made of the plain functions, among ``functions``.
-
-    Raises InvalidToolError for what is neither, and for two of one name.
-    """
+    """The given tools; plain functions become tools. Raises InvalidToolError for anything else, or a repeated name."""
     if isinstance(functions, str | Tool) or not isinstance(functions, Iterable):
-        raise InvalidToolError(f"tools: {type(functions).__name__} is no list of tools. Give [function, …].")
+        raise InvalidToolError(f"tools: {type(functions).__name__} is not a list of tools. Give [function, …].")
     tools = tuple(each if isinstance(each, Tool) else tool(each) for each in functions)
     names: set[str] = set()
     for each in tools:
@@ -206,17 +203,17 @@ def as_tools(functions: Sequence[Tool | Callable[..., Any]]) -> tuple[Tool, ...]
 
 
 def unknown_tool(name: str, tools: Sequence[Tool]) -> ToolOutcome:
-    """The outcome of calling a tool that there is not."""
+    """The outcome of a call of an unknown tool."""
     there = f"There are: {', '.join(each.name for each in tools)}." if tools else "There are none."
     return ToolOutcome(f"Error: there is no tool {_unicode(name)!r}. {there}", "UnknownToolError", None, "unknown-tool")
 
 
 async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> ToolOutcome:
-    """Call a tool with the JSON that a model wrote, and tell what came of it.
+    """Call a tool with the JSON that a model wrote; returns the outcome.
 
-    Functions that are not async run in a thread, with the caller's context variables. Cancelling, or the tool's
-    timeout, ends an async function; a thread cannot be ended, and the function goes on in it. A tool cannot end the
-    program: SystemExit is an outcome too. Raises CancelledError and KeyboardInterrupt.
+    Functions that are not async run in a thread, with the caller's context variables. Cancellation and the tool's
+    timeout stop an async function; a thread cannot be stopped, and its function keeps running. A tool cannot end the
+    program: SystemExit is an outcome, too. Raises CancelledError and KeyboardInterrupt.
     """
     try:
         arguments = called.arguments(arguments_text)
@@ -234,7 +231,7 @@ async def call_tool(called: Tool, arguments_text: str, context: ToolContext) -> 
 
 
 async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception | None]:
-    """What the function gave, or what it raised: not raised here, where it could be taken for the tool's timeout."""
+    """The function's result, or its error. It is not raised here: it could be mistaken for the tool's timeout."""
     args = [arguments.pop(name) for name in called.signature.positional]
 
     def call() -> tuple[Any, Exception | None]:
@@ -242,7 +239,7 @@ async def _call(called: Tool, arguments: dict[str, Any]) -> tuple[Any, Exception
             return called.function(*args, **arguments), None
         except Exception as error:  # noqa: BLE001  # whatever a tool raises is its outcome
             return None, error
-        except SystemExit as error:  # it would end the event loop with all that is in it
+        except SystemExit as error:  # it would end the event loop
             return None, _exited(called.name, error)
 
     if inspect.iscoroutinefunction(innermost(called.function)):
@@ -264,11 +261,11 @@ def _exited(name: str, error: SystemExit) -> Exception:
 
 
 def raised_outcome(error: Exception) -> ToolOutcome:
-    """The outcome of a call that raised: the model is told the class and the words, and no traceback."""
+    """The outcome of a call that raised: the model is sent the class and the message, without a traceback."""
     kind = type(error).__name__
     try:
         message = _unicode(str(error))
-    except Exception:  # noqa: BLE001  # an exception may fail to say what it is
+    except Exception:  # noqa: BLE001  # str() of an exception may fail
         message = ""
     message = message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
     return ToolOutcome(f"Error: {kind}: {message}" if message else f"Error: {kind}", kind, error)
@@ -288,8 +285,8 @@ def _given(name: str, result: Any) -> ToolOutcome:
 
 
 def _has_room(result: Json) -> bool:
-    """Whether a result fits into an event, with all that is said beside it."""
-    if isinstance(result, str) and len(result) < _MOST_RESULT // 6:  # of a character there are 6 bytes at the most
+    """Whether a result fits into an event with its other fields."""
+    if isinstance(result, str) and len(result) < _MOST_RESULT // 6:  # a character takes at most 6 bytes
         return True
     return len(json.dumps(result, ensure_ascii=False).encode()) <= _MOST_RESULT
 
@@ -298,7 +295,7 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
     if isinstance(function, Tool):
         raise InvalidToolError(f"{function.name!r} is a tool already. Give its function: tool(….function, …).")
     if not callable(function) or isinstance(function, type):
-        raise InvalidToolError(f"{function!r} cannot be a tool: it is no function. Give a function, sync or async.")
+        raise InvalidToolError(f"{function!r} cannot be a tool: it is not a function. Give a function, sync or async.")
     inside = innermost(function)
     if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
         raise InvalidToolError(f"{inside.__qualname__} cannot be a tool: it yields. Return the whole result, a list.")
