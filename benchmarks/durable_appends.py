@@ -21,7 +21,7 @@ from benchmarks.raw_sqlite import STATE, TYPE, insert, raw_store
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
 from clew.infrastructure.recorder import Append, Recorder
-from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
+from clew.infrastructure.sqlite.writer import SQLiteWriter
 from clew.infrastructure.stores import store_at
 
 SLOW_DISK_MS = 2.0
@@ -159,13 +159,13 @@ def _cpu_of(thread: threading.Thread | None) -> float | None:
 def counted_commits() -> Iterator[Commits]:
     """Count the commits of all of Clew's datastores in this context."""
     commits = Commits()
-    commit = ClewSQLiteDatastore.commit
+    commit = SQLiteWriter.commit
 
-    def counting(store: ClewSQLiteDatastore, connection: sqlite3.Connection) -> None:
+    def counting(writer: SQLiteWriter, connection: sqlite3.Connection) -> None:
         commits.count += 1
-        commit(store, connection)
+        commit(writer, connection)
 
-    with patch.object(ClewSQLiteDatastore, "commit", counting):
+    with patch.object(SQLiteWriter, "commit", counting):
         yield commits
 
 

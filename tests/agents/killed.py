@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
-from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
+from clew.infrastructure.sqlite.writer import SQLiteWriter
 
 Passing = Callable[[str], None]
 """Says that the process comes to a point, by its name: it may end there."""
@@ -50,14 +50,14 @@ def _end_in_child(point: int | None, work: Callable[[Passing], Coroutine[Any, An
             os.kill(os.getpid(), signal.SIGKILL)
         os.write(told, f"{name}\n".encode())
 
-    really = ClewSQLiteDatastore.commit
+    really = SQLiteWriter.commit
 
-    def commit(self: ClewSQLiteDatastore, connection: sqlite3.Connection) -> None:
+    def commit(self: SQLiteWriter, connection: sqlite3.Connection) -> None:
         passing("before a commit")
         really(self, connection)
         passing("after a commit")
 
-    ClewSQLiteDatastore.commit = commit  # type: ignore[method-assign]  # of this process, which ends
+    SQLiteWriter.commit = commit  # type: ignore[method-assign]  # of this process, which ends
     try:
         asyncio.run(work(passing))
     except BaseException:  # noqa: BLE001  # nothing of the parent's is to go on in here

@@ -5,10 +5,10 @@ from uuid import RFC_4122, UUID
 
 from tests.infrastructure.recording import in_child
 
-from clew.infrastructure.clock import event_id
-from clew.infrastructure.randomness import AT_A_TIME, Kept
+from clew.infrastructure import clock
+from clew.infrastructure.clock import RANDOM_BATCH, event_id, salt
 
-MANY = 4 * AT_A_TIME
+MANY = 4 * RANDOM_BATCH
 
 
 def test_an_event_id_is_a_uuid_of_version_7() -> None:
@@ -28,14 +28,18 @@ def test_every_digit_is_random_but_for_the_time_the_version_and_the_variant() ->
     assert found == ["7", *["0123456789abcdef"] * 3, "89ab", *["0123456789abcdef"] * 15]
 
 
-def test_each_is_given_once_also_to_a_forked_child() -> None:
-    made = iter(range(100))
-    kept = Kept(lambda: [next(made), next(made)])
-    taken = [kept.take() for _ in range(5)]
-    assert len(set(taken)) == 5
+def test_a_forked_child_makes_ids_and_salts_of_its_own() -> None:
+    event_id()
+    salt()
+    kept = {*clock._id_ends}, {*clock._salts}
 
-    def goes_on() -> None:
-        assert kept.take() not in {*taken, *range(6)}
+    def use_many() -> None:
+        ends = {event_id()[12:] for _ in range(MANY)}
+        salts = {salt() for _ in range(MANY)}
+        assert not ends & kept[0]
+        assert not salts & kept[1]
+        assert len(ends) == len(salts) == MANY
 
-    assert in_child(goes_on) == 0
-    assert kept.take() in set(range(6)) - set(taken)
+    assert in_child(use_many) == 0
+    assert event_id()[12:] in kept[0]
+    assert salt() in kept[1]

@@ -30,7 +30,7 @@ from clew.domain.events import (
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
 from clew.infrastructure.envelope import SALT, decode, encode, stub
-from clew.infrastructure.mapper import EnvelopeMapper
+from clew.infrastructure.event_log import EnvelopeMapper
 
 EVENTS = st.one_of(*(events_of(data) for data in DATA.values()))
 SAID = st.builds(Message, role=st.sampled_from(ROLES), contents=st.tuples(CONTENTS[Text]))

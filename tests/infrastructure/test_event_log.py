@@ -20,9 +20,8 @@ from clew.domain.messages import Message
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
 from clew.domain.runs.errors import RunInProgressError
 from clew.domain.runs.open_run import OpenRun, Place
-from clew.infrastructure.control_snapshots import read_control, write_control
-from clew.infrastructure.event_log import ConversationLog
-from clew.infrastructure.mapper import EnvelopeMapper
+from clew.infrastructure.event_log import ConversationLog, EnvelopeMapper
+from clew.infrastructure.recorder import read_control, write_control
 from clew.infrastructure.stores import store_at
 
 ROOT = "default/thread/root"

@@ -1,4 +1,4 @@
-"""The port through which the service reads and writes the log, and what passes through it."""
+"""The ports through which the service reads and writes the event log, and the values that they exchange."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from clew.domain.events import Event
 from clew.domain.projection import Recorded, Unreadable
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-"""No entries, whatever of."""
+"""An empty mapping of any type."""
 
 
 class StreamInfo(NamedTuple):
-    """A stream as the store knows it; ``key`` grows in the order in which streams were made."""
+    """A stream as the store knows it; ``key`` grows in the order of creation."""
 
     key: int
     name: str
@@ -26,7 +26,7 @@ class StreamInfo(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One stored event as it lies in the store."""
+    """One event as it is stored."""
 
     position: int
     stream: str
@@ -36,12 +36,12 @@ class Row(NamedTuple):
     """The stored bytes; of a shredded row, the stub."""
     hash: bytes
     digest: bytes | None
-    """None, or of a shredded row the SHA-256 of the bytes that were there."""
+    """None; for a shredded row the SHA-256 of the original bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a stream that an append begins leaves its parent."""
+    """Where a new stream leaves its parent."""
 
     parent: str
     cut: int
@@ -54,13 +54,13 @@ class Shred:
     stream: str
     version: int
     digest: bytes
-    """The SHA-256 of the bytes that are to go: another digest there is a conflict."""
+    """The SHA-256 of the bytes to shred. Another digest there is a conflict."""
     stub: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An idempotency key: ``content`` is what the key stands for; the store keeps a salted digest of it."""
+    """An idempotency key. The store keeps a salted digest of ``content``, which is what was appended with the key."""
 
     stream: str
     key: str
@@ -68,7 +68,7 @@ class Key:
 
 
 class Blob(NamedTuple):
-    """Bytes that events name by digest: ``definition`` marks what an agent is made of, ``content`` user content."""
+    """Bytes that events refer to by digest: ``definition`` for parts of an agent, ``content`` for user content."""
 
     digest: bytes
     """The SHA-256 of ``data``."""
@@ -77,7 +77,7 @@ class Blob(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who runs on a stream, and until when unless it is renewed (microseconds since 1970)."""
+    """The holder that executes a run on a stream, and when the lease expires (microseconds since 1970)."""
 
     stream: str
     holder: str
@@ -85,11 +85,11 @@ class Lease(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Take a stream's lease, or keep it, or with ``until`` 0 let go of it.
+    """Take a stream's lease, extend it, or with ``until`` 0 release it.
 
-    It is refused with RunInProgressError when somebody else's has not run out ``now``. To let go of what one does not
-    hold does nothing. One that only ``renews`` is refused with RunTakenOverError when the lease is not the holder's any
-    more, though nobody else may have it.
+    Fails with RunInProgressError when another holder's lease has not expired at ``now``. Releasing a lease that the
+    holder does not have does nothing. A claim that only ``renews`` fails with RunTakenOverError when the holder no
+    longer has the lease, even if nobody else has it.
     """
 
     stream: str
@@ -100,7 +100,7 @@ class Claim(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """The part of an answer that has arrived so far; None takes it away. A stream has one at most."""
+    """The part of an answer that has arrived so far; None removes it. A stream has at most one."""
 
     stream: str
     run_id: str
@@ -108,23 +108,22 @@ class Draft(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """The outcome of an append: a position and a hash for each event, in the order in which they were given."""
+    """The outcome of an append: a position, a hash and a version for each event, in the order of the events."""
 
     positions: tuple[int, ...]
     hashes: tuple[bytes, ...]
     versions: tuple[int, ...]
     repeated: bool = False
-    """True when the idempotency key was there: these are then the positions, hashes and versions of the first time."""
+    """True when the idempotency key was used before. The outcome is then that of the first append."""
 
 
 class Write(NamedTuple):
-    """Everything that one append writes, all of it or nothing.
+    """Everything that one append writes: all of it or nothing.
 
-    ``previous`` is, by stream, the hash of the event that the append was decided on: if another one stands there, or
-    none, it is a conflict, though the versions may fit. For a stream that the append begins it is what its first event
-    will be linked to. ``controls`` are snapshots with their streams, as many as the append passes, without heads.
-    ``blobs`` that are there already stay as they are. ``claims`` and ``drafts`` lie beside the chain, and may come
-    without events.
+    ``previous`` maps a stream to the hash of the event that the append was decided on. Another hash there, or no event,
+    is a conflict, even if the versions fit. For a new stream it is the hash that its first event is linked to.
+    ``controls`` are snapshots with their streams, one for each snapshot version that the append passes, without heads.
+    ``blobs`` that exist are not changed. ``claims`` and ``drafts`` are outside the chain and may come without events.
     """
 
     events: Sequence[Event]
@@ -139,10 +138,10 @@ class Write(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """Rows of another store that one append writes as they are, all of them or none; their positions are new.
+    """Rows of another store that one append writes unchanged: all of them or none. Their positions are new.
 
-    Every hash was checked against the row before it: ``previous`` is, by stream, the hash that the first of its rows
-    here is linked to. ``controls`` are snapshots with their streams, of what was there before.
+    The caller has checked every hash against the row before it. ``previous`` maps a stream to the hash that the first
+    of its rows here is linked to. ``controls`` are snapshots with their streams.
     """
 
     rows: Sequence[Row]
@@ -153,21 +152,28 @@ class Restore(NamedTuple):
 
 
 class Submitted(NamedTuple):
-    """An append on its way: its outcome, and the hash that each stream's head will have if it is written."""
+    """A submitted append: its outcome, and the hash that each stream's head has once it is written."""
 
     outcome: Future[Appended]
     heads: Mapping[str, bytes]
 
 
+class Cut(NamedTuple):
+    """A thread at a version: the stream that holds the version (its own, or an ancestor's), and the control."""
+
+    stream: str
+    control: Control
+
+
 class Redactable(NamedTuple):
-    """What it takes to shred a row: the digest of its bytes, and the stub that will stand in their place."""
+    """What is needed to shred a row: the digest of its bytes, and the stub that replaces them."""
 
     digest: bytes
     stub: bytes
 
 
 class Verdict(NamedTuple):
-    """What verification found: how much was looked at, and the first thing that is wrong."""
+    """The result of a verification: how much was checked, and the first fault."""
 
     threads: int
     events: int
@@ -182,43 +188,79 @@ class Fault(NamedTuple):
     reason: str
 
 
-class EventLog(Protocol):
-    """An append-only log of events in streams that fork."""
+class LogWriter(Protocol):
+    """Write events. An append is stored as a whole or not at all; once its future has a result it survives a crash."""
 
     def submit(self, write: Write) -> Submitted:
-        """Hand an append to the writer; the outcome can be cancelled until the writer has taken it.
+        """Pass an append to the writer. The outcome can be cancelled until the writer has started with it.
 
-        It fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it
-        is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
+        The outcome fails with ConflictError, IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then
+        nothing of it is stored. Raises InvalidContentError at once for an event of more than 16 MiB.
         """
         ...
 
     def restore(self, restore: Restore) -> Future[Appended]:
-        """Hand rows of another store to the writer; fails as an append does."""
-        ...
-
-    def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
-        """Rows as they lie in the store, in position order, of streams whose name begins with ``prefix``."""
-        ...
-
-    def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
-        """Rows of the stream's own as they lie in the store, in version order, ``after`` < version."""
-        ...
-
-    def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
+        """Pass rows of another store to the writer; fails as an append does."""
         ...
 
     def repeated(self, key: Key) -> Appended | None:
-        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        """The first outcome of an append with this key, None if there is none. Raises IdempotencyKeyReusedError."""
+        ...
+
+
+class ThreadReader(Protocol):
+    """Read one stream. A read sees every append whose outcome was known when the read began."""
+
+    def control(self, stream: str, upto: int | None = None) -> Control:
+        """The control of a thread at a version, from the newest snapshot and the events after it."""
+        ...
+
+    def cut(self, stream: str, upto: int | None = None) -> Cut:
+        """The control of a thread at a version, and the stream that holds the version."""
         ...
 
     def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
         """A stream's events and its ancestors' up to each cut, in version order, ``after`` < version ≤ ``upto``."""
         ...
 
+    def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
+        """The stream's own rows as they are stored, in version order, ``after`` < version."""
+        ...
+
+    def stream(self, name: str) -> StreamInfo | None:
+        """The stream of that name, None if there is none."""
+        ...
+
+    def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order of their creation, ``after`` < key."""
+        ...
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation."""
+        ...
+
+    def position_of(self, stream: str, version: int) -> int | None:
+        """The position of one of the stream's own rows, None if it does not exist."""
+        ...
+
+    def redactable(self, stream: str, version: int) -> Redactable | None:
+        """What is needed to shred one of the stream's own rows, None when it is already shredded."""
+        ...
+
+    def verify(self, stream: str | None = None) -> Verdict:
+        """Recompute the chain of one stream and its ancestors, or of the whole store."""
+        ...
+
+
+class EventOrder(Protocol):
+    """Read all streams in one order. A position is given once, and no event appears later below one that was read."""
+
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
+        ...
+
+    def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
+        """The rows of such events as they are stored."""
         ...
 
     def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
@@ -226,84 +268,68 @@ class EventLog(Protocol):
         ...
 
     def recorded_of(self, stream: str, after: int, limit: int) -> list[Recorded | Unreadable]:
-        """Events of one stream's own as projections see them, in version order, ``after`` < version."""
+        """A stream's own events as projections see them, in version order, ``after`` < version."""
         ...
 
     def recorded_at(self, positions: Sequence[int]) -> list[Recorded | Unreadable]:
-        """The events at these positions as projections see them, in position order; without those not there."""
-        ...
-
-    def position_of(self, stream: str, version: int) -> int | None:
-        """The position of a row of the stream's own, None if it is not there."""
+        """The events at these positions as projections see them, in position order, without those that do not exist."""
         ...
 
     def last_position(self) -> int:
-        """The highest position that readers may see, 0 for an empty log."""
+        """The highest position that readers see, 0 for an empty log."""
         ...
 
     def newest_position(self) -> int:
-        """The highest position that readers may see or that this process has appended, whichever is higher."""
+        """The highest position that readers see or that this process has appended, whichever is higher."""
+        ...
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many visible events come after a position, counted up to ``limit``."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit, of this process or another. Returns the function that ends it."""
         ...
 
     def may_fill(self) -> bool:
-        """Whether tables can be filled from this log by who has it open.
+        """Whether projections can be filled from this log.
 
-        Not so on a standby, which only reads, and where one tenant's events alone can be seen.
+        Not on a standby, which only reads, and not where only one tenant's events are visible.
         """
         ...
 
     def is_bound(self) -> bool:
-        """Whether one tenant's events alone can be seen by who has it open: then nothing is filled from it either."""
+        """Whether only one tenant's events are visible. Then no projection is filled from this log."""
         ...
 
     def is_served(self) -> bool:
-        """Whether a server reads it, which does so while something else is done here."""
+        """Whether a server executes the reads, so that this process can do something else meanwhile."""
         ...
 
-    def count_after(self, position: int, limit: int) -> int:
-        """How many events come after a position of those that readers may see, ``limit`` at the most."""
-        ...
 
-    def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order in which they were made, ``after`` < key."""
-        ...
-
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order in which they were made."""
-        ...
-
-    def control(self, stream: str, upto: int | None = None) -> Control:
-        """The control of a thread at a version, from the newest snapshot and what came after it."""
-        ...
-
-    def redactable(self, stream: str, version: int) -> Redactable | None:
-        """What it takes to shred a row of the stream's own, None when it is shredded already."""
-        ...
+class SideReader(Protocol):
+    """Read what is stored next to the chain."""
 
     def blob(self, digest: bytes) -> Blob | None:
-        """The blob of that digest, None when it is not there. Raises CorruptEventError when its bytes are others."""
+        """The blob with that digest, None if there is none. Raises CorruptEventError when its bytes do not match."""
         ...
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream as it was last taken, also when it has run out; None when it was let go of."""
+        """The lease of a stream, also when it has expired; None when it was released."""
         ...
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that a run on the stream had received when it last wrote it down."""
+        """The part of an answer that a run on the stream had received when it last stored it."""
         ...
 
     def shredded(self) -> int:
-        """How many rows were ever shredded: a cache of decoded events holds only while it stands still."""
+        """How many rows were ever shredded. Caches of decoded events are valid while it is equal."""
         ...
 
-    def verify(self, stream: str | None = None) -> Verdict:
-        """Recompute the chain of one stream and its ancestors, or of the whole store."""
-        ...
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit, of this process or another; returns the function that ends it."""
-        ...
+class EventLog(LogWriter, ThreadReader, EventOrder, SideReader, Protocol):
+    """An append-only log of events in streams that fork."""
 
     def close(self) -> None:
-        """Write what was submitted, then let go of everything; later calls raise ClosedError."""
+        """Write what was submitted, then release everything. Later calls raise ClosedError."""
         ...

@@ -1,6 +1,6 @@
-"""The rules of an append, for every store that decides them in one writer: what may follow what, and what is linked.
+"""The rules of an append, which every store applies in its writer: which event may follow, and how it is linked.
 
-A plan is made from what the store knows, before anything is written, so that an append that is refused leaves nothing.
+A plan is made before anything is written, so a refused append leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _AFTER_SURROGATES = "\ue000"
 _LAST_MICROSECOND = 2**63 - 1
 
 
-# Plain tuples, because a writer's budget is a few microseconds an append.
+# Plain tuples: the writer has a few microseconds for an append.
 PlannedRow = tuple[str, int, str, bytes, bytes]
-"""Stream, version, type, state and hash of a row that is to be written."""
+"""Stream, version, type, state and hash of a new row."""
 
 KnownHead = tuple[int, bytes]
-"""Version and hash of the last of a stream's own events."""
+"""Version and hash of a stream's last own event."""
 
 
 class StoredState(NamedTuple):
-    """What a shred finds of a row."""
+    """The stored bytes of a row, and its digest if it is shredded."""
 
     state: bytes
     digest: bytes | None
@@ -52,40 +52,40 @@ class StoredState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the first append under an idempotency key came to; ``digest`` is None once a row of it was shredded."""
+    """The outcome of the first append with an idempotency key; ``digest`` is None once a row of it was shredded."""
 
     salt: bytes
     digest: bytes | None
     appended: Appended
 
     def repeat(self, key: Key) -> Appended:
-        """Answer a second append under the key. Raises IdempotencyKeyReusedError when its content is other."""
+        """The answer for a second append with the key. Raises IdempotencyKeyReusedError when the content differs."""
         if self.digest is not None and content_digest(self.salt, key.content) != self.digest:
             raise IdempotencyKeyReusedError(key.stream, key.key)
         return self.appended._replace(repeated=True)
 
 
 class Known(Protocol):
-    """What a plan asks of the store, as it stands after the appends before this one."""
+    """What a plan reads from the store, in the state after the appends before this one."""
 
     def head(self, stream: str) -> KnownHead | None:
-        """The last version and hash of a stream's own events."""
+        """Version and hash of a stream's last own event."""
         ...
 
     def hash_at(self, stream: str, version: int) -> bytes | None:
-        """The hash of a stream's own row, None when there is no such row."""
+        """The hash of one of a stream's own rows, None if it does not exist."""
         ...
 
     def state_at(self, stream: str, version: int) -> StoredState | None:
-        """The stored bytes of a stream's own row, None when there is no such row."""
+        """The stored bytes of one of a stream's own rows, None if it does not exist."""
         ...
 
     def outcome(self, key: Key) -> Outcome | None:
-        """What the key stands for, None when it is new."""
+        """The outcome of the key, None when it is new."""
         ...
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream, None when nobody has taken it or it was let go of."""
+        """The lease of a stream, None when it was never taken or was released."""
         ...
 
 
@@ -97,100 +97,101 @@ class Plan:
     rows: list[PlannedRow]
     """In the order of the append's events."""
     heads: dict[str, KnownHead]
-    """Where the streams of the append stand after it."""
+    """The heads of its streams after the append."""
     began: dict[str, Fork | None]
-    """The streams that the append begins, in order, and what they are forks of."""
-    beside: bool = False
+    """The new streams of the append, in order, with the fork of each."""
+    has_side_tables: bool = False
     """Whether the append has blobs, claims or drafts."""
     leases: tuple[tuple[str, Lease | None], ...] = ()
-    """What its claims come to: a lease that is taken or kept, None for one that is let go of."""
+    """The result of its claims: a lease that is taken or extended, None for a released one."""
 
 
 def stream_name(originator_id: UUID | str) -> str:
-    """The name of the stream of one of the library's ids: text as it is, a UUID in its 32 hex digits."""
+    """The stream name of one of the library's ids: text as it is, a UUID as 32 hex digits."""
     return originator_id.hex if isinstance(originator_id, UUID) else originator_id
 
 
 def new_salt() -> bytes:
-    """Random bytes without which a short content could be guessed from its digest."""
+    """Random bytes: without them a short content could be guessed from its digest."""
     return secrets.token_bytes(SALT_BYTES)
 
 
 def content_digest(salt: bytes, content: bytes) -> bytes:
-    """The salted SHA-256 of what an idempotency key stands for."""
+    """The salted SHA-256 of the content of an idempotency key."""
     return sha256(salt + content).digest()
 
 
 def plan(append: Append, known: Known) -> Plan | Appended:
-    """Check an append against what the store knows; an outcome instead of a plan when its key was there.
+    """Check an append against what the store knows. Returns the first outcome instead when its key was used before.
 
     Raises RecordedConflictError, RunInProgressError, RunTakenOverError, IdempotencyKeyReusedError or InvalidNameError;
-    ValueError for an append that no store could carry out (a key without events, a fork without its first event, links
-    without what they are linked to, links or digests that are not as many as the events, a blob under another digest
-    than its own).
+    ValueError for an append that no store could write (a key without events, a fork without its first event, links
+    without the hash that they are linked to, another number of links or digests than of events, a blob with another
+    digest than its own).
     """
     try:
-        # Before the versions: who lost the answer asks again with the versions of then.
-        first = None if append.key is None else _repeated(append.key, known)
-        return _plan(append, known) if first is None else first
+        # The key first: a caller who lost the answer tries again, with versions that are no longer the next ones.
+        if append.key is not None and (first := _first_outcome(append.key, known)) is not None:
+            return first
+        made = Plan(append, [], {}, {})
+        if append.claims:
+            # Before the versions: the second caller learns that a run is in progress, not only that there is an event.
+            made.leases = tuple(_decide_claims(append.claims, known).items())
+        if append.forks or append.digests:
+            _check_origin(append, known)
+        _plan_events(made, known)
+        if append.key is not None or append.snapshots or append.shreds:
+            _check_rest(made, known)
+        if append.claims or append.drafts or append.blobs:
+            _check_side_tables(made, known)
     except UnicodeEncodeError as error:
-        msg = f"Names, types and keys must be valid Unicode; found {error.object!r}. Take another."
-        raise InvalidNameError(msg) from None
+        raise InvalidNameError(
+            f"Names, types and keys must be valid Unicode; found {error.object!r}. Choose another."
+        ) from None
+    return made
 
 
-def _repeated(key: Key, known: Known) -> Appended | None:
-    key.key.encode()  # checked here, because not every store finds out by itself
+def _first_outcome(key: Key, known: Known) -> Appended | None:
+    key.key.encode()  # checked here, because not every store finds out itself
     first = known.outcome(key)
     return None if first is None else first.repeat(key)
 
 
-def _plan(append: Append, known: Known) -> Plan:
-    made = Plan(append, [], {}, {})
-    if append.claims:
-        # Before the versions: who comes second is told that somebody runs, and not only that somebody wrote.
-        made.leases = tuple(_decide_claims(append.claims, known).items())
-    if append.forks or append.digests:
-        _check_origin(append, known)
-    if append.links and len(append.links) != len(append.events):
-        msg = f"An append of {len(append.events)} events has {len(append.links)} links."
-        raise ValueError(msg)
+def _plan_events(made: Plan, known: Known) -> None:
+    append = made.append
+    links = append.links
+    if links and len(links) != len(append.events):
+        raise ValueError(f"An append of {len(append.events)} events has {len(links)} links.")
     for number, event in enumerate(append.events):
-        name = stream_name(event.originator_id)
+        name = event.originator_id
+        if not isinstance(name, str):
+            name = name.hex
         version = event.originator_version
-        previous = _previous(made, name, version, known)
-        if append.links:
+        last, previous = made.heads.get(name) or _head_before(made, name, version, known)
+        if version != last + 1:
+            raise RecordedConflictError(name, version - 1, last)
+        if links:
             if name not in append.previous:
-                msg = f"The append has links for {name!r} and does not say what they are linked to."
-                raise ValueError(msg)
-            hashed = append.links[number]
+                raise ValueError(f"The append has links for {name!r}, but not the hash that they are linked to.")
+            hashed = links[number]
         else:
-            gone = append.digests[number] if append.digests else None
-            hashed = link(previous, name, version, event.topic, gone or digest(event.state))
+            shredded = append.digests[number] if append.digests else None
+            hashed = link(previous, name, version, event.topic, shredded or digest(event.state))
         made.heads[name] = version, hashed
         made.rows.append((name, version, event.topic, event.state, hashed))
-    if append.key is not None or append.snapshots or append.shreds:
-        _check_rest(made, known)
-    if append.claims or append.drafts or append.blobs:
-        _check_beside(made, known)
-    return made
 
 
-def _previous(made: Plan, name: str, version: int, known: Known) -> bytes:
-    """The hash that the next event of a stream is linked to, if it is the one that the append was decided on."""
-    head = made.heads.get(name)
+def _head_before(made: Plan, name: str, version: int, known: Known) -> KnownHead:
+    """The head that the first event of a stream follows. Raises if the append was decided on another event."""
+    head = known.head(name)
     if head is None:
-        head = known.head(name)
-        if head is None:
-            fork = made.append.forks.get(name)
-            head = version - 1, _first_link(made, name, version, fork, known)
-            made.began[name] = fork
-        if head[1] != made.append.previous.get(name, head[1]):
-            # What was decided on an event that was not written in the end fits by its version all the same.
-            raise RecordedConflictError(name, version - 1, head[0])
-    last, previous = head
-    if version != last + 1:
-        raise RecordedConflictError(name, version - 1, last)
-    return previous
+        fork = made.append.forks.get(name)
+        head = version - 1, _first_link(made, name, version, fork, known)
+        made.began[name] = fork
+    if head[1] != made.append.previous.get(name, head[1]):
+        # It was decided on an event that was not stored in the end, although the version fits.
+        raise RecordedConflictError(name, version - 1, head[0])
+    return head
 
 
 def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: Known) -> bytes:
@@ -211,23 +212,20 @@ def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: K
 
 def _check_origin(append: Append, known: Known) -> None:
     if append.digests and len(append.digests) != len(append.events):
-        msg = f"An append of {len(append.events)} events has {len(append.digests)} digests."
-        raise ValueError(msg)
+        raise ValueError(f"An append of {len(append.events)} events has {len(append.digests)} digests.")
     for name in append.forks:
         head = known.head(name)
         if head is not None:
             raise RecordedConflictError(name, 0, head[0])
         if all(stream_name(event.originator_id) != name for event in append.events):
-            msg = f"The fork {name!r} has no first event in its append."
-            raise ValueError(msg)
+            raise ValueError(f"The fork {name!r} has no first event in its append.")
 
 
 def _check_rest(made: Plan, known: Known) -> None:
     append = made.append
     if append.key is not None:
         if not append.events:
-            msg = f"The idempotency key {append.key.key!r} stands for an append without events."
-            raise ValueError(msg)
+            raise ValueError(f"The idempotency key {append.key.key!r} stands for an append without events.")
         _check_stream(made, append.key.stream, 0, known)
     for snapshot in append.snapshots:
         _check_stream(made, snapshot.stream, snapshot.version, known)
@@ -241,16 +239,15 @@ def _check_rest(made: Plan, known: Known) -> None:
 
 
 def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | None]:
-    """What claims come to, one after the other. Raises RunInProgressError for one that is somebody else's.
+    """The results of claims, one after the other.
 
-    And RunTakenOverError for one that is only to be renewed, and is not the holder's any more.
+    Raises RunInProgressError when another holder has the lease, RunTakenOverError when the holder that renews lost it.
     """
     leases: dict[str, Lease | None] = {}
     for claim in claims:
         (claim.stream + claim.holder).encode()  # as above
         if not 0 <= claim.until <= _LAST_MICROSECOND:
-            msg = f"The lease of {claim.stream!r} cannot last until {claim.until}: that is no time, in microseconds."
-            raise ValueError(msg)
+            raise ValueError(f"The lease of {claim.stream!r} cannot last until {claim.until}: not a time.")
         held = leases[claim.stream] if claim.stream in leases else known.lease(claim.stream)
         mine = held is None or held.holder == claim.holder
         if claim.renews and (held is None or not mine):
@@ -265,8 +262,8 @@ def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | N
     return leases
 
 
-def _check_beside(made: Plan, known: Known) -> None:
-    made.beside = True
+def _check_side_tables(made: Plan, known: Known) -> None:
+    made.has_side_tables = True
     append = made.append
     wanted = [name for name, lease in made.leases if lease is not None]
     wanted += [draft.stream for draft in append.drafts if draft.data is not None]
@@ -281,8 +278,7 @@ def _check_beside(made: Plan, known: Known) -> None:
 
 def _check_blob(blob: Blob) -> None:
     if digest(blob.data) != blob.digest:
-        msg = f"The blob {blob.digest.hex()} has bytes with another SHA-256: {digest(blob.data).hex()}."
-        raise ValueError(msg)
+        raise ValueError(f"The blob {blob.digest.hex()} has bytes with another SHA-256: {digest(blob.data).hex()}.")
 
 
 def _check_stream(made: Plan, name: str, version: int, known: Known) -> None:
@@ -298,12 +294,12 @@ def _version(head: KnownHead | None) -> int:
 def first_after(prefix: str) -> str | None:
     """The lowest text above every text with the prefix in code point order, None when there is none.
 
-    The order is that of the UTF-8 bytes as well, so a store can seek in an index with it.
+    UTF-8 bytes have the same order, so a store can use it to seek in an index.
     """
     while prefix:
         last = ord(prefix[-1])
         if last == _BEFORE_SURROGATES:
-            return prefix[:-1] + _AFTER_SURROGATES  # what lies between are surrogates, which no text holds
+            return prefix[:-1] + _AFTER_SURROGATES  # between them are surrogates, which no text contains
         if last < sys.maxunicode:
             return prefix[:-1] + chr(last + 1)
         prefix = prefix[:-1]
@@ -311,7 +307,7 @@ def first_after(prefix: str) -> str | None:
 
 
 def outcome(rows: Sequence[PlannedRow], first: int) -> Appended:
-    """The answer to an append whose rows lie from position ``first`` on."""
+    """The outcome of an append whose first row is at position ``first``."""
     if len(rows) == 1:
         return Appended((first,), (rows[0][4],), (rows[0][1],))
     return Appended(

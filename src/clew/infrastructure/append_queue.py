@@ -1,4 +1,4 @@
-"""The one writer thread of a store: takes all appends that wait, has them written together, answers their futures."""
+"""The writer thread of a store: takes all appends that wait, writes them together, and sets their futures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from clew.domain.errors import ClosedError
 from clew.infrastructure.recorder import Append, Appended
 
-MOST_AT_ONCE = 512
+BATCH_SIZE = 512
 
 Job = tuple[Append, "Future[Appended]"]
 
@@ -19,11 +20,10 @@ _log = logging.getLogger(__name__)
 
 
 class AppendQueue:
-    """Appends in the order in which they were submitted, in batches of whatever waits.
+    """Appends in the order of their submission, in batches of all that wait.
 
-    ``write`` gets a batch and returns one outcome for each append of it. ``rest`` is called after each batch, when
-    the futures have their answers; the seconds that it returns are when it wants to be called again though nothing
-    was submitted.
+    ``write`` gets a batch and returns one outcome for each append. ``rest`` is called after each batch, when the
+    futures are set. It returns the seconds after which it must be called again even if nothing is submitted.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class AppendQueue:
         self.restart()
 
     def restart(self) -> None:
-        """Begin empty and without a thread: for the child of a fork, which has a copy of what the parent will do."""
+        """Start empty and without a thread: for the child of a fork, which has a copy of the parent's queue."""
         self._lock = threading.Lock()
         self._waiting: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -47,17 +47,16 @@ class AppendQueue:
         future: Future[Appended] = Future()
         with self._lock:
             if self._closed:
-                msg = "The store is closed: nothing can be appended. Open it again."
-                raise ClosedError(msg)
+                raise ClosedError("The store is closed: nothing can be appended. Open it again.")
             if self._thread is None:
-                # A daemon, so that a program that forgets to close its store still ends.
+                # A daemon, so that a program that does not close its store still ends.
                 self._thread = threading.Thread(target=self._run, name="clew-writer", daemon=True)
                 self._thread.start()
             self._waiting.put((append, future))
         return future
 
     def close(self) -> None:
-        """Have everything written that was submitted, then end the thread. Does nothing the second time."""
+        """Write everything that was submitted, then end the thread. Does nothing the second time."""
         with self._lock:
             thread = self._thread
             if not self._closed:
@@ -70,45 +69,37 @@ class AppendQueue:
         pause: float | None = None
         ended = False
         while not ended:
+            with suppress(Empty):
+                ended = self._write_batch(self._waiting.get(timeout=pause))
             try:
-                batch, ended = self._take(pause)
-            except Empty:
-                batch = []
-            if batch:
-                self._answer(batch)
-            pause = self._after()
+                pause = self._rest()
+            except Exception:  # noqa: BLE001 - logged: it must not end the thread that all appends need
+                _log.exception("The store's work after a commit failed")
+                pause = None
 
-    def _take(self, pause: float | None) -> tuple[list[Job], bool]:
-        jobs: list[Job] = []
-        job = self._waiting.get(timeout=pause)
-        try:
+    def _write_batch(self, job: Job | None) -> bool:
+        """Write a job and those that wait after it. Returns whether the queue was closed."""
+        appends: list[Append] = []
+        futures: list[Future[Appended]] = []
+        with suppress(Empty):
             while job is not None:
-                if job[1].set_running_or_notify_cancel():
-                    jobs.append(job)
-                if len(jobs) == MOST_AT_ONCE:
-                    return jobs, False
+                append, future = job
+                if future.set_running_or_notify_cancel():
+                    appends.append(append)
+                    futures.append(future)
+                if len(appends) == BATCH_SIZE:
+                    break
                 job = self._waiting.get_nowait()
-        except Empty:
-            return jobs, False
-        return jobs, True
-
-    def _answer(self, batch: list[Job]) -> None:
+        if not appends:
+            return job is None
         try:
-            outcomes = self._write([append for append, _ in batch])
-        except Exception as error:  # noqa: BLE001 - a writer that raises is a defect: nobody is left waiting for it
+            outcomes = self._write(appends)
+        except Exception as error:  # noqa: BLE001 - a writer that raises is a defect, and no caller may wait for ever
             _log.exception("The writer of the store failed")
-            outcomes = [error] * len(batch)
-        if any(append.shreds for append, _ in batch):
-            self._after()  # what was shredded is gone when its redaction is answered, unless a reader holds on to it
-        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            outcomes = [error] * len(appends)
+        for future, outcome in zip(futures, outcomes, strict=True):
             if isinstance(outcome, Appended):
                 future.set_result(outcome)
             else:
                 future.set_exception(outcome)
-
-    def _after(self) -> float | None:
-        try:
-            return self._rest()
-        except Exception:  # noqa: BLE001 - logged, and no reason to end the thread that all appends need
-            _log.exception("The store's work after a commit failed")
-            return None
+        return job is None

@@ -25,7 +25,8 @@ class CommitListeners:
     def restart(self) -> None:
         """Start without listeners: the child of a fork does not inherit the parent's event loops and threads."""
         self._lock = threading.Lock()
-        self._listeners: dict[object, Callable[[], None]] = {}
+        self.callbacks: dict[object, Callable[[], None]] = {}
+        """The listeners, by their tickets."""
         self._stop_polling: threading.Event | None = None
         self._closed = False
 
@@ -33,7 +34,7 @@ class CommitListeners:
         """Call ``wake`` after each commit, until the returned function is called."""
         ticket = object()
         with self._lock:
-            self._listeners[ticket] = wake
+            self.callbacks[ticket] = wake
             if self._changed is not None and self._stop_polling is None and not self._closed:
                 # Called here, so that the poller sees every later commit as a change.
                 self._changed()
@@ -42,13 +43,13 @@ class CommitListeners:
 
         def stop_listening() -> None:
             # Takes no lock: the garbage collector may call it at any moment, even while this thread holds the lock.
-            self._listeners.pop(ticket, None)
+            self.callbacks.pop(ticket, None)
 
         return stop_listening
 
     def notify(self) -> None:
         """Wake every listener. One that raises stops neither the others nor the caller."""
-        for wake in list(self._listeners.values()):
+        for wake in list(self.callbacks.values()):
             try:
                 wake()
             except Exception:  # noqa: BLE001 - logged: neither the writer nor the other listeners are at fault
@@ -66,9 +67,9 @@ class CommitListeners:
     def _is_idle(self, stop: threading.Event) -> bool:
         """Whether the poller may end because nobody listens; the next listener starts another one."""
         with self._lock:
-            if not self._listeners and self._stop_polling is stop:
+            if not self.callbacks and self._stop_polling is stop:
                 self._stop_polling = None
-            return not self._listeners
+            return not self.callbacks
 
     def _poll(self, changed: Callable[[], bool], stop: threading.Event) -> None:
         failing = False

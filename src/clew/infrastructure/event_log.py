@@ -1,13 +1,13 @@
-"""The event log on an eventsourcing application: Clew's events in, Clew's recorders beneath."""
+"""The event log of a store: Clew's events above, a recorder of stored bytes below."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import cast
+from typing import Any, cast
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import Mapper
+from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
 from clew.domain.chain import digest, link
@@ -17,6 +17,7 @@ from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.ports import (
     Appended,
     Blob,
+    Cut,
     Draft,
     Key,
     Lease,
@@ -29,16 +30,39 @@ from clew.domain.ports import (
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
-from clew.infrastructure.control_snapshots import read_control, write_control
 from clew.infrastructure.envelope import decode, encode, peek, stub
-from clew.infrastructure.mapper import EnvelopeMapper
 from clew.infrastructure.recorded_rows import RecordedRows, recorded
-from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot
+from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot, read_control, write_control
 from clew.infrastructure.verification import is_whole, verify_lineage, verify_store
 
 
+class EnvelopeMapper(Mapper[str]):
+    """The mapper between Clew's events and the library's four-field stored events. Uses Clew's closed registry.
+
+    The library's own mapper imports what a stored row names, and its transcoder changes user data that looks like its
+    tags. Neither is used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(transcoder=JSONTranscoder())
+
+    def to_stored_event(self, domain_event: Any) -> StoredEvent:
+        """The stored form of an Event. Raises InvalidContentError for one that is too large."""
+        event: Event = domain_event
+        return StoredEvent(event.stream, event.version, event.type, encode(event))
+
+    def to_domain_event(self, stored_event: StoredEvent) -> Any:
+        """The Event in a stored event; unknown types are opaque. Raises CorruptEventError."""
+        return decode(
+            str(stored_event.originator_id),
+            stored_event.originator_version,
+            stored_event.topic,
+            stored_event.state,
+        )
+
+
 class ConversationLog(Application[str]):
-    """Clew's event log. Everything is given: nothing is read from the environment of the process."""
+    """Clew's event log. All settings are arguments: the environment of the process is not read."""
 
     name = "clew"
 
@@ -47,19 +71,19 @@ class ConversationLog(Application[str]):
         self._recorder = cast("Recorder", self.recorder)
 
     def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
-        """Only what is given: a host's settings for the library are for the host's own applications."""
+        """Only the arguments: a host's settings for the library are for the host's own applications."""
         return Environment(name, dict(env or {}))
 
     def construct_mapper(self) -> Mapper[str]:
-        """Clew's mapper, here and not in the factory, so that other applications keep theirs."""
+        """Clew's mapper. It is not set in the factory, so other applications keep theirs."""
         return EnvelopeMapper()
 
     def submit(self, write: Write) -> Submitted:
-        """Hand an append to the writer: see the port."""
+        """Pass an append to the writer: see the port."""
         heads = dict(write.previous)
-        passed: dict[tuple[str, int], bytes] = {}
         stored: list[NewEvent] = []
         links: list[bytes] = []
+        hashes: dict[tuple[str, int], bytes] = {}
         for event in write.events:
             name, version, type_ = event[:3]
             state = encode(event)
@@ -67,18 +91,17 @@ class ConversationLog(Application[str]):
             heads[name] = head = link(heads[name], name, version, type_, digest(state))
             links.append(head)
             if write.controls:
-                passed[name, version] = head
+                hashes[name, version] = head
+        snapshots: list[Snapshot] = []
+        for stream, control in write.controls:
+            state = write_control(control._replace(head=hashes[stream, control.version]))
+            snapshots.append(Snapshot(stream, control.version, state))
         outcome = self._recorder.submit(
             Append(
                 stored,
                 forks=write.forks,
                 shreds=write.shreds,
-                snapshots=[
-                    Snapshot(
-                        stream, control.version, write_control(control._replace(head=passed[stream, control.version]))
-                    )
-                    for stream, control in write.controls
-                ],
+                snapshots=snapshots,
                 key=write.key,
                 previous=write.previous,
                 links=links,
@@ -90,7 +113,7 @@ class ConversationLog(Application[str]):
         return Submitted(outcome, heads)
 
     def restore(self, restore: Restore) -> Future[Appended]:
-        """Hand rows of another store to the writer."""
+        """Pass rows of another store to the writer."""
         return self._recorder.submit(
             Append(
                 [NewEvent(row.stream, row.version, row.type, row.state) for row in restore.rows],
@@ -106,15 +129,15 @@ class ConversationLog(Application[str]):
         )
 
     def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
-        """Rows as they lie in the store, in position order."""
+        """Rows as they are stored, in position order."""
         return [_checked(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
 
     def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
-        """Rows of the stream's own as they lie in the store."""
+        """A stream's own rows as they are stored."""
         return [_checked(row) for row in self._recorder.own_rows(stream, after=after, limit=limit)]
 
     def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
+        """The stream of that name, None if there is none."""
         return self._recorder.stream(name)
 
     def repeated(self, key: Key) -> Appended | None:
@@ -142,36 +165,36 @@ class ConversationLog(Application[str]):
         return list(map(recorded, self._recorder.rows_at(positions)))
 
     def position_of(self, stream: str, version: int) -> int | None:
-        """The position of a row of the stream's own."""
+        """The position of one of the stream's own rows."""
         found = self._recorder.own_rows(stream, after=version - 1, limit=1)
         return found[0].position if found and found[0].version == version else None
 
     def last_position(self) -> int:
-        """The highest position that readers may see."""
+        """The highest position that readers see."""
         return self._recorder.last_position()
 
     def newest_position(self) -> int:
-        """The highest position that readers may see or that this process has appended."""
+        """The highest position that readers see or that this process has appended."""
         return self._recorder.newest_position()
 
     def may_fill(self) -> bool:
-        """Whether tables can be filled from this log."""
+        """Whether projections can be filled from this log."""
         return self._recorder.may_fill()
 
     def is_bound(self) -> bool:
-        """Whether one tenant's events alone can be seen."""
+        """Whether only one tenant's events are visible."""
         return self._recorder.is_bound()
 
     def is_served(self) -> bool:
-        """Whether a server does the reading."""
+        """Whether a server executes the reads."""
         return self._recorder.is_served()
 
     def count_after(self, position: int, limit: int) -> int:
-        """How many events come after a position, ``limit`` at the most."""
+        """How many events come after a position, counted up to ``limit``."""
         return self._recorder.count_after(position, limit)
 
     def streams(self, *, prefix: str, after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order in which they were made."""
+        """Streams in the order of their creation."""
         return self._recorder.streams(prefix=prefix, after=after, limit=limit)
 
     def forks(self, stream: str) -> list[StreamInfo]:
@@ -179,40 +202,51 @@ class ConversationLog(Application[str]):
         return self._recorder.forks(stream)
 
     def control(self, stream: str, upto: int | None = None) -> Control:
-        """The control of a thread, ``Control()`` if it is not there."""
+        """The control of a thread, ``Control()`` if there is no such thread."""
+        return self.cut(stream, upto).control
+
+    def cut(self, stream: str, upto: int | None = None) -> Cut:
+        """The control of a thread at a version, and the stream that holds the version."""
+        owner, control = stream, None
         snapshot = self._recorder.snapshot(stream, upto)
-        control = None if snapshot is None else read_control(snapshot.state)
+        if snapshot is not None:
+            owner, control = snapshot.stream, read_control(snapshot.state)
         if control is None:
             control = Control()
-        run: list[Row] = []
-        for row in self._recorder.lineage(stream, after=control.version or -1, upto=upto):
+        rows = self._recorder.lineage(stream, after=control.version or -1, upto=upto)
+        messages: list[Row] = []
+        for row in rows:
             if row.type == MESSAGE_APPENDED:
-                run.append(row)
-            else:
-                control = advance(_after_messages(control, run), _event(row))
-                run = []
-        return _after_messages(control, run)
+                messages.append(row)
+                continue
+            if messages:
+                control = _after_messages(control, messages)
+                messages = []
+            control = advance(control, _event(row))
+        if messages:
+            control = _after_messages(control, messages)
+        return Cut(rows[-1].stream if rows else owner, control)
 
     def redactable(self, stream: str, version: int) -> Redactable | None:
-        """What it takes to shred a row."""
+        """What is needed to shred a row."""
         for row in self._recorder.own_rows(stream, after=version - 1, limit=1):
             if row.version == version and row.digest is None:
                 return Redactable(digest(row.state), stub(_event(row)))
         return None
 
     def blob(self, digest: bytes) -> Blob | None:
-        """The blob of that digest; CorruptEventError when its bytes are others."""
+        """The blob with that digest. Raises CorruptEventError when its bytes do not match it."""
         found = self._recorder.blob(digest)
         if found is not None and not is_whole(found):
             raise CorruptEventError(f"The blob {digest.hex()} is damaged. Restore it from a copy of the store.")
         return found
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream as it was last taken."""
+        """The lease of a stream."""
         return self._recorder.lease(stream)
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that was last written down."""
+        """The part of an answer that was stored last."""
         return self._recorder.draft(stream)
 
     def shredded(self) -> int:
@@ -228,7 +262,7 @@ class ConversationLog(Application[str]):
         return self._recorder.listen(wake)
 
     def close(self) -> None:
-        """Write what was submitted, then let go of everything."""
+        """Write what was submitted, then release everything."""
         self._recorder.close()
         super().close()
 
@@ -239,30 +273,30 @@ def _event(row: Row) -> Event:
         return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
     except CorruptEventError as error:
         found = CorruptEventError(
-            f"{error} To read on behind it, ask for what comes after version {row.version}, "
-            f"or of the whole store after position {row.position}."
+            f"{error} To read the events after it, read from version {row.version} on, "
+            f"or in the whole store from position {row.position} on."
         )
         found.stream, found.version, found.position = row.stream, row.version, row.position
         raise found from None
 
 
 def _checked(row: Row) -> Row:
-    """The row. Raises CorruptEventError if its parts are not even of the right kind, as in a file that was changed."""
+    """The row. Raises CorruptEventError if its parts have the wrong types, as in a file that was changed."""
     if type(row.type) is not str or type(row.state) is not bytes or type(row.hash) is not bytes:
-        raise CorruptEventError(f"{row.stream} version {row.version} is damaged. Verify says what is wrong with it.")
+        raise CorruptEventError(f"{row.stream} version {row.version} is damaged. `clew verify` says what is wrong.")
     return row
 
 
-def _after_messages(control: Control, run: list[Row]) -> Control:
-    """The control after messages without anything else between them.
+def _after_messages(control: Control, messages: list[Row]) -> Control:
+    """The control after messages that follow each other.
 
-    Of such a run the last says how many there are then, and of that one only the envelope is asked; where it does not
-    say (a codec that is not known), those before it do.
+    The last of them says how many messages there are then, and only its envelope is read. If it does not say so,
+    because its codec is unknown, the message before it does.
     """
-    for row in reversed(run):
+    for row in reversed(messages):
         _checked(row)
         event = peek(row.stream, row.version, row.type, row.state, row.position, row.hash)
         if event.messages >= 0:
             control = advance(control, event)
             break
-    return control if not run else control._replace(version=run[-1].version, head=run[-1].hash)
+    return control._replace(version=messages[-1].version, head=messages[-1].hash)

@@ -1,35 +1,53 @@
-"""What the library asks of a recorder, as far as every store of Clew's answers it alike: by Clew's own port."""
+"""What the eventsourcing library asks of a recorder, on Clew's ports: the part that is the same for every store."""
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from eventsourcing.persistence import ApplicationRecorder, ProcessRecorder, StoredEvent, Subscription
+from eventsourcing.persistence import ApplicationRecorder, Notification, ProcessRecorder, StoredEvent, Subscription
 
 from clew.infrastructure.recorder import Append, Appended
-from clew.infrastructure.subscription import StoredSubscription
+
+PAGE = 500
 
 
 class LibraryRecorder(ProcessRecorder):
-    """A recorder of the library's that appends and is subscribed to as Clew's stores are."""
+    """A recorder of the library that appends, and is subscribed to, through Clew's ports."""
 
-    @abstractmethod
-    def submit(self, append: Append) -> Future[Appended]:
-        """Hand an append to the writer."""
+    submit: Callable[[Append], Future[Appended]]
+    """See the port."""
 
     @abstractmethod
     def last_position(self) -> int:
-        """The highest position that readers may see, 0 for an empty store."""
+        """The highest position that readers see, 0 for an empty store."""
 
     @abstractmethod
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit."""
 
+    def newest_position(self) -> int:
+        """The highest position. Here readers see an append at once."""
+        return self.last_position()
+
+    def may_fill(self) -> bool:
+        """True."""
+        return True
+
+    def is_bound(self) -> bool:
+        """False."""
+        return False
+
+    def is_served(self) -> bool:
+        """False: this process executes the reads itself."""
+        return False
+
     def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
-        """Append and wait: the positions, in the order of the events. ``tracking`` is recorded with them."""
+        """Append and wait. Returns the positions, in the order of the events. ``tracking`` is stored with them."""
         tracking = kwargs.get("tracking")
         if not stored_events and tracking is None:
             return []
@@ -40,5 +58,55 @@ class LibraryRecorder(ProcessRecorder):
         return self.last_position() or None
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
-        """Events above a position, those to come included."""
-        return StoredSubscription(self, self, gt, topics)
+        """Events above a position, including later ones."""
+        return StoredSubscription(self, gt, topics)
+
+
+class StoredSubscription(Subscription[ApplicationRecorder]):
+    """The library's subscription: the stored notifications above a position and then the new ones, in order.
+
+    It has no thread. Iterating blocks until there is a notification, the subscription is stopped (StopIteration) or
+    the store is closed (ClosedError).
+    """
+
+    def __init__(self, recorder: LibraryRecorder, gt: int | None = None, topics: Sequence[str] = ()) -> None:
+        super().__init__(recorder, gt, topics)
+        self._store = recorder
+        self._after = gt or 0
+        self._page: deque[Notification] = deque()
+        self._woken = threading.Event()
+        self._unlisten = recorder.listen(self._woken.set)
+
+    def stop(self) -> None:
+        """End the iteration, in whatever thread it waits."""
+        super().stop()
+        self._unlisten()
+        self._woken.set()
+
+    def __next__(self) -> Notification:
+        """The next notification, as soon as there is one."""
+        while not self._has_been_stopped:
+            if self._page:
+                return self._page.popleft()
+            self._woken.clear()
+            if not self._pull() and not self._has_been_stopped:
+                self._woken.wait()
+        raise StopIteration
+
+    def _pull(self) -> bool:
+        seen = self._store.last_position()
+        self._page.extend(
+            self._store.select_notifications(self._after, PAGE, topics=self._topics, inclusive_of_start=False)
+        )
+        if len(self._page) == PAGE:
+            self._after = self._page[-1].id
+        elif self._page:
+            self._after = max(seen, self._page[-1].id)
+        else:
+            # Events of other topics need not be read again at the next commit.
+            self._after = max(seen, self._after)
+        return bool(self._page)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_unlisten"):
+            self._unlisten()

@@ -1,4 +1,4 @@
-"""From stored rows to what projections see: plain JSON, because a typed event costs several times as much to make."""
+"""Stored rows as projections see them: plain JSON, because typed events take several times as long to make."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RecordedRows(Sequence[Recorded | Unreadable]):
-    """Rows as projections see them, each when it is looked at: who goes through thousands holds few of them."""
+    """Rows as projections see them, decoded when they are read: a reader of thousands keeps few of them in memory."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows

@@ -1,14 +1,20 @@
-"""What every event store of Clew's does, on stored bytes: the port that one contract suite holds them to."""
+"""The ports of an event store on stored bytes. One contract suite tests every store against them.
+
+A store implements `Recorder`. Callers take only the part that they use: `Appends` to write, `Streams` to read one
+stream, `PositionOrder` to read all streams in order, `SideTables` for what is stored next to the chain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_type_hints
 
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from clew.domain.control import Control
 from clew.domain.errors import ConflictError
 from clew.domain.ports import (
     NOTHING,
@@ -27,6 +33,7 @@ from clew.domain.ports import (
 __all__ = [
     "Append",
     "Appended",
+    "Appends",
     "Blob",
     "Claim",
     "Draft",
@@ -34,20 +41,29 @@ __all__ = [
     "Key",
     "Lease",
     "NewEvent",
+    "PositionOrder",
     "RecordedConflictError",
     "Recorder",
     "Row",
     "Shred",
+    "SideTables",
     "Snapshot",
     "StreamInfo",
+    "Streams",
 ]
 
 PAGE_BYTES = 1 << 24
-"""Of the states of what is read together: then a page ends, however few its events are."""
+"""A page ends when the states in it have this many bytes together, however few events they are."""
+
+SNAPSHOT_FORMAT = b"3"
+"""The first byte of a stored control. A snapshot with another one has another shape and is not used."""
+
+_CONTROL_SHAPE: Any = tuple[tuple(get_type_hints(Control).values())]  # type: ignore[misc]  # one item for each field
+_CONTROL: TypeAdapter[Any] = TypeAdapter(_CONTROL_SHAPE, config=ConfigDict(ser_json_bytes="hex", val_json_bytes="hex"))
 
 
 def page(rows: Iterable[Row]) -> list[Row]:
-    """The first of these rows, as many as make up a page."""
+    """The first of these rows, as many as fill a page."""
     found: list[Row] = []
     size = 0
     for row in rows:
@@ -59,30 +75,45 @@ def page(rows: Iterable[Row]) -> list[Row]:
 
 
 def is_full(rows: Iterable[Row]) -> bool:
-    """Whether it is for their size that no more rows are in a page."""
+    """Whether the size of the rows ends the page."""
     return sum(map(_size, rows)) >= PAGE_BYTES
 
 
 def _size(row: Row) -> int:
-    # In a file that somebody changed it may be anything.
+    # In a file that somebody changed the state can have any type.
     return len(row.state) if isinstance(row.state, bytes) else 0
 
 
 class RecordedConflictError(ConflictError, IntegrityError):
-    """The conflict that the recorders raise: Clew's own, and the library's for applications of the library's."""
+    """The conflict that recorders raise: Clew's error, and the library's error for applications of the library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A droppable snapshot of the small state that decisions need, outside the chain."""
+    """The control of a stream at a version. It is outside the chain and can be dropped."""
 
     stream: str
     version: int
     state: bytes
 
 
+def write_control(control: Control) -> bytes:
+    """The state of a snapshot: the format, then the control's fields as a JSON list."""
+    return SNAPSHOT_FORMAT + _CONTROL.dump_json(tuple(control))
+
+
+def read_control(state: bytes) -> Control | None:
+    """The control in a snapshot, None if it has another format."""
+    if not state.startswith(SNAPSHOT_FORMAT):
+        return None
+    try:
+        return Control._make(_CONTROL.validate_json(state[len(SNAPSHOT_FORMAT) :]))
+    except ValidationError:
+        return None
+
+
 class NewEvent(NamedTuple):
-    """What the library's StoredEvent is, by the same names: a tuple is made in half of the time."""
+    """The library's StoredEvent with the same field names, as a tuple, which takes half the time to make."""
 
     originator_id: str
     originator_version: int
@@ -91,18 +122,18 @@ class NewEvent(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Everything that one append writes, all of it or nothing.
+    """Everything that one append writes: all of it or nothing.
 
-    ``previous`` is, by stream, the hash that its head must have: versions alone would let an append follow another
-    event than the one that it was decided on. A stream that is not named there is checked by its version only.
-    ``links`` are the hashes of the events, linked to ``previous``, from those who have computed them: many threads can
-    do that, and the writer is one.
-    ``digests`` come with the events of another store: of one whose bytes were shredded there, so that its state is a
-    stub, the digest of those bytes, else None. It is stored as a shredded row, and counts as one.
+    ``previous`` maps a stream to the hash that its head must have. Versions alone would let an append follow another
+    event than the one that it was decided on. A stream that is missing there is checked by its version only.
+    ``links`` are the hashes of the events, linked to ``previous``. Callers compute them in many threads, because the
+    writer is one thread.
+    ``digests`` come with the events of another store: for an event that was shredded there, so that its state is a
+    stub, the digest of the original bytes, else None. Such an event is stored and counted as a shredded row.
 
-    ``blobs``, ``claims`` and ``drafts`` may come without events; then ``previous`` is not asked. Claims are decided in
-    their order, after those of the appends before. A stream that is claimed, or has a draft, must be there or begin in
-    this append; to let go of one that is not there, or to take away its draft, does nothing.
+    ``blobs``, ``claims`` and ``drafts`` may come without events; then ``previous`` is not checked. Claims are decided
+    in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or begin in
+    this append. Releasing a stream that does not exist, or removing its draft, does nothing.
     """
 
     events: Sequence[StoredEvent | NewEvent]
@@ -119,88 +150,41 @@ class Append(NamedTuple):
     drafts: Sequence[Draft] = ()
 
 
-class Recorder(Protocol):
-    """An event store on stored bytes."""
+class Appends(Protocol):
+    """Write. An append is stored as a whole or not at all; once its future has a result it survives a crash.
+
+    Appends to one stream are serialized: an event's version must be its stream's head + 1. A stream without events
+    starts at 0 or 1, a fork at its cut + 1.
+    """
 
     def submit(self, append: Append) -> Future[Appended]:
-        """Hand an append to the writer; the future can be cancelled until the writer has taken it.
+        """Pass an append to the writer. The future can be cancelled until the writer has started with it.
 
-        Fails with RecordedConflictError (a stream is not where the append says: an event's version must be its
-        stream's head + 1; a stream without events may start at 0 or 1, a fork at its cut + 1; or its head has another
-        hash), RunInProgressError (it claims what somebody else holds), RunTakenOverError (it renews what it does not
-        hold), IdempotencyKeyReusedError, ClosedError or StoreUnavailableError; then nothing of it is stored.
+        Fails with RecordedConflictError (a version or a hash is not the stream's next one), RunInProgressError (it
+        claims a lease that another holder has), RunTakenOverError (it renews a lease that it does not hold),
+        IdempotencyKeyReusedError, ClosedError or StoreUnavailableError. Then nothing of it is stored.
         """
         ...
 
     def repeated(self, key: Key) -> Appended | None:
-        """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
+        """The first outcome of an append with this key, None if there is none. Raises IdempotencyKeyReusedError."""
         ...
+
+
+class Streams(Protocol):
+    """Read one stream. A read sees every append whose future had a result when the read began."""
 
     def lineage(self, stream: str, *, after: int = -1, upto: int | None = None) -> list[Row]:
         """The rows of a stream and of its ancestors up to each cut, in version order, ``after`` < version ≤ ``upto``.
 
-        One query, whatever the depth. Empty when there is no such stream.
+        One query at any depth. Empty when the stream does not exist.
         """
         ...
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
-        """The rows that lie under the stream itself, in version order: what verification walks.
+        """The rows of the stream itself, in version order: what verification reads.
 
-        They are ``limit`` at the most, and fewer where they are large: there are no more when there are none.
-        """
-        ...
-
-    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
-        """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``.
-
-        They are ``limit`` at the most, and fewer where they are large: there are no more when there are none.
-        """
-        ...
-
-    def rows_at(self, positions: Sequence[int]) -> list[Row]:
-        """The rows at these positions, in position order; one that is not there is left out."""
-        ...
-
-    def last_position(self) -> int:
-        """The highest position that readers may see, 0 for an empty store."""
-        ...
-
-    def newest_position(self) -> int:
-        """The highest position that readers may see or that this process has appended, whichever is higher."""
-        ...
-
-    def may_fill(self) -> bool:
-        """Whether tables can be filled beside it: not so on a standby, nor where one tenant's rows alone are seen."""
-        ...
-
-    def is_bound(self) -> bool:
-        """Whether one tenant's rows alone can be seen."""
-        ...
-
-    def is_served(self) -> bool:
-        """Whether a server does the reading, beside what this process does meanwhile."""
-        ...
-
-    def count_after(self, position: int, limit: int) -> int:
-        """How many rows come after a position of those that readers may see, ``limit`` at the most."""
-        ...
-
-    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order in which they were made, ``after`` < key."""
-        ...
-
-    def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
-        ...
-
-    def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order in which they were made."""
-        ...
-
-    def orphans(self, limit: int) -> list[tuple[int, int]]:
-        """Stream key and version of rows whose stream is not in the table of streams, or whose version is below 0.
-
-        Only tampering makes any.
+        At most ``limit``, and fewer when they are large. Only an empty page is the end.
         """
         ...
 
@@ -208,40 +192,100 @@ class Recorder(Protocol):
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
         ...
 
-    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
-        """The blob of that digest as it lies in the store, None when it is not there.
+    def stream(self, name: str) -> StreamInfo | None:
+        """The stream of that name, None if there is none."""
+        ...
 
-        Of a store that keeps one for each tenant it is the tenant's that the store was opened for, or with a ``key``
-        the one that came with it.
+    def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
+        """Streams in the order of their creation, ``after`` < key."""
+        ...
+
+    def forks(self, stream: str) -> list[StreamInfo]:
+        """The streams whose parent is this one, in the order of their creation."""
+        ...
+
+    def orphans(self, limit: int) -> list[tuple[int, int]]:
+        """Stream key and version of rows without a stream, or with a version below 0. Only tampering makes any."""
+        ...
+
+
+class PositionOrder(Protocol):
+    """Read all streams in one order. A position is given once, and no event appears later below one that was read."""
+
+    def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
+        """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``.
+
+        At most ``limit``, and fewer when they are large. Only an empty page is the end.
+        """
+        ...
+
+    def rows_at(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions, in position order, without those that do not exist."""
+        ...
+
+    def last_position(self) -> int:
+        """The highest position that readers see, 0 for an empty store."""
+        ...
+
+    def newest_position(self) -> int:
+        """The highest position that readers see or that this process has appended, whichever is higher."""
+        ...
+
+    def count_after(self, position: int, limit: int) -> int:
+        """How many visible rows come after a position, counted up to ``limit``."""
+        ...
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after every commit, of this process or another. Returns the function that ends it.
+
+        ``wake`` is called by a thread that writes or polls, must return at once, and may be called without need.
+        """
+        ...
+
+    def may_fill(self) -> bool:
+        """Whether projections can be filled: not on a standby, and not where only one tenant's rows are visible."""
+        ...
+
+    def is_bound(self) -> bool:
+        """Whether only one tenant's rows are visible."""
+        ...
+
+    def is_served(self) -> bool:
+        """Whether a server executes the reads, so that this process can do something else meanwhile."""
+        ...
+
+
+class SideTables(Protocol):
+    """Read what is stored next to the chain: written in the transaction of an append, and in no hash."""
+
+    def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
+        """The blob with that digest as it is stored, None if there is none.
+
+        In a store with a blob for each tenant: the blob of the tenant that the store was opened for, or with ``key``
+        the blob of that key.
         """
         ...
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
-        """Key and digest of each blob in the order in which they came, ``after`` < key."""
+        """Key and digest of each blob in the order of their creation, ``after`` < key."""
         ...
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream as it was last taken, also when it has run out; None when it was let go of."""
+        """The lease of a stream, also when it has expired; None when it was released."""
         ...
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that was last written down for the stream, None when there is none."""
+        """The part of an answer that was stored last for the stream, None if there is none."""
         ...
 
     def shredded(self) -> int:
-        """How many rows were ever shredded, or came shredded.
-
-        A cache of decoded events holds only while it stands still.
-        """
+        """How many rows were ever shredded, or came shredded. Caches of decoded events are valid while it is equal."""
         ...
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call ``wake`` after every commit, of this process or another; returns the function that ends it.
 
-        ``wake`` is called from a thread that writes or polls, must return at once, and may be called without need.
-        """
-        ...
+class Recorder(Appends, Streams, PositionOrder, SideTables, Protocol):
+    """An event store on stored bytes. After ``os.fork`` a child starts with threads and connections of its own."""
 
     def close(self) -> None:
-        """Write what was submitted, then let go of everything; later calls raise ClosedError."""
+        """Write what was submitted, then release everything. Later calls raise ClosedError."""
         ...

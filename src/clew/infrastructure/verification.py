@@ -12,8 +12,8 @@ from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import Blob, Fault, StreamInfo, Verdict
-from clew.infrastructure.control_snapshots import read_control
 from clew.infrastructure.envelope import decode, peek
+from clew.infrastructure.recorder import read_control
 
 if TYPE_CHECKING:
     from clew.infrastructure.recorder import Recorder, Row

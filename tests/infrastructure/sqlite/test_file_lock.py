@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections.abc import Iterator
@@ -79,7 +80,8 @@ def test_gives_the_lock_back_when_it_is_interrupted_just_as_it_comes(
 
     def release() -> None:
         wait_until(waits_for_a_lock)
-        holder.release()
+        assert holder._fd is not None
+        fcntl.flock(holder._fd, fcntl.LOCK_UN)  # as another process would release it
 
     releasing = threading.Thread(target=release)
     releasing.start()

@@ -178,7 +178,7 @@ def test_does_not_make_tables_when_it_is_told_not_to(path: str) -> None:
     with pytest.raises(StoreUnavailableError):
         ClewSQLiteDatastore(path, create=False)
     Path(path).touch()
-    with pytest.raises(StoreSchemaError, match="tables are not there"):
+    with pytest.raises(StoreSchemaError, match="tables do not exist"):
         ClewSQLiteDatastore(path, create=False)
 
 

@@ -30,6 +30,6 @@ class TestSQLiteRecorder(RecorderContract, LostReplyContract):
                 message = "disk I/O error, says the test"
                 raise sqlite3.OperationalError(message)
 
-            monkeypatch.setattr(recorder.datastore, "commit", commit)
+            monkeypatch.setattr(recorder.datastore._writer, "commit", commit)
 
         return break_next

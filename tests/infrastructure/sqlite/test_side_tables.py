@@ -192,7 +192,7 @@ def test_a_draft_leaves_the_log_with_the_next_checkpoint(
     path: str, recorder: SQLiteRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_checkpoints, "PASSIVE_BYTES", 20_000)
-    monkeypatch.setattr(sqlite_checkpoints, "LOOK_BYTES", 20_000)
+    monkeypatch.setattr(sqlite_checkpoints, "CHECK_BYTES", 20_000)
     append(recorder, drafts=[Draft("other", "run", SECRET)])
     append(recorder, drafts=[Draft("other", "run", None)])
     append(recorder, event("a", 1, b"x" * 300_000))

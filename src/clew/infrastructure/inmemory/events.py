@@ -67,7 +67,7 @@ class InMemoryEvents:
             salt = new_salt()
             found = Outcome(salt, content_digest(salt, append.key.content), appended)
             self._keys[append.key.stream, append.key.key] = found
-        if made.beside:
+        if made.has_side_tables:
             self.beside.put(made)
         return appended
 

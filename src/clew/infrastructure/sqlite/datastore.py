@@ -1,14 +1,13 @@
-"""One SQLite file as Clew keeps it: one writing connection a process under a lock between processes, many readers."""
+"""A SQLite store file: one writing connection in a process, under a lock between processes, and several readers."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, TypeVar, overload
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from eventsourcing.persistence import PersistenceError
@@ -22,7 +21,7 @@ from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.queries import Take, within_range
+from clew.infrastructure.sqlite.queries import Parameters, Take, within_range
 from clew.infrastructure.sqlite.readers import Readers
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 
@@ -34,10 +33,10 @@ LOCK_TIMEOUT = 30.0
 
 
 class ClewSQLiteDatastore(SQLiteDatastore):
-    """The library's datastore on one connection for all writing of the process, its own recorders' included.
+    """The library's datastore on one connection for all writes of the process, including the library's recorders.
 
-    ``db_name`` is a path or a ``file:`` URI of one. ``synchronous`` is SQLite's: only ``FULL`` keeps every append
-    that was answered through a loss of power. ``lock_timeout`` is in seconds. Raises StoreUrlError,
+    ``db_name`` is a path or a ``file:`` URI of one. ``synchronous`` is SQLite's setting: only with ``FULL`` every
+    confirmed append survives a power loss. ``lock_timeout`` is in seconds. Raises StoreUrlError,
     StoreUnavailableError or StoreSchemaError.
     """
 
@@ -52,25 +51,24 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         create: bool = True,
     ) -> None:
         self._closed = True
-        # Connections are made later, too: then the process may work in another folder.
+        # Connections are opened later, too: then the process may have another working directory.
         self.path = os.path.abspath(file_path(db_name))  # noqa: PTH100 - paths stay as given but for that
         super().__init__(db_name, single_row_tracking=single_row_tracking, originator_id_type=originator_id_type)
         self.synchronous = synchronous
         self.lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
-        self._writing: sqlite3.Connection | None = None
+        self.connection: sqlite3.Connection | None = None
+        """The open writing connection. Used with the lock held."""
         self._writer = SQLiteWriter(self, SQLiteTrackingRecorder(self))
-        self._begin()
+        self.queue = AppendQueue(self._writer.write, self._writer.rest)
+        self._start()
         self._open(create=create)
         self._closed = False
         process_forks.watch(self)
 
-    def _begin(self) -> None:
-        self._mutex = threading.RLock()
-        self._depth = 0
-        self._lock = FileLock(self.path + ".lock", self.lock_timeout)
-        self.readers = Readers(self._connect_reader)
+    def _start(self) -> None:
+        self.lock = FileLock(self.path + ".lock", self.lock_timeout)
+        self.readers = Readers(lambda: self._connect("ro"))
         self.listeners = CommitListeners(self.readers.changed)
-        self.queue = AppendQueue(self._writer.write, self._writer.rest)
 
     def _open(self, *, create: bool) -> None:
         if not os.path.isdir(os.path.dirname(self.path) or "."):  # noqa: PTH112, PTH120 - paths stay as given
@@ -84,18 +82,18 @@ class ClewSQLiteDatastore(SQLiteDatastore):
                 f"{self.path}: it is read-only. Make the file and its folder writable, or work on a copy."
             )
         try:
-            self._look_first()
-            with self.exclusive():
+            self._check_before_locking()
+            with self.lock:
                 left = log_size(self.path)
                 self._prepare(create=create)
                 if left:
                     self._writer.take_over()
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
-    def _look_first(self) -> None:
-        # A lock file is not to be left beside a file that is another program's.
+    def _check_before_locking(self) -> None:
+        # No lock file is left next to another program's file.
         if os.path.exists(self.path) and not os.path.exists(self.path + ".lock"):  # noqa: PTH110 - as above
             try:
                 connection = self._connect("ro")
@@ -119,26 +117,25 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         except BaseException:
             connection.close()
             raise
-        self._writing = connection
+        self.connection = connection
 
     def _make_ready(self, connection: sqlite3.Connection, *, create: bool) -> None:
-        there = schema.is_prepared(connection, self.path)
-        if not there and not create:
-            msg = f"{self.path}: the tables are not there. Open it once with leave to make them."
-            raise StoreSchemaError(msg)
+        exists = schema.is_prepared(connection, self.path)
+        if not exists and not create:
+            raise StoreSchemaError(f"{self.path}: the tables do not exist. Open it once with create=True.")
         self._set_up(connection)
-        if not there:
+        if not exists:
             schema.prepare(connection)
 
     def _set_up(self, connection: sqlite3.Connection) -> None:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise SQLiteUnavailableError(
-                f"{self.path}: SQLite can keep no write-ahead log there. Choose a path on a local disk."
+                f"{self.path}: SQLite cannot keep a write-ahead log there. Choose a path on a local disk."
             )
         connection.execute(f"PRAGMA synchronous = {self.synchronous}")
         connection.execute("PRAGMA secure_delete = ON")
-        # Checkpoints are the writer's, under the lock: at once with a writer they can corrupt (SQLite < 3.51.3).
+        # Only the writer makes checkpoints, under the lock: SQLite < 3.51.3 can corrupt the file if both run at once.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
 
     def _connect(self, mode: str) -> sqlite3.Connection:
@@ -150,80 +147,63 @@ class ClewSQLiteDatastore(SQLiteDatastore):
             timeout=self.lock_timeout,
         )
 
-    def _connect_reader(self) -> sqlite3.Connection:
-        return self._connect("ro")
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Keep out the other writers, of this process and of others; may be taken again by the same thread."""
-        with self._mutex:
-            self._depth += 1
-            try:
-                if self._depth == 1:
-                    self._lock.acquire()
-                yield
-            finally:
-                self._depth -= 1
-                if self._depth == 0:
-                    self._lock.release()
+    def exclusive(self) -> FileLock:
+        """The lock that keeps out the other writers, of this process and of others."""
+        return self.lock
 
     def writing(self) -> sqlite3.Connection:
-        """The one writing connection; the caller is inside ``exclusive``."""
-        if self._writing is None:
+        """The one writing connection. The caller holds the lock."""
+        if self.connection is None:
             connection = self._connect("rw")
             try:
                 self._set_up(connection)
             except BaseException:
                 connection.close()
                 raise
-            self._writing = connection
-        return self._writing
-
-    def commit(self, connection: sqlite3.Connection) -> None:
-        """Commit the transaction of the writing connection."""
-        connection.execute("COMMIT")
+            self.connection = connection
+        return self.connection
 
     def drop_writing(self) -> None:
-        """Let the next use of the writing connection be a new one: this one failed in the middle of a commit."""
-        connection, self._writing = self._writing, None
+        """Close the writing connection, which failed during a commit. The next write opens another."""
+        connection, self.connection = self.connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def query(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of one query. Raises ClosedError or StoreUnavailableError.
+    @overload
+    def query(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
+    @overload
+    def query(self, sql: str, parameters: Parameters, take: Take[T], *, damaged: bool = False) -> list[T]: ...
+    def query(
+        self, sql: str, parameters: Parameters = (), take: Take[Any] = list, *, damaged: bool = False
+    ) -> list[Any]:
+        """The rows of a query, or what ``take`` makes of them. Raises ClosedError or StoreUnavailableError.
 
-        An integer beyond SQLite's stands for the nearest that it has: no version, position or count lies between.
+        An integer beyond 64 bits becomes the nearest one of 64 bits: no version, position or count is between them.
+        With ``damaged`` text that is not UTF-8 is read, too.
         """
-        return self.taken(sql, parameters, list)
-
-    def taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
-        """What is taken of the rows of a query, of which no more are read than that."""
         try:
-            return self._taken(sql, parameters, take)
-        except OverflowError:
-            return self._taken(sql, within_range(parameters), take)
-
-    def _taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
-        try:
-            with self.readers.reading() as connection:
+            connection = self.readers.lend()
+            try:
+                if damaged:
+                    connection.text_factory = _decode_damaged
+                rows = connection.execute(sql, parameters)
                 try:
-                    with closing(connection.execute(sql, parameters)) as found:
-                        return take(found)
-                except sqlite3.OperationalError as error:
-                    if not str(error).startswith("Could not decode"):
-                        raise
-                    # Text that somebody damaged: verification is to name the row, so it must be read somehow.
-                    connection.text_factory = lambda text: text.decode(errors="surrogateescape")
-                    try:
-                        with closing(connection.execute(sql, parameters)) as found:
-                            return take(found)
-                    finally:
-                        connection.text_factory = str
-        except sqlite3.Error as error:
-            raise unavailable(self.path, error) from error
+                    return take(rows)
+                finally:
+                    rows.close()
+            finally:
+                if damaged:
+                    connection.text_factory = str
+                self.readers.give_back(connection)
+        except OverflowError:
+            return self.query(sql, within_range(parameters), take, damaged=damaged)
         except UnicodeEncodeError:
-            return []  # a name that is no valid Unicode was never stored
+            return []  # a name that is not valid Unicode was never stored
+        except sqlite3.Error as error:
+            if not damaged and str(error).startswith("Could not decode"):
+                return self.query(sql, parameters, take, damaged=True)  # verification must be able to name the row
+            raise unavailable(self.path, error) from error
 
     @contextmanager
     def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
@@ -234,21 +214,20 @@ class ClewSQLiteDatastore(SQLiteDatastore):
                     yield _LibraryConnection(connection)
                 return
             if self._closed:
-                msg = "The store is closed: nothing can be written. Open it again."
-                raise ClosedError(msg)
-            with self.exclusive():
+                raise ClosedError("The store is closed: nothing can be written. Open it again.")
+            with self.lock:
                 yield _LibraryConnection(self.writing())
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
         except PersistenceError as error:
-            # The library's own recorders have made SQLite's error one of the library's.
+            # The library's recorders have wrapped SQLite's error.
             cause = error.__cause__
             if isinstance(cause, sqlite3.Error) and says_what_to_do(cause):
                 raise unavailable(self.path, cause) from error
             raise
 
     def close(self) -> None:
-        """Write what was submitted, then let go of everything. Does nothing the second time."""
+        """Write what was submitted, then release everything. Does nothing the second time."""
         if self._closed:
             return
         self._closed = True
@@ -256,54 +235,59 @@ class ClewSQLiteDatastore(SQLiteDatastore):
         self.queue.close()
         self.listeners.close()
         self.readers.close()
-        # A disk that fails now has had its say: everything that was answered is stored.
-        with suppress(sqlite3.Error, OSError, StoreError), self.exclusive():
-            # The last connection that closes also checkpoints: not while another process writes.
+        # A disk error does not matter now: every confirmed append is stored.
+        with suppress(sqlite3.Error, OSError, StoreError), self.lock:
+            # The last connection that closes makes a checkpoint, which must not run while another process writes.
             self._writer.finish()
             self.drop_writing()
-        self._let_go()
+        self._release()
         super().close()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self.drop_writing()
-        self._lock.close()
+        self.lock.close()
 
     def before_fork(self) -> None:
         """Wait until no thread of the process is inside SQLite for this store."""
-        self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
+        self._rested = self.lock.threads.acquire(timeout=process_forks.WAIT_SECONDS)
         self.readers.rest()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
         self.readers.go_on()
         if self._rested:
-            self._mutex.release()
+            self.lock.threads.release()
 
     def after_fork_in_child(self) -> None:
-        """Start afresh with connections, threads and a lock of the child's own.
+        """Start again with connections, threads and a lock of the child's own.
 
-        What the parent had open is closed first. Its locks are the parent's alone and stay; but as long as SQLite
-        believes that this process has the file open, it takes no locks for the new connections either, and the
-        parent's last close would delete the log from under the child.
+        The connections of the parent are closed first. This does not release the parent's locks. But while SQLite
+        believes that this process has the file open, it takes no locks for new connections either, and the parent's
+        last close would delete the log that the child uses.
         """
-        self._lock.forget()
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            if self._rested and not writing.in_transaction:
-                writing.close()
+        self.lock.forget()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            if self._rested and not connection.in_transaction:
+                connection.close()
             else:
-                _inherited.append(writing)
+                _inherited.append(connection)
         self.readers.close()
         self._writer.forget()
-        self._begin()
+        self.queue.restart()
+        self._start()
+
+
+def _decode_damaged(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
 
 
 _inherited: list[sqlite3.Connection] = []
-"""Connections that were in use while the process forked: neither used nor closed."""
+"""Connections that were in use when the process forked. They are not used and not closed."""
 
 
 class _LibraryConnection(SQLiteConnection):
-    """A connection as the library's recorders expect it: rows by name."""
+    """A connection as the library's recorders expect it: columns by name."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection, max_age=None)
@@ -315,16 +299,14 @@ class _LibraryConnection(SQLiteConnection):
 
 
 def file_path(db_name: str) -> str:
-    """The path that a database name or ``file:`` URI names. Raises StoreUrlError when it names no file."""
+    """The path of a database name or ``file:`` URI. Raises StoreUrlError when it is not a file."""
     name = db_name
     options: dict[str, str] = {}
     if db_name.startswith("file:"):
         parts = urlsplit(db_name)
         name, options = unquote(parts.path), dict(parse_qsl(parts.query))
     if not name or ":memory:" in name or options.get("mode") == "memory":
-        msg = f"{db_name!r} names no file, and SQLite stores of Clew's are files. Use the memory store instead."
-        raise StoreUrlError(msg)
+        raise StoreUrlError(f"{db_name!r} is not a file, and a SQLite store is a file. Use memory: instead.")
     if options.get("mode", "rwc") not in ("rw", "rwc"):
-        msg = f"{db_name!r} asks for mode={options['mode']}, and Clew needs to write. Leave the mode out."
-        raise StoreUrlError(msg)
+        raise StoreUrlError(f"{db_name!r} has mode={options['mode']}, but Clew must write. Leave the mode out.")
     return name

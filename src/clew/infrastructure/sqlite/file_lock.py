@@ -1,4 +1,4 @@
-"""The lock that the processes of a store take in turn: a file that is locked, never read, never deleted."""
+"""The lock of a store: one thread of one process at a time. Processes lock a file that is never read or deleted."""
 
 from __future__ import annotations
 
@@ -11,46 +11,70 @@ from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailabl
 
 
 class FileLock:
-    """An exclusive lock between processes, not between threads; ``timeout`` in seconds."""
+    """An exclusive, reentrant lock between threads and processes; ``timeout`` in seconds is for the other processes."""
 
     def __init__(self, path: str, timeout: float) -> None:
+        self.threads = threading.RLock()
         self._path = path
         self._timeout = timeout
+        self._depth = 0
         self._fd: int | None = None
         self._waiting: list[_Waiter] = []
 
     def acquire(self) -> None:
-        """Wait for the lock. Raises StoreUnavailableError when it cannot be had within the timeout."""
+        """Wait for the lock. Raises StoreUnavailableError when another process does not release it in time."""
+        self.threads.acquire()
         try:
-            if self._fd is None:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._depth += 1
+            if self._depth == 1:
+                if self._fd is None:
+                    self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._wait()
+            self._wait_or_release()
         except OSError as error:
+            self.release()
             raise unavailable(self._path, error) from error
+        except BaseException:
+            self.release()
+            raise
 
-    def release(self) -> None:
-        """Let the next process have it."""
-        if self._fd is not None:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+    def release(self, *_: object) -> None:
+        """Let the next thread or process have it."""
+        try:
+            self._depth -= 1
+            if not self._depth and self._fd is not None:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        finally:
+            self.threads.release()
+
+    __enter__ = acquire
+    __exit__ = release
 
     def close(self) -> None:
-        """Let go of the file; in the child of a fork this leaves the parent's lock alone."""
+        """Close the file. In the child of a fork this does not release the parent's lock."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def forget(self) -> None:
-        """Close every descriptor that the parent of a fork had, also of threads that wait only there."""
+        """Close every descriptor that the parent of a fork had, including those of threads that only wait there."""
         self.close()
         for waiter in self._waiting:
             waiter.close()
         self._waiting.clear()
+        self.threads, self._depth = threading.RLock(), 0
+
+    def _wait_or_release(self) -> None:
+        try:
+            self._wait()
+        except BaseException:
+            self.release()
+            raise
 
     def _wait(self) -> None:
-        # Waiting in the kernel gives every process its turn, which asking again and again does not. It cannot be
-        # given a timeout, so a thread waits, with a descriptor of its own that becomes the lock's.
+        # Waiting in the kernel gives every process its turn; polling does not. It cannot have a timeout, so a thread
+        # waits, with a descriptor of its own that becomes the lock's.
         waiter = _Waiter(self._path)
         self._waiting.append(waiter)
         try:
@@ -59,7 +83,7 @@ class FileLock:
                 self.close()
                 self._fd, waiter.fd = waiter.fd, -1
         finally:
-            # Whatever ended the wait, Ctrl-C for one: nobody would ever release what comes now.
+            # Whatever ended the wait, such as Ctrl-C: nobody would release a lock that arrives now.
             waiter.abandon()
             self._waiting = [other for other in self._waiting if other.fd >= 0]
         if not in_time:
@@ -73,9 +97,9 @@ class FileLock:
 
 
 class _Waiter:
-    """One wait for the lock, in a thread: what comes after the wait was abandoned is given back at once.
+    """One wait for the lock, in a thread. A lock that arrives after the wait was abandoned is released at once.
 
-    ``fd`` is the descriptor for as long as it is the waiter's own to close, then -1.
+    ``fd`` is the descriptor while the waiter must close it itself, then -1.
     """
 
     def __init__(self, path: str) -> None:
@@ -85,19 +109,19 @@ class _Waiter:
         self._abandoned = False
 
     def wait(self, timeout: float) -> bool:
-        """Begin to wait: whether the lock was had in time."""
+        """Begin to wait. Returns whether the lock arrived in time."""
         threading.Thread(target=self._run, name="clew-lock", daemon=True).start()
         return self._got.wait(timeout)
 
     def abandon(self) -> None:
-        """Give the lock back, now or as soon as it comes."""
+        """Release the lock, now or as soon as it arrives."""
         with self._decided:
             self._abandoned = True
             if self._got.is_set():
                 self.close()
 
     def close(self) -> None:
-        """Close the descriptor, once: its number may soon be somebody else's."""
+        """Close the descriptor once: its number may soon belong to somebody else."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,28 +1,34 @@
-"""What is read from a SQLite store: lineages, rows by position, streams and snapshots, each in one short query."""
+"""The queries of a SQLite store. Each is short, so that no reader holds back a checkpoint for long."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from clew.infrastructure.append_plan import Outcome, first_after
 from clew.infrastructure.recorder import Appended, Blob, Draft, Key, Lease, Row, Snapshot, StreamInfo, is_full, page
 
+if TYPE_CHECKING:
+    from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
+
 T = TypeVar("T")
 
 Take: TypeAlias = Callable[[Iterable[tuple[Any, ...]]], list[T]]
+"""Makes a list of the rows of a query, and may stop before the last row."""
+
+Parameters: TypeAlias = Sequence[Any] | dict[str, Any]
 
 HIGHEST = 2**63 - 1
 WINDOW = 20_000
-"""How many positions one query of a prefix looks at, so that none holds back the checkpoints for long."""
+"""How many positions one query of a prefix reads."""
 
 FEW_STREAMS = 1_000
 
 MANY = 500
-"""Positions that one query names."""
+"""Positions in one query."""
 
-# Where a stub did not fit into the place of its row, the row's digest is empty and both lie in ``remains``.
+# If a stub did not fit into the space of its row, the row's digest is empty and both are in ``remains``.
 _STATE = (
     "CASE WHEN e.digest IS NULL OR e.digest <> x'' THEN e.state "
     "ELSE coalesce((SELECT r.state FROM remains r WHERE r.position = e.position), x'') END"
@@ -38,7 +44,7 @@ def _columns(name: str) -> str:
     return f"e.position, {name}, e.version, e.type, {_STATE}, e.hash, {_DIGEST}"
 
 
-# The cut grows from a parent to its forks, which the writer sees to; asked for, it ends the walk even in a file that
+# The cut grows from a parent to its forks; the writer ensures it. The condition ends the query even in a file that
 # somebody changed into a circle.
 _LINE = """WITH RECURSIVE line (id, name, parent, cut, upto) AS (
     SELECT id, name, parent, cut, :upto FROM stream WHERE name = :name
@@ -59,7 +65,7 @@ _OWN_ROWS = (
     f"SELECT {_columns('s.name')} FROM stream s CROSS JOIN event e ON e.stream = s.id "  # noqa: S608 - of constants
     "WHERE s.name = ? AND e.version > ? ORDER BY e.version LIMIT ?"
 )
-# A parent that is no stream, in a file that somebody changed, is shown by its key and not as none.
+# A parent that is not a stream, in a file that somebody changed, is shown by its key and not as None.
 _STREAMS = (
     "SELECT s.id, s.name, CASE WHEN s.parent IS NULL THEN NULL ELSE coalesce(p.name, '#' || s.parent) END, s.cut "
     "FROM stream s LEFT JOIN stream p ON p.id = s.parent "
@@ -87,22 +93,10 @@ _version = itemgetter(2)
 _Rows = list[tuple[Any, ...]]
 
 
-class Asked(Protocol):
-    """How a datastore is asked."""
-
-    def query(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of one query."""
-        ...
-
-    def taken(self, sql: str, parameters: Sequence[Any] | dict[str, Any], take: Take[T]) -> list[T]:
-        """What is taken of the rows of a query, of which no more are read than that."""
-        ...
-
-
 class SQLiteReads:
-    """The reading half of the port, on a datastore."""
+    """The reading ports, on a datastore."""
 
-    datastore: Asked
+    datastore: ClewSQLiteDatastore
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key, None if there was none; IdempotencyKeyReusedError."""
@@ -114,12 +108,12 @@ class SQLiteReads:
         found = self.datastore.query(
             _LINEAGE, {"name": stream, "after": after, "upto": HIGHEST if upto is None else upto}
         )
-        # They come stream by stream, each in order: sorting such runs costs less here than a sorter there.
+        # The rows come stream by stream, each in order. Python sorts such runs faster than SQLite.
         found.sort(key=_version)
         return list(map(Row._make, found))
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
-        """The rows that lie under the stream itself, in version order."""
+        """The rows of the stream itself, in version order."""
         return self._page(_OWN_ROWS, (stream, after, limit))
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
@@ -147,37 +141,21 @@ class SQLiteReads:
         return rows
 
     def last_position(self) -> int:
-        """The highest position that readers may see, 0 for an empty store."""
+        """The highest position that readers see, 0 for an empty store."""
         found = self.datastore.query("SELECT max(position) FROM event")
         return found[0][0] or 0
 
-    def newest_position(self) -> int:
-        """The highest position: what was appended is seen at once."""
-        return self.last_position()
-
-    def may_fill(self) -> bool:
-        """Yes."""
-        return True
-
-    def is_bound(self) -> bool:
-        """No."""
-        return False
-
-    def is_served(self) -> bool:
-        """No: who reads a file does it himself."""
-        return False
-
     def count_after(self, position: int, limit: int) -> int:
-        """How many rows come after a position, ``limit`` at the most: none between two positions was left out."""
+        """How many rows come after a position, counted up to ``limit``: positions have no gaps."""
         return min(max(0, self.last_position() - max(position, 0)), limit)
 
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order in which they were made, ``after`` < key."""
+        """Streams in the order of their creation, ``after`` < key."""
         if not prefix:
             sql = _STREAMS + "WHERE s.id > ? ORDER BY s.id LIMIT ?"
             return list(map(_info, self.datastore.query(sql, (after, limit))))
         names, bounds = _named(prefix)
-        # A prefix of few streams is found by its names; where it has many, the order of keys is the shorter way.
+        # A prefix of few streams is found by its names; for many, the order of keys is faster.
         few = self.datastore.query(
             f"SELECT s.id FROM stream s WHERE {names} LIMIT ?",  # noqa: S608 - of constants
             (*bounds, FEW_STREAMS),
@@ -192,46 +170,46 @@ class SQLiteReads:
         return list(map(_info, self.datastore.query(sql, (after, *bounds, limit))))
 
     def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
+        """The stream of that name, None if there is none."""
         found = self.datastore.query(_STREAMS + "WHERE s.name = ?", (name,))
         return _info(found[0]) if found else None
 
     def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order in which they were made."""
+        """The streams whose parent is this one, in the order of their creation."""
         sql = _STREAMS + "WHERE s.parent = (SELECT id FROM stream WHERE name = ?) ORDER BY s.id"  # noqa: S608 - of constants
         found = self.datastore.query(sql, (stream,))
         return list(map(_info, found))
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:
-        """Stream key and version of rows whose stream is not in the table of streams, or whose version is below 0."""
+        """Stream key and version of rows without a stream, or with a version below 0."""
         return [(key, version) for key, version in self.datastore.query(_ORPHANS, (limit,))]
 
     def snapshot(self, stream: str, upto: int | None = None) -> Snapshot | None:
         """The newest snapshot along the lineage at a version ≤ ``upto``."""
-        # The walk goes from the stream to its ancestors and stops at the first that has one.
+        # The query goes from the stream to its ancestors and stops at the first that has one.
         found = self.datastore.query(
             _SNAPSHOT, {"name": stream, "after": -1, "upto": HIGHEST if upto is None else upto}
         )
         return Snapshot(*found[0]) if found else None
 
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
-        """The blob of that digest as it lies in the store, of which there is one."""
+        """The blob with that digest as it is stored."""
         del key
         found = self.datastore.query(BLOB, (digest,))
         return Blob._make(found[0]) if found else None
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
-        """Key and digest of each blob in the order in which they came."""
+        """Key and digest of each blob in the order of their creation."""
         sql = "SELECT rowid, digest FROM blob WHERE rowid > ? ORDER BY rowid LIMIT ?"
         return [(key, digest) for key, digest in self.datastore.query(sql, (after, limit))]
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream as it was last taken."""
+        """The lease of a stream."""
         found = self.datastore.query(LEASE, (stream,))
         return Lease(stream, *found[0]) if found else None
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that was last written down for the stream."""
+        """The part of an answer that was stored last for the stream."""
         found = self.datastore.query(DRAFT, (stream,))
         return Draft(stream, *found[0]) if found else None
 
@@ -241,17 +219,17 @@ class SQLiteReads:
         return int(found[0][0]) if found else 0
 
     def _page(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
-        return self.datastore.taken(sql, parameters, lambda found: page(map(Row._make, found)))
+        return self.datastore.query(sql, parameters, lambda found: page(map(Row._make, found)))
 
 
 def _info(row: tuple[Any, ...]) -> StreamInfo:
-    """A stream; a name that is no text, in a file that somebody changed, is shown as what it is."""
+    """A stream. A name that is not text, in a file that somebody changed, is shown as its repr."""
     key, name, parent, cut = row
     return StreamInfo(key, name if isinstance(name, str) else repr(name), parent, cut)
 
 
 def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Outcome | None:
-    """What an idempotency key came to, for the readers and for the writer in the middle of its transaction."""
+    """The outcome of an idempotency key, for the readers and for the writer within its transaction."""
     found = query(KEY, (key.stream, key.key))
     if not found:
         return None
@@ -261,8 +239,8 @@ def find_outcome(query: Callable[[str, tuple[Any, ...]], _Rows], key: Key) -> Ou
     return Outcome(salt, digest, Appended(positions, hashes, versions))
 
 
-def within_range(parameters: Sequence[Any] | dict[str, Any]) -> Sequence[Any] | dict[str, Any]:
-    """The parameters of a query with every integer in the range of SQLite's, which are of 64 bits."""
+def within_range(parameters: Parameters) -> Parameters:
+    """The parameters of a query with every integer in the range of SQLite's, which have 64 bits."""
     if isinstance(parameters, dict):
         return dict(zip(parameters, within_range([*parameters.values()]), strict=True))
     return [max(-HIGHEST, min(value, HIGHEST)) if isinstance(value, int) else value for value in parameters]

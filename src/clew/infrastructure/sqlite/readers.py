@@ -1,4 +1,4 @@
-"""The reading connections of a SQLite store: a few kept open, each lent for one query."""
+"""The reading connections of a SQLite store: a few stay open, and each query borrows one."""
 
 from __future__ import annotations
 
@@ -15,41 +15,59 @@ REST_SECONDS = 1.0
 
 
 class Readers:
-    """Connections for reading, made by ``connect`` when none is free."""
+    """Connections for reading, opened by ``connect`` when none is free."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
         self._free: list[sqlite3.Connection] = []
         self._lent = 0
         self._closed = False
-        self._change = threading.Condition()
+        self._resting = False
+        self._lock = threading.RLock()  # after a fork the child closes what rest() holds
+        self._change = threading.Condition(self._lock)
         self._watcher: _Watcher | None = None
+
+    def lend(self) -> sqlite3.Connection:
+        """Borrow a connection until ``give_back``. Raises ClosedError after ``close``."""
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            self._lent += 1
+            if self._free:
+                return self._free.pop()
+        try:
+            return self._connect()
+        except BaseException:
+            self.give_back(None)
+            raise
+
+    def give_back(self, connection: sqlite3.Connection | None) -> None:
+        """Return a borrowed connection; None for one that could not be opened."""
+        with self._lock:
+            self._lent -= 1
+            if self._resting:
+                self._change.notify_all()
+            if connection is None:
+                return
+            if self._closed or len(self._free) >= MOST_KEPT or connection.in_transaction:
+                connection.close()
+            else:
+                self._free.append(connection)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection. Raises ClosedError after ``close``."""
-        with self._change:
-            self._check_open()
-            self._lent += 1
-            connection = self._free.pop() if self._free else None
+        """Borrow a connection for a while."""
+        connection = self.lend()
         try:
-            if connection is None:
-                connection = self._connect()
             yield connection
         finally:
-            with self._change:
-                self._lent -= 1
-                self._change.notify_all()
-                if connection is not None:
-                    if self._closed or len(self._free) >= MOST_KEPT or connection.in_transaction:
-                        connection.close()
-                    else:
-                        self._free.append(connection)
+            self.give_back(connection)
 
     def changed(self) -> bool:
-        """Whether any connection committed since this was last asked."""
-        with self._change:
-            self._check_open()
+        """Whether any connection committed since the last call."""
+        with self._lock:
+            if self._closed:
+                raise _closed()
             self._lent += 1
             watcher, self._watcher = self._watcher, None
         try:
@@ -57,18 +75,19 @@ class Readers:
                 watcher = _Watcher(self._connect())
             return watcher.changed()
         finally:
-            with self._change:
+            with self._lock:
                 self._lent -= 1
-                self._change.notify_all()
-                # Whoever asked at the same time had a connection of its own, and one is enough.
+                if self._resting:
+                    self._change.notify_all()
+                # Another caller at the same time had a connection of its own, and one is enough.
                 if watcher is not None and (self._closed or self._watcher is not None):
                     watcher.connection.close()
                 elif watcher is not None:
                     self._watcher = watcher
 
     def close(self) -> None:
-        """Close what is free; what is lent is closed when it comes back."""
-        with self._change:
+        """Close the free connections; a borrowed one is closed when it is given back."""
+        with self._lock:
             self._closed = True
             for connection in self._free:
                 connection.close()
@@ -78,24 +97,25 @@ class Readers:
                 self._watcher = None
 
     def rest(self) -> None:
-        """Let nobody begin to read, and wait a while for those who do; ``go_on`` ends it."""
-        self._change.acquire()
+        """Let no new read begin, and wait a while for those that run; ``go_on`` ends it."""
+        self._lock.acquire()
+        self._resting = True
         until = time.monotonic() + REST_SECONDS
         while self._lent and (left := until - time.monotonic()) > 0:
             self._change.wait(left)
 
     def go_on(self) -> None:
         """End the rest."""
-        self._change.release()
+        self._resting = False
+        self._lock.release()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            msg = "The store is closed: nothing can be read. Open it again."
-            raise ClosedError(msg)
+
+def _closed() -> ClosedError:
+    return ClosedError("The store is closed: nothing can be read. Open it again.")
 
 
 class _Watcher:
-    """A connection and what it saw last: the numbers of two connections cannot be compared."""
+    """A connection and the number that it read last: numbers of two connections cannot be compared."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection

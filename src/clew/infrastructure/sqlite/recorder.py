@@ -1,9 +1,8 @@
-"""The event store on one SQLite file: Clew's port and the library's process recorder in one."""
+"""The event store in a SQLite file: Clew's ports and the library's process recorder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, Self
 from uuid import UUID
 
@@ -12,26 +11,26 @@ from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor, SQLite
 
 from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
-from clew.infrastructure.recorder import Append, Appended
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous
 from clew.infrastructure.sqlite.queries import HIGHEST, SQLiteReads
 
 
-# The library's own max_notification_id answers None as well, whatever it says.
+# The library's max_notification_id returns None, too, although its signature does not say so.
 class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # type: ignore[misc] # see above
     """Events of chained, contiguous streams in a SQLite file.
 
-    Several recorders may share a datastore, as those of a factory of the library's do: they have one writer thread.
+    Recorders of one library factory share a datastore, and so one writer thread.
     """
 
     datastore: ClewSQLiteDatastore
 
     def __init__(self, datastore: ClewSQLiteDatastore, *, events_table_name: str = "stored_events") -> None:
         super().__init__(datastore, events_table_name=events_table_name)
+        self.submit = datastore.queue.submit
 
     @classmethod
     def open(cls, path: str, *, synchronous: Synchronous = "FULL", lock_timeout: float | None = None) -> Self:
-        """Open the store in a file, or make one there; ids are text, as the names of Clew's streams are.
+        """Open the store in a file, or create it. Ids are text, as the names of Clew's streams are.
 
         Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
         """
@@ -43,22 +42,17 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         return recorder
 
     def construct_create_table_statements(self) -> list[str]:
-        """Only the library's table of tracking: the others are made when the file is opened."""
+        """Only the library's tracking table: the other tables are made when the file is opened."""
         unused = SQLiteApplicationRecorder.construct_create_table_statements(self)
         return [statement for statement in super().construct_create_table_statements() if statement not in unused]
 
     def create_table(self) -> None:
-        """Make the table of tracking if it is not there, under the lock: several processes may open at once."""
+        """Make the tracking table if it is missing, under the lock: several processes may open the file at once."""
         with self.datastore.exclusive():
             super().create_table()
 
-    def submit(self, append: Append) -> Future[Appended]:
-        """Hand an append to the writer thread."""
-        return self.datastore.queue.submit(append)
-
     def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **_: Any) -> Sequence[int] | None:
-        msg = "Events of a chained stream are appended by the store's writer: use insert_events()."
-        raise NotImplementedError(msg)
+        raise NotImplementedError("Only the store's writer appends to a chained stream: use insert_events().")
 
     def select_events(
         self,
@@ -106,5 +100,5 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
         return self.datastore.listeners.listen(wake)
 
     def close(self) -> None:
-        """Write what was submitted, then let go of the file."""
+        """Write what was submitted, then release the file."""
         self.datastore.close()

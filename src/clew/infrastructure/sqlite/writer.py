@@ -1,10 +1,10 @@
-"""What the writer thread of a SQLite store does: a batch of appends in one transaction."""
+"""The writer of a SQLite store: a batch of appends in one transaction."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from eventsourcing.persistence import IntegrityError
 
@@ -21,7 +21,7 @@ from clew.infrastructure.append_plan import (
 )
 from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
 from clew.infrastructure.sqlite import side_tables
-from clew.infrastructure.sqlite.checkpoints import Checkpoints, Written
+from clew.infrastructure.sqlite.checkpoints import COMMIT_BYTES, Checkpoints
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
 from clew.infrastructure.sqlite.queries import HIGHEST, LEASE, find_outcome
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
     from eventsourcing.sqlite import SQLiteTrackingRecorder
 
-    from clew.infrastructure.commit_listeners import CommitListeners
+    from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 MOST_HEADS = 65_536
-# A stub of more would let the cell of a row with overflow pages grow; the bound is for pages of 4096 bytes.
+# With a longer stub the cell of a row with overflow pages could grow. The limit is for pages of 4096 bytes.
 MOST_IN_PLACE = 340
 DIGEST_BYTES = 32
 
@@ -54,27 +54,13 @@ _STORED = (
 Outcomes = Sequence[Appended | Exception]
 
 
-class Store(Written, Protocol):
-    """What is written to, and who waits for it."""
-
-    listeners: CommitListeners
-
-    def commit(self, connection: sqlite3.Connection) -> None:
-        """Commit the transaction of the connection."""
-        ...
-
-    def drop_writing(self) -> None:
-        """Let the next use of the connection be a new one."""
-        ...
-
-
 class SQLiteWriter:
-    """The one that writes events: called by the writer thread only, and by ``close`` when that has ended.
+    """The one writer of events. Only the writer thread calls it, and ``close`` when that thread has ended.
 
-    ``tracking`` is the library's, of the same store.
+    ``tracking`` is the library's recorder for the same store.
     """
 
-    def __init__(self, store: Store, tracking: SQLiteTrackingRecorder) -> None:
+    def __init__(self, store: ClewSQLiteDatastore, tracking: SQLiteTrackingRecorder) -> None:
         self._store = store
         self._tracking = tracking
         self._checkpoints = Checkpoints(store)
@@ -83,7 +69,7 @@ class SQLiteWriter:
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing: after a rollback, another process's commit, or a fork."""
+        """Empty the caches: after a rollback, another process's commit, or a fork."""
         self._seen: int | None = None
         self._heads: dict[str, KnownHead] = {}
         self._ids: dict[str, int] = {}
@@ -95,30 +81,34 @@ class SQLiteWriter:
     # Writing
 
     def write(self, appends: Sequence[Append]) -> Outcomes:
-        """Write a batch in one transaction; an append that is refused leaves the others as they are."""
+        """Write a batch in one transaction. An append that is refused does not affect the others."""
         try:
-            with self._store.exclusive():
-                return self._transaction(appends)
+            with self._store.lock:
+                outcomes = self._transaction(appends)
         except ClewError as error:
             return [error] * len(appends)
         except (sqlite3.Error, OSError) as error:
             return [unavailable(self._store.path, error)] * len(appends)
+        if self._checkpoints.purge_due:
+            # Shredded bytes are gone when the redaction is confirmed, unless a reader holds them.
+            self._checkpoints.keep()
+        return outcomes
 
     def _transaction(self, appends: Sequence[Append]) -> Outcomes:
-        connection = self._store.writing()
+        connection = self._store.connection or self._store.writing()
         if connection.in_transaction:
-            # Whoever used the connection before was interrupted, and its transaction with it.
+            # The previous user of the connection was interrupted, with its transaction.
             self._roll_back(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            self._look(connection)
-            outcomes = [self._one(connection, append) for append in appends]
+            self._refresh_caches(connection)
+            outcomes: Outcomes = [self._insert(connection, append) for append in appends]
             self._flush(connection)
-        except Exception as error:  # noqa: BLE001 - one append's fault, whatever it is, is not the others'
+        except Exception as error:  # noqa: BLE001 - whatever the error, only one append caused it
             self._roll_back(connection)
             if len(appends) > 1:
-                # Whose fault it was shows when each is alone.
-                return [self._alone(append) for append in appends]
+                # Written one by one, they show which one it was.
+                return [self._write_alone(append) for append in appends]
             if isinstance(error, sqlite3.Error):
                 return [unavailable(self._store.path, error)]
             return [error]
@@ -126,13 +116,17 @@ class SQLiteWriter:
             connection.execute("ROLLBACK")
             return outcomes
         try:
-            self._store.commit(connection)
+            self.commit(connection)
         except sqlite3.Error as error:
-            return self._settle(outcomes, error)
-        self._done()
+            return self._resolve_commit(outcomes, error)
+        self._note_commit()
         return outcomes
 
-    def _alone(self, append: Append) -> Appended | Exception:
+    def commit(self, connection: sqlite3.Connection) -> None:
+        """Commit the transaction of the writing connection."""
+        connection.execute("COMMIT")
+
+    def _write_alone(self, append: Append) -> Appended | Exception:
         try:
             return self._transaction([append])[0]
         except ClewError as error:
@@ -140,38 +134,38 @@ class SQLiteWriter:
         except (sqlite3.Error, OSError) as error:
             return unavailable(self._store.path, error)
 
-    def _look(self, connection: sqlite3.Connection) -> None:
+    def _refresh_caches(self, connection: sqlite3.Connection) -> None:
         seen = connection.execute("PRAGMA data_version").fetchone()[0]
         if seen != self._seen or len(self._heads) > MOST_HEADS:
             self._heads.clear()
             self._ids.clear()
             row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
             self._last = row[0] if row else 0
-            self._notice_shredding(connection)
+            self._note_shredding(connection)
             self._seen = seen
         self._plans.clear()
 
-    def _notice_shredding(self, connection: sqlite3.Connection) -> None:
-        """What another process shredded may still be in the log: that one could end while somebody read."""
+    def _note_shredding(self, connection: sqlite3.Connection) -> None:
+        """Bytes that another process shredded may still be in the log: that process can end while somebody reads."""
         (shredded,) = connection.execute("SELECT value FROM counter WHERE name = 'shredded'").fetchone()
         if shredded != self._shredded:
             if self._shredded is not None:
-                self._checkpoints.scrub()
+                self._checkpoints.purge_due = True
             self._shredded = shredded
 
     def _roll_back(self, connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        self._lose_heads()
+        self._forget_transaction()
 
-    def _lose_heads(self) -> None:
+    def _forget_transaction(self) -> None:
         self._seen = None
         self._heads.clear()
         self._ids.clear()
         self._pending.clear()
         self._plans.clear()
 
-    def _one(self, connection: sqlite3.Connection, append: Append) -> Appended | Exception:
+    def _insert(self, connection: sqlite3.Connection, append: Append) -> Appended | Exception:
         try:
             made = plan(append, self)
             if isinstance(made, Appended):
@@ -182,24 +176,23 @@ class SQLiteWriter:
         except (ClewError, ValueError, TypeError) as error:
             return error
         if made.began:
-            self._begin_streams(connection, made)
+            self._insert_streams(connection, made)
         first = self._last + 1
-        ids = self._ids
         for at, row in enumerate(made.rows, first):
-            self._pending.append((at, ids.get(row[0]) or self._id(connection, row[0]), *row[1:]))
+            self._pending.append((at, self._ids.get(row[0]) or self._id(connection, row[0]), *row[1:]))
         if append.digests:
             self._insert_digests(connection, append.digests)
         self._last += len(made.rows)
         self._heads.update(made.heads)
         if append.shreds or append.snapshots or append.key is not None:
-            self._add(connection, append, first)
-        if made.beside:
+            self._insert_rest(connection, append, first)
+        if made.has_side_tables:
             side_tables.put(connection, made)
         self._plans.append((made, first))
         return outcome(made.rows, first)
 
     def _insert_digests(self, connection: sqlite3.Connection, digests: Sequence[bytes | None]) -> None:
-        """Write what is pending; the last of it has these digests, from the insertion on: no row is to grow later."""
+        """Write the pending rows, the last ones with these digests from the start: no row may grow later."""
         restored, self._pending = self._pending[-len(digests) :], self._pending[: -len(digests)]
         self._flush(connection)
         rows = [(*row, gone) for row, gone in zip(restored, digests, strict=True)]
@@ -212,8 +205,8 @@ class SQLiteWriter:
         cursor.row_factory = sqlite3.Row
         try:
             self._tracking._insert_tracking(cursor, tracking)  # type: ignore[arg-type]  # noqa: SLF001 - see below
-            # The library offers its statement inside a transaction only under this name; a cursor of sqlite3's has
-            # all that it uses of its own cursor.
+            # Within a transaction the library has its statement only under this name. A cursor of sqlite3 has
+            # everything that it uses of its own cursor.
         except (sqlite3.IntegrityError, IntegrityError) as error:
             cursor.execute(
                 "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
@@ -221,7 +214,7 @@ class SQLiteWriter:
             name = f"tracking of {tracking.application_name}"
             raise RecordedConflictError(name, tracking.notification_id - 1, cursor.fetchone()[0] or 0) from error
 
-    def _begin_streams(self, connection: sqlite3.Connection, made: Plan) -> None:
+    def _insert_streams(self, connection: sqlite3.Connection, made: Plan) -> None:
         for name, fork in made.began.items():
             parent = None if fork is None else self._id(connection, fork.parent)
             cut = None if fork is None else fork.cut
@@ -229,7 +222,7 @@ class SQLiteWriter:
             if cursor.lastrowid is not None:
                 self._ids[name] = cursor.lastrowid
 
-    def _add(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
+    def _insert_rest(self, connection: sqlite3.Connection, append: Append, first: int) -> None:
         for shred in append.shreds:
             self._shred(connection, shred)
         if append.snapshots:
@@ -262,8 +255,8 @@ class SQLiteWriter:
         row = connection.execute(_AT, (shred.stream, shred.version)).fetchone()
         position, type_, state = row[:3]
         fits = len(shred.stub) + DIGEST_BYTES <= len(state) and len(shred.stub) + len(type_) <= MOST_IN_PLACE
-        # A row that grows can move its neighbours to another page, and of them copies would stay behind that no
-        # later shredding finds. So what does not fit into the place of the row lies elsewhere.
+        # A row that grows can move its neighbours to another page. Copies of them would stay behind, and no later
+        # shredding would find these. So a stub that does not fit into the space of the row is stored elsewhere.
         if not fits:
             connection.execute(
                 "INSERT OR REPLACE INTO remains (position, state, digest) VALUES (?, ?, ?)",
@@ -280,43 +273,46 @@ class SQLiteWriter:
             (position, position),
         )
 
-    def _done(self) -> None:
+    def _note_commit(self) -> None:
         self.commits += 1
         self._committed = True
-        written = 0
+        written = COMMIT_BYTES
         for made, _ in self._plans:
             if made.append.shreds:
-                self._checkpoints.scrub()
+                self._checkpoints.purge_due = True
             for row in made.rows:
                 written += len(row[3])
-            if made.beside:
+            if made.has_side_tables:
                 written += side_tables.size(made)
                 if made.append.drafts:
-                    self._checkpoints.wipe()
-        self._checkpoints.count(written)
+                    self._checkpoints.wipe_due = True
+        self._checkpoints.written += written
         self._plans.clear()
 
     def rest(self) -> float | None:
-        """Wake the listeners and see to the log; the seconds until that wants to be called again, if any."""
+        """Notify the listeners and keep the log short. Returns the seconds after which it must be called again."""
         if self._committed:
             self._committed = False
-            self._store.listeners.notify()
-        return self._checkpoints.keep()
+            if self._store.listeners.callbacks:
+                self._store.listeners.notify()
+        checkpoints = self._checkpoints
+        is_due = checkpoints.purge_due or checkpoints.written >= checkpoints.check_at
+        return checkpoints.keep() if is_due else None
 
     def take_over(self) -> None:
-        """See to a log that was there when the store was opened; the caller holds the lock."""
+        """Empty a log that existed when the store was opened. The caller holds the lock."""
         self._checkpoints.take_over()
 
     def finish(self) -> None:
-        """The last chance to clean the log, when the store is closed; the caller holds the lock."""
+        """Clean the log when the store is closed. The caller holds the lock."""
         self._checkpoints.finish()
 
     # A commit that failed
 
-    def _settle(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
-        """Find out on a new connection whether a commit that raised has happened; the lock is still held."""
+    def _resolve_commit(self, outcomes: Outcomes, error: sqlite3.Error) -> Outcomes:
+        """Find out on a new connection whether a commit that raised was stored. The lock is still held."""
         plans, self._plans = self._plans, []
-        self._lose_heads()
+        self._forget_transaction()
         try:
             self._store.drop_writing()
             connection = self._store.writing()
@@ -324,14 +320,14 @@ class SQLiteWriter:
                 connection, [made for made, _ in plans]
             ):
                 self._plans = plans
-                self._done()
+                self._note_commit()
                 return outcomes
-            # Whatever lies in the log without having been committed is overwritten or dropped by this.
+            # This overwrites or drops what is in the log without a commit.
             self._checkpoints.truncate()
         except sqlite3.Error as second:
             msg = (
                 f"{self._store.path}: the disk failed during a commit ({error}) and cannot be read now ({second}): "
-                "whether the append was stored is not known. Check the disk, then read what is there."
+                "it is not known whether the append was stored. Check the disk, then read the thread."
             )
             return [SQLiteUnavailableError(msg)] * len(outcomes)
         return [unavailable(self._store.path, error)] * len(outcomes)
@@ -352,13 +348,13 @@ class SQLiteWriter:
             == tracking.notification_id
         )
 
-    # What the plan of the next append is told: the cache of heads, else the transaction so far
+    # The answers for the plan of the next append: from the cache of heads, else from the transaction so far
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
         found = self._heads.get(stream)
         if found is None:
-            # What is pending has its head in the cache.
+            # The head of a pending row is in the cache.
             row = self._store.writing().execute(_HEAD, (stream,)).fetchone()
             if row is None:
                 return None
@@ -377,7 +373,7 @@ class SQLiteWriter:
         return None if row is None else StoredState(row[2], row[4])
 
     def outcome(self, key: Key) -> Outcome | None:
-        """What an idempotency key came to."""
+        """The outcome of an idempotency key."""
         connection = self._store.writing()
         self._flush(connection)
         return find_outcome(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), key)
