@@ -7,14 +7,17 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 import typer
-from docs.make_reference import PAGE, reference
+from docs.make_reference import MODULES, PAGE, is_class, reference
 from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.mem0_server import Mem0Server
 
@@ -194,6 +197,67 @@ def test_every_command_in_the_documents_exists_with_its_options() -> None:
 
 def test_the_reference_is_up_to_date_with_the_docstrings() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference(), "docs/reference.md is out of date: make docs"
+
+
+def entries(page: str) -> dict[str, str]:
+    """The text of each entry of the reference, by the dotted name of its class or function."""
+    parts = re.split(r"^##+ (?=\w+(?: \(`[\w-]+`\))?\n\n```python\nfrom )", page, flags=re.MULTILINE)
+    found = {}
+    for part in parts[1:]:
+        line = re.search(r"^from ([\w.]+) import (\w+)$", part, re.MULTILINE)
+        assert line is not None
+        found[f"{line[1]}.{line[2]}"] = part
+    return found
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    listed = {id(public(name)) for name in entries(page)}
+    missing = [
+        f"{module.__name__}.{name}"
+        for module in MODULES
+        for name in module.__all__
+        if id(getattr(module, name)) not in listed
+        and f"`{module.__name__}.{name}`" not in page  # a type alias
+        and f"**{name}**" not in page  # an error
+    ]
+    assert missing == []
+
+
+def test_the_reference_has_every_public_method_and_property() -> None:
+    described = {id(public(name)): text for name, text in entries(PAGE.read_text(encoding="utf-8")).items()}
+    names = {name: id(public(name)) for name in entries(PAGE.read_text(encoding="utf-8"))}
+    missing: list[str] = []
+    checked = 0
+    for name, key in names.items():
+        cls, text = public(name), described[key]
+        if not is_class(cls):
+            continue
+        linked = re.findall(r"\[(\w+)\]\(#", text)
+        texts = [text, *(described[names[each]] for each in names if each.rpartition(".")[2] in linked)]
+        texts += [described[id(base)] for base in cls.__mro__ if id(base) in described]
+        for member in public_members(cls):
+            checked += 1
+            pattern = rf"#### \w+\.{member}\n|`(await )?{member}`|\b{member}: "
+            if not any(re.search(pattern, each) for each in texts):
+                missing.append(f"{name}.{member}")
+    assert missing == []
+    assert checked > 300
+
+
+def public(name: str) -> Any:
+    """The object with a dotted public name."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(sys.modules[module], attribute)
+
+
+def public_members(cls: type) -> Iterator[str]:
+    """The public methods and properties that Clew defines for a class."""
+    for base in cls.__mro__:
+        if base.__module__.startswith("clew."):
+            for name, found in vars(base).items():
+                if not name.startswith("_") and isinstance(found, FunctionType | classmethod | staticmethod | property):
+                    yield name
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.reference_parts import BEHIND
+from docs.reference_parts import INTERNAL
 
 ROOT = Path(__file__).parent.parent
 PUBLIC = ("clew", "clew.errors", "clew.events", "clew.projections", "clew.testing", "clew.types")
@@ -69,7 +69,7 @@ def functions(each: type, cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def behind(cls: type, name: str) -> bool:
-    return any(each.__name__ == FOR_AGENTS or f"{each.__name__}.{name}" in BEHIND for each in cls.__mro__)
+    return any(each.__name__ == FOR_AGENTS or f"{each.__name__}.{name}" in INTERNAL for each in cls.__mro__)
 
 
 def named(hint: Any, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
