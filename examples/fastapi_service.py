@@ -49,7 +49,7 @@ class NewThread(BaseModel):
 class ThreadOut(BaseModel):
     """A thread without its messages."""
 
-    thread_id: str
+    id: str
     title: str | None
     status: Status
     version: int

@@ -40,7 +40,7 @@ def opened(url: str) -> Iterator[Conversations]:
 def overview(service: Conversations, user: str) -> dict[str, str]:
     """Return the threads that a user may read: the id of each, and its last message, if any."""
     mine = service.acting_as(user)
-    messages_of = {each.thread_id: mine.thread(each.thread_id).history().messages for each in mine.threads()}
+    messages_of = {each.id: mine.thread(each.id).history().messages for each in mine.threads()}
     return {thread: messages[-1].text if messages else "" for thread, messages in messages_of.items()}
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
+    from clew.domain.differences.word_diff import Kind as DiffKind
     from clew.domain.differences.word_diff import Part as DiffPart
     from clew.domain.differences.word_diff import Side
     from clew.domain.event_types import Status
@@ -126,6 +127,7 @@ __all__ = [
     "Control",
     "Counts",
     "Diff",
+    "DiffKind",
     "DiffPart",
     "DocumentPort",
     "EnginePort",
@@ -264,6 +266,7 @@ _HOMES = {
     "Control": "clew.domain.control",
     "Counts": "clew.domain.differences.diff",
     "Diff": "clew.domain.differences.diff",
+    "DiffKind": "clew.domain.differences.word_diff:Kind",
     "DiffPart": "clew.domain.differences.word_diff:Part",
     "DocumentPort": "clew.domain.memory.ports",
     "EnginePort": "clew.domain.runs.ports",

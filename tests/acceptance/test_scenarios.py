@@ -119,6 +119,6 @@ def test_two_turns_on_a_thread_that_a_service_holds(stateful: StatefulServer, ai
             with pytest.raises(UnsupportedThreadError, match="local"):
                 await agent.run("And a poet.", thread=thread)
             assert [event.event_id async for event in thread.events()] == before
-            assert [each.thread_id async for each in engine.threads()] == [thread.id]
+            assert [each.id async for each in engine.threads()] == [thread.id]
 
     asyncio.run(talk())

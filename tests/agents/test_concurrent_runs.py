@@ -114,7 +114,7 @@ async def test_runs_that_fork_are_on_twenty_threads(url: str) -> None:
             for turn, response in zip(TURNS, responses, strict=True):
                 assert await turns_of(response.thread) == [turn]
                 await check_runs(response.thread)
-            assert {each.thread_id for each in await thread.forks()} == set(threads) - {thread.id}
+            assert {each.id for each in await thread.forks()} == set(threads) - {thread.id}
 
 
 async def test_all_but_one_are_refused_before_any_model_call(url: str) -> None:

@@ -231,7 +231,7 @@ async def test_a_state_too_large_to_store_is_the_failure_of_its_hook(any_url: st
         else:
             assert (await agent.run("Well?")).text == "Yes."
         async for summary in engine.threads():
-            thread = await engine.thread(summary.thread_id)
+            thread = await engine.thread(summary.id)
         assert (await thread.state()).states == {"bad": {"small": True}}
         assert (await thread.history()).messages[0].text == "Well?"
         assert any(isinstance(each, ContextFailed) for each in await check_over(engine, thread))

@@ -158,7 +158,7 @@ async def test_what_cannot_be_forked_is_refused_before_the_model_is_asked(url: s
         with pytest.raises(AgentConfigurationError, match="thread="):
             await agent.run("a", fork=True)
         assert requests_of(agent) == 0
-        assert [each.thread_id async for each in engine.threads()] == [thread.id]
+        assert [each.id async for each in engine.threads()] == [thread.id]
 
 
 async def test_a_fork_whose_run_never_began_is_not_there(url: str) -> None:

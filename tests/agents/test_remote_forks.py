@@ -107,7 +107,7 @@ def test_a_conversation_that_grows_is_not_forked_or_rewound_but_its_record_is(
                     await ask()
                 assert (caught.value.service_thread_id, caught.value.supported) == (conversation, ("local",))
             assert await events_of(thread) == events
-            assert [each.thread_id async for each in engine.threads()] == [thread.id]
+            assert [each.id async for each in engine.threads()] == [thread.id]
 
             branch = await thread.fork(at_message=2, kind="local")
             assert isinstance(branch, LocalThread)

@@ -210,7 +210,7 @@ def test_a_client_for_local_threads_is_refused_before_any_event(server: Stateful
                 with pytest.raises(UnsupportedThreadError, match="local"):
                     await agent.run("Now a poet.", thread=thread)
             assert await events_of(thread) == events
-            assert [each.thread_id async for each in engine.threads()] == [thread.id]
+            assert [each.id async for each in engine.threads()] == [thread.id]
 
     asyncio.run(converse())
 

@@ -158,7 +158,7 @@ def test_ctrl_c_ends_the_run_on_the_log_and_then_the_script(url: str, where: str
 
 async def _check_interrupted(url: str, where: str) -> None:
     async with Engine.open(url) as engine:
-        thread: Any = await engine.thread((await anext(engine.threads())).thread_id)
+        thread: Any = await engine.thread((await anext(engine.threads())).id)
         events = await events_of(thread)
         assert events[-1].data == RunAbandoned(reason="cancelled")
         last = "answer-interrupted" if where == "model" else "tool-failed"

@@ -183,7 +183,7 @@ def test_a_deep_chain_stays_within_the_width() -> None:
 
 def test_long_names_and_many_checkpoints_are_cut() -> None:
     thread = summary("x" * 200)
-    marks = {thread.thread_id: [Mark(f"checkpoint {number}", number) for number in range(50)]}
+    marks = {thread.id: [Mark(f"checkpoint {number}", number) for number in range(50)]}
     found = list(thread_rendering.drawn(list(branches([thread], marks)), 60, lambda _: Text("title")))
     assert [len(line.plain) for line in found] == [60, 60]
     assert [line.plain.count("…") for line in found] == [1, 1]

@@ -210,7 +210,7 @@ def test_a_conversation_is_held_read_in_its_past_and_forked(client: httpx2.Clien
 
     branch = client.post("/threads/refund/fork", params={"at": 2}, json={"title": "What if"})
     assert (branch.status_code, branch.json()["parent_id"], branch.json()["title"]) == (201, "refund", "What if")
-    assert client.get(f"/threads/{branch.json()['thread_id']}").json() == now.json()[:1]
+    assert client.get(f"/threads/{branch.json()['id']}").json() == now.json()[:1]
 
 
 def test_a_repeated_request_is_answered_as_the_first_time(client: httpx2.Client) -> None:

@@ -85,7 +85,7 @@ def test_each_request_has_a_process_of_its_own(
     with Conversations.open(database, create=False) as conversations:
         assert conversations.verify().first_bad is None
         (summary,) = conversations.threads()
-        assert (summary.thread_id, summary.status) == ("any id / of the host's", "suspended")
+        assert (summary.id, summary.status) == ("any id / of the host's", "suspended")
 
 
 def test_requests_that_come_at_once_are_answered_one_after_the_other(database: str) -> None:

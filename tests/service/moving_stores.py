@@ -55,7 +55,7 @@ def copied(store: Conversations, lines: Iterable[bytes], **more: Any) -> EventsR
 
 def heads(store: Conversations) -> dict[str, str]:
     """The hash of every thread's newest event."""
-    return {summary.thread_id: summary.head for summary in store.threads()}
+    return {summary.id: summary.head for summary in store.threads()}
 
 
 def state(**data: Any) -> bytes:

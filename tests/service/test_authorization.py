@@ -85,7 +85,7 @@ def test_somebody_reads_and_writes_what_is_theirs(opened: Opened) -> None:
     thread.fork(thread_id="branch")
     assert thread.forks() == []  # what is theirs is for the function to say
     opened.share("mine", "branch")
-    assert [each.thread_id for each in thread.forks()] == ["branch"]
+    assert [each.id for each in thread.forks()] == ["branch"]
 
 
 def test_a_thread_is_begun_before_anybody_may_read_it(opened: Opened) -> None:
@@ -108,10 +108,10 @@ def test_pages_are_filled_past_what_may_not_be_read(opened: Opened) -> None:
         opened.ada.threads(limit=4, labels={"kind": "x"}),
         opened.ada.threads(limit=4, order="updated"),
     ):
-        assert [each.thread_id for each in found] == mine[:4]
-    rest = [each.thread_id for each in opened.ada.threads(limit=4, after=mine[3])]
+        assert [each.id for each in found] == mine[:4]
+    rest = [each.id for each in opened.ada.threads(limit=4, after=mine[3])]
     assert rest == mine[4:]
-    assert [each.thread_id for each in opened.ada.threads(limit=2, newest_first=True)] == mine[:-3:-1]
+    assert [each.id for each in opened.ada.threads(limit=2, newest_first=True)] == mine[:-3:-1]
     hits = opened.ada.search("word", limit=4)
     assert [hit.thread_id for hit in hits] == mine[:-5:-1]
     assert [hit.thread_id for hit in opened.ada.search("word", limit=9, before=hits[-1].position)] == mine[-5::-1]
@@ -160,8 +160,8 @@ def test_a_fork_is_read_by_who_may_read_it_with_all_that_it_inherited(opened: Op
         ("fork", 2, (), 0),
     ]
     assert opened.ada.search("word", thread="fork") == hits
-    assert [(each.thread.thread_id, each.depth) for each in opened.ada.tree()] == [("fork", 0)]
-    assert [(each.thread.thread_id, each.depth) for each in opened.ada.tree("fork")] == [("fork", 0)]
+    assert [(each.thread.id, each.depth) for each in opened.ada.tree()] == [("fork", 0)]
+    assert [(each.thread.id, each.depth) for each in opened.ada.tree("fork")] == [("fork", 0)]
     (conversation,) = opened.ada.export(forks=True)
     assert len(conversation["messages"]) == 2  # type: ignore[arg-type]  # a list
     assert b"later word" not in repr(seen.serialize()).encode()
@@ -208,7 +208,7 @@ def test_what_is_imported_again_is_not_told_of_to_who_may_not_read_it(opened: Op
     report = opened.ada.import_items([item])
     assert (report.threads, report.skipped, len(report.failed)) == (0, 0, 1)
     (summary,) = opened.operator.threads()
-    opened.share(summary.thread_id)
+    opened.share(summary.id)
     assert opened.ada.import_items([item]).skipped == 1
 
 

@@ -47,7 +47,7 @@ def test_what_somebody_sees_is_what_there_is_of_what_they_may_read(forest: Fores
         theirs = grants.threads["ada"]
         for order in get_args(Order):
             assert list(ada.threads(order=order)) == [
-                each for each in operator.threads(order=order) if each.thread_id in theirs
+                each for each in operator.threads(order=order) if each.id in theirs
             ]
         assert [_found(hit) for hit in ada.search("word", limit=99)] == [
             (hit.position, tuple(readers))
@@ -57,7 +57,7 @@ def test_what_somebody_sees_is_what_there_is_of_what_they_may_read(forest: Fores
         assert list(ada.audit()) == [entry for entry in operator.audit() if entry.thread_id in theirs]
         assert list(ada.export(forks=True)) == [each for each in operator.export(forks=True) if each["id"] in theirs]
         assert ada.usage(by="thread") == [each for each in operator.usage(by="thread") if each.thread_id in theirs]
-        assert {branch.thread.thread_id for branch in ada.tree()} == theirs
+        assert {branch.thread.id for branch in ada.tree()} == theirs
         assert _events(ada) == [event for event in _events(operator) if event.thread_id in theirs]
         for number, thread_id in enumerate(f"t{number}" for number in range(len(forest.parents))):
             if number not in forest.theirs:

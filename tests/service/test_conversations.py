@@ -69,7 +69,7 @@ def test_takes_any_unicode_of_up_to_200_characters_as_an_id(conversations: Conve
     fork = thread.fork(thread_id=thread_id[:199] + "'")
     assert thread.id == thread_id
     assert texts(conversations.thread(thread_id)) == ["Hello."]
-    assert [each.thread_id for each in conversations.threads()] == [thread_id, fork.id]
+    assert [each.id for each in conversations.threads()] == [thread_id, fork.id]
     assert [event.thread_id for event in fork.events()] == [thread_id, thread_id, fork.id]
 
 
@@ -131,8 +131,8 @@ def test_keeps_tenants_apart_in_one_store(shared_url: str) -> None:
         ours.start_thread(thread_id="same", messages=[HELLO])
         theirs.start_thread(thread_id="same")
         theirs.start_thread(thread_id="other")
-        assert [each.thread_id for each in ours.threads()] == ["same"]
-        assert [each.thread_id for each in theirs.threads()] == ["same", "other"]
+        assert [each.id for each in ours.threads()] == ["same"]
+        assert [each.id for each in theirs.threads()] == ["same", "other"]
         assert texts(theirs.thread("same")) == []
         with pytest.raises(UnknownThreadError):
             ours.thread("other")
@@ -165,7 +165,7 @@ def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_be
     fork = first.fork(at=1, title="What if")
     first.label(topic="x")
     listed = list(conversations.threads())
-    assert [each.thread_id for each in listed] == ["z", "a", fork.id]
+    assert [each.id for each in listed] == ["z", "a", fork.id]
     assert [each.status for each in listed] == ["active", "deleted", "active"]
     assert [(each.created_at, each.updated_at) for each in listed] == [
         (began, updated),
@@ -174,7 +174,7 @@ def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_be
     ]
     assert listed[2] == fork.summary()
     assert (listed[2].title, listed[2].parent_id, listed[2].forked_at, listed[2].messages) == ("What if", "z", 1, 0)
-    heads = [list(conversations.thread(each.thread_id).events())[-1].hash for each in listed]
+    heads = [list(conversations.thread(each.id).events())[-1].hash for each in listed]
     assert [each.head for each in listed] == [head.hex() for head in heads if head is not None]
 
 
@@ -184,7 +184,7 @@ def test_lists_every_thread_once_whatever_the_page(
 ) -> None:
     monkeypatch.setattr("clew.service.pages.PAGE", page)
     ids = [conversations.start_thread().id for _ in range(6)]
-    assert [each.thread_id for each in conversations.threads()] == ids
+    assert [each.id for each in conversations.threads()] == ids
 
 
 def test_lists_the_forks_of_a_thread_but_not_their_forks(conversations: Conversations) -> None:
@@ -222,7 +222,7 @@ def test_acts_as_an_actor_unless_a_call_names_another(conversations: Conversatio
     conversations.thread(thread.id).suspend()
     acting.acting_as(None).thread(thread.id).resume()
     assert [event.actor for event in thread.events()] == ["user:42"] * 3 + ["user:7", None, None]
-    assert [event.actor for event in acting.thread(thread.forks()[0].thread_id).events(after=4)] == ["user:42"] * 2
+    assert [event.actor for event in acting.thread(thread.forks()[0].id).events(after=4)] == ["user:42"] * 2
     for wrong in ("", "x" * 201, cast("str", 7)):
         with pytest.raises(InvalidNameError, match="actor"):
             conversations.acting_as(wrong)

@@ -66,7 +66,7 @@ class CopiesAgreeWithTheirSources(ConversationsAgreeWithTheModel):
 
     @staticmethod
     def assert_equal_heads(one: Conversations, two: Conversations) -> None:
-        assert {each.thread_id: each for each in one.threads()} == {each.thread_id: each for each in two.threads()}
+        assert {each.id: each for each in one.threads()} == {each.id: each for each in two.threads()}
         assert one.verify() == two.verify()
 
 

@@ -149,7 +149,7 @@ def test_one_path_or_one_id_may_stand_without_a_list(conversations: Conversation
     path.write_text('{"id": "a", "messages": [{"role": "user", "content": "Hello"}]}')
     assert conversations.import_files(str(path)).threads == 1
     (summary,) = conversations.threads()
-    assert [each["id"] for each in conversations.export(summary.thread_id)] == ["a"]
+    assert [each["id"] for each in conversations.export(summary.id)] == ["a"]
 
 
 def test_redacted_text_is_in_no_file_when_the_redaction_is_answered(file_url: str, tmp_path: Path) -> None:

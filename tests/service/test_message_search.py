@@ -192,10 +192,10 @@ def test_finds_every_message_by_any_of_its_rarer_words_through_forks_until_it_is
         assert report.failed == []
         having: dict[str, set[tuple[str, int]]] = defaultdict(set)
         for thread in list(conversations.threads()):
-            for said in conversations.thread(thread.thread_id).history():
+            for said in conversations.thread(thread.id).history():
                 assert said.message is not None
                 for token in tokens(searchable(said.message.model_dump(mode="json"))):
-                    having[token.folded].add((thread.thread_id, said.version))
+                    having[token.folded].add((thread.id, said.version))
         rare = sorted(word for word, where in having.items() if len(where) <= RARE)
         for word in chance.sample(rare, min(len(rare), math.ceil(WORDS * scale))):
             found = conversations.search(word, limit=RARE + 1)

@@ -85,7 +85,7 @@ def test_two_processes_that_fill_one_database_count_every_event_once(path: str) 
             for count in range(20):
                 thread = conversations.start_thread(thread_id=f"{number}-{count}")
                 thread.append([Message.user(f"every word{number}{count}")] * 5)
-                found = [row.thread_id for row in conversations.threads()]
+                found = [row.id for row in conversations.threads()]
                 assert f"{number}-{count}" in found
                 assert len(conversations.search(f"word{number}{count}")) == 5
 

@@ -492,10 +492,10 @@ def test_threads_and_what_is_made_of_them_do_not_show_scopes(conversations: Conv
     for _ in range(3):
         fact = scope.remember("Likes tea, says thread user/42")
     scope.retract(fact)
-    assert [each.thread_id for each in conversations.threads()] == [thread.id]
+    assert [each.id for each in conversations.threads()] == [thread.id]
     assert [hit.thread_id for hit in conversations.search("tea")] == [thread.id]
     assert conversations.usage() == before
-    assert [branch.thread.thread_id for branch in conversations.tree()] == [thread.id]
+    assert [branch.thread.id for branch in conversations.tree()] == [thread.id]
     assert len(list(conversations.export())) == 1
     with pytest.raises(UnknownThreadError):
         conversations.thread("user/42")

@@ -88,7 +88,7 @@ def test_a_claim_of_a_thread_that_has_not_begun_stands_for_the_thread_that_will(
             await beginning.runs.claim_state("history-store", KEY)
             with pytest.raises(HistoryStoreSharedError):
                 await claim(engine, "two")
-            assert [each.thread_id async for each in engine.threads()] == ["two"]
+            assert [each.id async for each in engine.threads()] == ["two"]
 
     asyncio.run(check())
 

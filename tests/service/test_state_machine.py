@@ -315,13 +315,13 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
         verdict = store.verify()
         assert verdict.first_bad is None
         assert (verdict.threads, verdict.events) == (len(self.model.lines), self.model.events)
-        assert [each.thread_id for each in store.threads()] == list(self.model.lines)
+        assert [each.id for each in store.threads()] == list(self.model.lines)
         for each in store.threads():
-            assert each == store.thread(each.thread_id).summary()
-            line = self.model.lines[each.thread_id]
-            assert (each.parent_id, each.forked_at) == self.model.parent(each.thread_id)
+            assert each == store.thread(each.id).summary()
+            line = self.model.lines[each.id]
+            assert (each.parent_id, each.forked_at) == self.model.parent(each.id)
             assert (each.version, each.updated_at) == (len(line), to_time(line[-1].time))
-            assert self.facts(each.thread_id) == {
+            assert self.facts(each.id) == {
                 "count": each.messages,
                 "status": each.status,
                 "title": each.title,
@@ -329,8 +329,8 @@ class ConversationsAgreeWithTheModel(RuleBasedStateMachine):
                 "checkpoints": each.checkpoints,
             }
             if each.status != "deleted":
-                found = said(store.thread(each.thread_id).history().messages)
-                assert found == self.model.history(each.thread_id, each.version)
+                found = said(store.thread(each.id).history().messages)
+                assert found == self.model.history(each.id, each.version)
         self.compare_searches(store)
         seen = [
             (None if parsed is None else parsed.id, event.version)

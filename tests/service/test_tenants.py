@@ -187,13 +187,13 @@ async def _everything(tenant: Tenant) -> AsyncIterator[object]:
     last = await engine.start_thread(messages=[Message.user(tenant.say())])
     tenant.threads.add(last.id)
     summaries = await _all(engine.threads())
-    imported = {each.thread_id for each in summaries if each.imported}
-    assert {each.thread_id for each in summaries} == tenant.threads | imported
+    imported = {each.id for each in summaries if each.imported}
+    assert {each.id for each in summaries} == tenant.threads | imported
     yield summaries
     yield await _all(engine.tree())
     for summary in summaries:
         if summary.status != "deleted":
-            async for each in _of_thread(tenant, summary.thread_id):
+            async for each in _of_thread(tenant, summary.id):
                 yield each
     hits = await engine.search(f"{tenant.word} number")
     assert hits

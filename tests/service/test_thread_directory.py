@@ -27,7 +27,7 @@ KINDS: list[Json] = [0, 1, "x"]
 
 
 def ids(found: Any) -> list[str]:
-    return [each.thread_id for each in found]
+    return [each.id for each in found]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_lists_what_is_asked_for_in_the_order_asked_for_a_page_at_a_time(
         assert list(many.threads(**asked, limit=4)) == wanted[:4]
         if len(wanted) > 2:
             assert list(many.threads(**asked, limit=3, after=wanted[1])) == wanted[2:5]
-            assert list(many.threads(**asked, after=wanted[1].thread_id)) == wanted[2:]
+            assert list(many.threads(**asked, after=wanted[1].id)) == wanted[2:]
 
 
 def test_a_page_goes_on_where_it_was_though_the_last_thread_has_changed(
@@ -158,7 +158,7 @@ def test_a_thread_says_what_its_summary_says_when_it_was_imported(conversations:
     report = conversations.import_items([Item("here", 1, source)])
     assert report.failed == []
     (listed,) = conversations.threads()
-    assert listed == conversations.thread(listed.thread_id).summary()
+    assert listed == conversations.thread(listed.id).summary()
     assert listed.metadata == {"m": [1.5, None], "source_id": 10**40}
     assert listed.imported
 
@@ -173,9 +173,7 @@ def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -
     late.fork(thread_id="deep").delete()
     root.checkpoint("early", at=2)
     for asked in ("root", "deep", "early"):
-        found = [
-            (each.thread.thread_id, each.depth, each.forks, each.checkpoints) for each in conversations.tree(asked)
-        ]
+        found = [(each.thread.id, each.depth, each.forks, each.checkpoints) for each in conversations.tree(asked)]
         assert found == [
             ("root", 0, 2, (("early", 2), ("four", 4))),
             ("early", 1, 0, ()),
@@ -183,7 +181,7 @@ def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -
             ("deep", 2, 0, ()),
         ]
     assert [each.thread for each in conversations.tree("late")][1] == early.summary()
-    assert [each.thread.thread_id for each in conversations.tree()] == ["root", "early", "late", "deep", "other"]
+    assert [each.thread.id for each in conversations.tree()] == ["root", "early", "late", "deep", "other"]
     with pytest.raises(UnknownThreadError):
         list(conversations.tree("nobody"))
 
@@ -191,7 +189,7 @@ def test_draws_the_tree_that_a_thread_belongs_to(conversations: Conversations) -
 @pytest.mark.parametrize("rows", [1, 2, 3, 500])
 def test_draws_all_trees_whatever_the_page(many: Conversations, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clew.service.thread_directory.ROWS", rows)
-    roots = [each.thread_id for each in many.threads() if each.parent_id is None]
+    roots = [each.id for each in many.threads() if each.parent_id is None]
     trees = [list(many.tree(root)) for root in roots]
     assert list(many.tree()) == [branch for tree in trees for branch in tree]
     assert list(many.tree(newest_first=True)) == [branch for tree in reversed(trees) for branch in tree]
@@ -201,7 +199,7 @@ async def awaited(url: str) -> None:
     async with Engine.open(url) as engine:
         thread = await engine.start_thread("Refund", thread_id="a", messages=[Message.user("A teapot")])
         await thread.fork(thread_id="b")
-        assert [each.thread_id async for each in engine.threads(newest_first=True)] == ["b", "a"]
+        assert [each.id async for each in engine.threads(newest_first=True)] == ["b", "a"]
         assert [each.depth async for each in engine.tree("b")] == [0, 1]
         assert [hit.forks for hit in await engine.search("teapot")] == [("b",)]
         assert [entry.type async for entry in engine.audit(newest_first=True, limit=1)] == ["thread-forked"]
@@ -217,7 +215,7 @@ def test_says_of_each_thread_who_holds_its_history(conversations: Conversations)
     run(commit(core, "remote", Start(kind="remote"), Terms(base=Control())))
     conversations.start_thread(thread_id="local")
     conversations.thread("remote").fork(thread_id="fork")
-    listed = {each.thread_id: each.kind for each in conversations.threads()}
+    listed = {each.id: each.kind for each in conversations.threads()}
     assert listed == {"remote": "remote", "local": "local", "fork": "remote"}
     assert listed == {id_: conversations.thread(id_).summary().kind for id_ in listed}
 
@@ -225,5 +223,5 @@ def test_says_of_each_thread_who_holds_its_history(conversations: Conversations)
 def test_labels_are_equal_when_their_json_is_in_whatever_order_its_fields_are(url: str) -> None:
     with Conversations.open(url) as conversations:
         conversations.start_thread(thread_id="t", labels={"o": {"a": 1, "b": [2]}})
-        assert [each.thread_id for each in conversations.threads(labels={"o": {"b": [2], "a": 1}})] == ["t"]
+        assert [each.id for each in conversations.threads(labels={"o": {"b": [2], "a": 1}})] == ["t"]
         assert list(conversations.threads(labels={"o": {"b": [2], "a": 2}})) == []

@@ -125,7 +125,7 @@ def rewind_text(there: History, version: int) -> str:
 
 def fork_text(summary: ThreadSummary) -> str:
     """What ``clew fork`` says to people."""
-    parent, id_ = one_line(summary.parent_id or ""), one_line(summary.thread_id)
+    parent, id_ = one_line(summary.parent_id or ""), one_line(summary.id)
     return f"Forked {parent} at version {summary.forked_at}: the new thread is {id_}."
 
 

@@ -52,9 +52,9 @@ def label(
         write_json(json_shapes.labelled(summary))
     elif summary.labels:
         said = ", ".join(f"{name}={json_text(value)}" for name, value in summary.labels.items())
-        typer.echo(one_line(f"Labels of {summary.thread_id}: {said}"))
+        typer.echo(one_line(f"Labels of {summary.id}: {said}"))
     else:
-        typer.echo(f"{one_line(summary.thread_id)} has no labels.")
+        typer.echo(f"{one_line(summary.id)} has no labels.")
 
 
 def end(
@@ -128,7 +128,7 @@ def _say(summary: ThreadSummary, done: str, remark: str, *, as_json: bool) -> No
 
         write_json(json_shapes.thread(summary))
     else:
-        typer.echo(f"{done} {one_line(summary.thread_id)}. {remark}")
+        typer.echo(f"{done} {one_line(summary.id)}. {remark}")
 
 
 def _beginning(event: Event) -> str:

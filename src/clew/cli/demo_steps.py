@@ -100,7 +100,7 @@ class _Demo:
         report = conversations.import_files([self._folder / "demo.jsonl"])
         self._console.print(transfer.report_text(report))
         self._end(json_shapes.report(report))
-        return conversations.thread(next(conversations.threads()).thread_id)
+        return conversations.thread(next(conversations.threads()).id)
 
     def _list(self, conversations: Conversations) -> None:
         self._begin("List", "Each conversation is a thread. Any unique beginning of its id will do.")

@@ -40,7 +40,7 @@ _FAILURE = ("kind", "message", "status", "code")
 def thread(summary: ThreadSummary) -> dict[str, Any]:
     """A thread in a list."""
     return {
-        "thread_id": summary.thread_id,
+        "thread_id": summary.id,
         "title": summary.title,
         "status": summary.status,
         "version": summary.version,
@@ -192,7 +192,7 @@ def rewound(there: History, version: int) -> dict[str, Any]:
 
 def labelled(summary: ThreadSummary) -> dict[str, Any]:
     """A thread's labels, all of them."""
-    return {"thread_id": summary.thread_id, "version": summary.version, "labels": summary.labels}
+    return {"thread_id": summary.id, "version": summary.version, "labels": summary.labels}
 
 
 def request(thread_id: str, path: str, found: Request) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def thread_table(
     for depth, summary, beginning in _forks_under_parents(threads) if nested else ((0, *each) for each in threads):
         branch = "  " * (depth - 1) + "└ " if depth else ""
         table.add_row(
-            Text.assemble((branch, "dim"), (one_line(summary.thread_id), "bold")),
+            Text.assemble((branch, "dim"), (one_line(summary.id), "bold")),
             Text(beginning or "", style="dim italic") if summary.title is None else Text(one_line(summary.title)),
             Text(summary.status, style=STATUS_STYLES[summary.status]),
             str(summary.messages),
@@ -90,7 +90,7 @@ def _forks_under_parents(
     threads: Sequence[tuple[ThreadSummary, str | None]],
 ) -> Iterator[tuple[int, ThreadSummary, str | None]]:
     """Depth first, siblings in the order in which they were made; without recursion, for forks of any depth."""
-    there = {summary.thread_id for summary, _ in threads}
+    there = {summary.id for summary, _ in threads}
     children: dict[str | None, list[tuple[ThreadSummary, str | None]]] = {}
     for summary, beginning in threads:
         parent = summary.parent_id if summary.parent_id in there else None
@@ -99,7 +99,7 @@ def _forks_under_parents(
     while waiting:
         depth, summary, beginning = waiting.pop()
         yield min(depth, 5), summary, beginning
-        waiting += [(depth + 1, *each) for each in reversed(children.get(summary.thread_id, []))]
+        waiting += [(depth + 1, *each) for each in reversed(children.get(summary.id, []))]
 
 
 def conversation(

@@ -49,7 +49,7 @@ def drawn(
     for branch in shown.branches:
         yield from _left_out(shown, above, branch.depth)
         yield _line(branch, above.joint(branch.thread.forked_at), width, said, marked=marked)
-        id_ = branch.thread.thread_id
+        id_ = branch.thread.id
         above.open.append((id_, shown.forks.get(id_, 0) + (id_ in shown.left_out)))
         if branch.checkpoints:
             yield _checkpoints(branch, above.bars(), width)
@@ -57,7 +57,7 @@ def drawn(
 
 
 def _shown(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most: int | None) -> _Shown:
-    parents = {branch.thread.thread_id: branch.thread.parent_id for branch in branches}
+    parents = {branch.thread.id: branch.thread.parent_id for branch in branches}
     kept: set[str] = set()
     above = marked
     while above is not None:
@@ -72,7 +72,7 @@ def _shown(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most: 
         parent = branch.thread.parent_id
         if branch.depth and parent is not None:
             number = shown.forks.get(parent, 0)
-            if most is not None and number >= most and branch.thread.thread_id not in kept:
+            if most is not None and number >= most and branch.thread.id not in kept:
                 shown.left_out[parent] = shown.left_out.get(parent, 0) + 1
                 hidden_at = branch.depth
                 continue
@@ -122,9 +122,9 @@ def _line(
     state = Text.assemble(
         (f" {thread.status:<9}", STATUS_STYLES[thread.status]), f"{messages:>14}", (f"{f'v{thread.version}':>7}", "dim")
     )
-    here = thread.thread_id == marked
+    here = thread.id == marked
     name = Text.assemble(
-        (left, "dim"), (one_line(thread.thread_id), "bold reverse" if here else "bold"), " ◀ " if here else "  "
+        (left, "dim"), (one_line(thread.id), "bold reverse" if here else "bold"), " ◀ " if here else "  "
     )
     name.append_text(said(thread))
     room = max(width - len(state), NARROWEST)

@@ -128,7 +128,7 @@ def print_tree(conversations: Conversations, id_: str | None, console: Console, 
         before, tall = tall, len(branches) > 1 or bool(branches[0].checkpoints)
         if number and (before or tall):
             console.print()
-        parents = {branch.thread.thread_id: branch.thread for branch in branches}
+        parents = {branch.thread.id: branch.thread for branch in branches}
         for line in drawn(
             branches,
             console.width,
@@ -210,7 +210,7 @@ def _beginning(conversations: Conversations, summary: ThreadSummary, after: int 
     if (summary.title is not None and after is None) or summary.status == "deleted":
         return None
     first = after or 0
-    begun = conversations.thread(summary.thread_id).events(after=first, at=min(first + FIRST_EVENTS, summary.version))
+    begun = conversations.thread(summary.id).events(after=first, at=min(first + FIRST_EVENTS, summary.version))
     messages = [event.data.message for event in begun if isinstance(event.data, MessageAppended)]
     users = [message for message in messages if message.role == "user"]
     return next((beginning(message) for message in users or messages), None)

@@ -248,7 +248,7 @@ def export_markdown(conversations: Conversations, thread_ids: Iterable[str] | No
     """Write threads as Markdown, one after the other."""
     if thread_ids is None:
         thread_ids = (
-            summary.thread_id
+            summary.id
             for summary in conversations.threads()
             if summary.status != "deleted" and (forks or summary.parent_id is None)
         )

@@ -199,9 +199,7 @@ def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None =
     then = yield from thread_queries.state(core, thread_id, at, at_message)
     summaries = yield from thread_queries.forks(core, thread_id)
     there = (
-        ForkedThread(each.thread_id, each.forked_at, each.title)
-        for each in summaries
-        if (each.forked_at or 0) <= then.version
+        ForkedThread(each.id, each.forked_at, each.title) for each in summaries if (each.forked_at or 0) <= then.version
     )
     return as_markdown(thread_id, then, there)
 

@@ -66,7 +66,7 @@ class _Scope(NamedTuple):
 class _Fork(NamedTuple):
     """What a search needs of a thread of a tree."""
 
-    thread_id: str
+    id: str
     parent_id: str | None
     forked_at: int | None
     hidden: bool
@@ -143,10 +143,10 @@ def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | N
 def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit | None:
     """The hit for a message; None where no thread that has it may be read."""
     tree = trees.get(event.thread_id, ())
-    having = [each for each in tree if each.thread_id == event.thread_id]
+    having = [each for each in tree if each.id == event.thread_id]
     if len(tree) > 1:
         having += containing(tree, event.thread_id, event.version)
-    readers = [each.thread_id for each in having if not each.hidden]
+    readers = [each.id for each in having if not each.hidden]
     if asked in readers and readers[0] != event.thread_id:  # hidden, but the thread that was searched has the message
         readers = [asked, *(id_ for id_ in readers if id_ != asked)]
     if event.data is None or not readers:
@@ -181,4 +181,4 @@ def _read_trees(core: Core, ids: Sequence[str], trees: _Trees) -> Operation[None
         fork = _Fork(row["thread_id"], row["parent_id"], row["forked_at"], hidden=row["thread_id"] not in there)
         tree = found.setdefault(row["tree"], [])
         tree.append(fork)
-        trees[fork.thread_id] = tree
+        trees[fork.id] = tree

@@ -195,7 +195,7 @@ def _place(core: Core, after: object) -> Operation[_Place | None]:
     """
     if isinstance(after, _Place):
         return after
-    id_ = after.thread_id if isinstance(after, ThreadSummary) else str(after)
+    id_ = after.id if isinstance(after, ThreadSummary) else str(after)
     yield from check(core, "list", id_)
     row = yield from _row(core, id_)
     changed = to_microseconds(after.updated_at) if isinstance(after, ThreadSummary) else row["updated_at"]
@@ -261,7 +261,7 @@ def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[Ro
 def _summary(row: RowValues, marks: Sequence[RowValues]) -> ThreadSummary:
     metadata: JsonObject = row["metadata"] or {}
     return ThreadSummary(
-        thread_id=row["thread_id"],
+        id=row["thread_id"],
         title=row["title"],
         status=row["status"],
         version=row["version"],

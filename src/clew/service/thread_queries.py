@@ -42,7 +42,7 @@ class ThreadSummary(NamedTuple):
     ``kind`` says who holds the history: ``local`` is Clew, ``remote`` a service.
     """
 
-    thread_id: str
+    id: str
     title: str | None
     status: Status
     version: int
@@ -174,7 +174,7 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
     yield from existing(core, thread_id)
     stream = core.stream(thread_id)
     found = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
-    return list((yield from permitted(core, "list", found, attrgetter("thread_id"))))
+    return list((yield from permitted(core, "list", found, attrgetter("id"))))
 
 
 def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
@@ -198,7 +198,7 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
     control = detached(control)
     metadata = control.metadata if control.source_id is None else {**control.metadata, "source_id": control.source_id}
     return ThreadSummary(
-        thread_id=stream if name is None else name.id,
+        id=stream if name is None else name.id,
         title=control.title,
         status=control.status,
         version=control.version,

@@ -9,13 +9,13 @@ from clew.domain.views.fork_tree import Branch, Mark, branches, containing
 
 
 class Thread(NamedTuple):
-    thread_id: str
+    id: str
     parent_id: str | None = None
     forked_at: int | None = None
 
 
 def drawn(*threads: Thread) -> list[tuple[str, int, int]]:
-    return [(branch.thread.thread_id, branch.depth, branch.forks) for branch in branches(threads)]
+    return [(branch.thread.id, branch.depth, branch.forks) for branch in branches(threads)]
 
 
 def test_forks_come_after_their_parents_by_their_cuts() -> None:
@@ -56,12 +56,12 @@ def test_a_chain_of_forks_of_any_depth_is_a_tree() -> None:
 def test_a_fork_contains_what_lies_in_its_past(forks: list[tuple[int, int]], owner: int, version: int) -> None:
     threads, lines = [Thread("0")], {"0": ["0"] * 10}
     for number, (which, wanted) in enumerate(forks, start=1):
-        line = lines[threads[which % len(threads)].thread_id]
+        line = lines[threads[which % len(threads)].id]
         cut = min(wanted, len(line))
         threads.append(Thread(str(number), line[cut - 1], cut))  # named is whoever has the cut as its own
         lines[str(number)] = [*line[:cut], *([str(number)] * 4)]
-    assert sorted(each.thread.thread_id for each in branches(threads)) == sorted(lines)
-    asked = threads[owner % len(threads)].thread_id
+    assert sorted(each.thread.id for each in branches(threads)) == sorted(lines)
+    asked = threads[owner % len(threads)].id
     if lines[asked][version - 1 : version] == [asked]:
         having = [id_ for id_, line in lines.items() if id_ != asked and line[version - 1 : version] == [asked]]
-        assert [thread.thread_id for thread in containing(threads, asked, version)] == having
+        assert [thread.id for thread in containing(threads, asked, version)] == having

@@ -128,7 +128,7 @@ def test_services_agents_subscriptions_and_projections_go_on_when_the_server_is_
         for id_ in answers.runs:
             assert [event.type for event in conversations.thread(id_).events()][-1] == "run-completed"
         # The list is a projection's, which was filled meanwhile.
-        listed = {each.thread_id: each.version for each in conversations.threads()}
+        listed = {each.id: each.version for each in conversations.threads()}
         assert set(listed) >= {*WRITERS, *answers.runs, "last"}
         events = [event for id_ in listed for event in conversations.thread(id_).events()]
         assert listed == {id_: conversations.thread(id_).version for id_ in listed}

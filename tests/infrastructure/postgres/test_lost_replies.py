@@ -60,9 +60,9 @@ def redact(thread: Any, version: int) -> None:
 def told(conversations: Conversations) -> list[tuple[str, int, str]]:
     """Thread, version and type of every event."""
     return sorted(
-        (thread.thread_id, event.version, event.type)
+        (thread.id, event.version, event.type)
         for thread in conversations.threads()
-        for event in conversations.thread(thread.thread_id).events()
+        for event in conversations.thread(thread.id).events()
     )
 
 

@@ -72,7 +72,7 @@ def test_processes_fill_and_read_with_few_connections(database: str) -> None:
                 for turn in range(3):
                     thread.append(Message.user(f"word{number}"))
                     assert len(conversations.search(f"word{number}")) == turn + 1
-                    assert thread.id in {each.thread_id for each in conversations.threads()}
+                    assert thread.id in {each.id for each in conversations.threads()}
                     assert len(list(conversations.audit(thread=thread.id))) == turn + 2
 
             run_threads([lambda n=n: talk((one, two)[n % 2], n) for n in range(4)])  # type: ignore[misc] # a bound loop

@@ -102,7 +102,7 @@ def test_what_was_written_is_read_on_a_standby_once_it_has_come_there(pair: Pair
         assert not waiting.is_alive()
         for thread in ("a", "b"):
             assert there.thread(thread).history() == here.thread(thread).history()
-        assert [each.thread_id for each in there.threads()] == ["a", "b"]
+        assert [each.id for each in there.threads()] == ["a", "b"]
         assert [hit.thread_id for hit in there.search("instead")] == ["b"]
         assert there.verify() == here.verify()
 
@@ -265,7 +265,7 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
 
         with recorder_at(both(proxy.port)) as recorder, Conversations.open(both(primary.port)) as conversations:
             conversations.start_thread(thread_id="before", messages=[Message.user("Is anybody there?")])
-            assert [each.thread_id for each in conversations.threads()] == ["before"]
+            assert [each.id for each in conversations.threads()] == ["before"]
             kept = append(recorder, *[event("a", version) for version in range(1, 9)])
             wait_until(lambda: _replayed(primary, second))
             there = later.enter_context(Conversations.open(on(second, url)))
@@ -296,14 +296,14 @@ def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_tha
                 assert [row.hash for row in rows] == recomputed(rows)
                 assert tuple(row.hash for row in rows[:8]) == kept.hashes
                 conversations.start_thread(thread_id="after", messages=[Message.user("Still?")])
-                assert [each.thread_id for each in conversations.threads()] == ["before", "after"]
+                assert [each.id for each in conversations.threads()] == ["before", "after"]
                 assert [hit.thread_id for hit in conversations.search("still")] == ["after"]
                 assert conversations.verify().first_bad is None
             finally:
                 primary.start()
         # Who was opened on the standby fills read models from the first append on.
         there.start_thread(thread_id="last")
-        assert [each.thread_id for each in there.threads()] == ["before", "after", "last"]
+        assert [each.id for each in there.threads()] == ["before", "after", "last"]
 
 
 def _replayed(primary: PostgresServer, follower: PostgresServer) -> bool:

@@ -10,7 +10,7 @@ class Forked(Protocol):
     """What a tree asks of a thread: its id, and where it left its parent if it has one."""
 
     @property
-    def thread_id(self) -> str:
+    def id(self) -> str:
         """The thread's id."""
         ...
 
@@ -56,7 +56,7 @@ def branches(
     """
     marks = {} if checkpoints is None else checkpoints
     given = list(threads)
-    there = {thread.thread_id for thread in given}
+    there = {thread.id for thread in given}
     forks: dict[str | None, list[ForkedT]] = {}
     for thread in given:
         forks.setdefault(thread.parent_id if thread.parent_id in there else None, []).append(thread)
@@ -65,8 +65,8 @@ def branches(
     waiting = [(0, thread) for thread in reversed(forks.get(None, []))]
     while waiting:
         depth, thread = waiting.pop()
-        own = forks.get(thread.thread_id, [])
-        yield Branch(thread, depth, len(own), tuple(sorted(marks.get(thread.thread_id, ()), key=lambda m: m.version)))
+        own = forks.get(thread.id, [])
+        yield Branch(thread, depth, len(own), tuple(sorted(marks.get(thread.id, ()), key=lambda m: m.version)))
         waiting += [(depth + 1, fork) for fork in reversed(own)]
 
 
@@ -79,6 +79,6 @@ def containing(threads: Iterable[ForkedT], owner: str, version: int) -> list[For
     inside: set[str] = set()
     for thread in threads:
         if (thread.parent_id == owner and (thread.forked_at or 0) >= version) or thread.parent_id in inside:
-            inside.add(thread.thread_id)
+            inside.add(thread.id)
             found.append(thread)
     return found
