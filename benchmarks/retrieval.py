@@ -23,7 +23,7 @@ from clew import Document, Embedder, Engine, HashingEmbedder, LocalEmbedder
 from clew.domain.memory.ranking import Ranking
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
-from clew.service.memory.text_search import DEPTH, Meaning, Searchable, Texts, digest
+from clew.service.memory.text_search import DEPTH, EmbeddingIndex, SearchIndex, Texts, digest
 
 LABELLED = Path(__file__).parent / "labelled_passages.txt"
 TOP = 5
@@ -109,11 +109,11 @@ async def _found(
     """The ranking for each question, by search method."""
     texts = Texts(1, dict(enumerate(passages)))
     index = InMemoryVectors()
-    meaning = Meaning(embedder, index)
+    meaning = EmbeddingIndex(embedder, index)
     await meaning.learn(passages)
     entries = {number: digest(text) for number, text in texts.by_number.items()}
     asked = await meaning.vectors([question.text for question in questions])
-    plain, hybrid = Searchable("words"), Searchable("hybrid", meaning)
+    plain, hybrid = SearchIndex("words"), SearchIndex("hybrid", meaning)
     found: dict[str, list[Ranking]] = {
         "words alone": [plain.by_words(texts, question.text, top=DEPTH) for question in questions],
         "meaning alone": [index.nearest(meaning.space, "all", entries, 1, vector, DEPTH) for vector in asked],

@@ -259,7 +259,7 @@ class Conversations:
         and InvalidNameError.
         """
         scope = Scope(self._core, name, screen=screen)
-        run(scopes.opened(scope))
+        run(scopes.load_facts(scope))
         return MemoryScope(
             scope,
         )

@@ -58,7 +58,7 @@ from clew.service.memory import scope_queries, scopes
 from clew.service.memory.document_stores import open_view
 from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Scope
-from clew.service.memory.text_search import Meaning
+from clew.service.memory.text_search import EmbeddingIndex
 from clew.service.message_search import Hit
 from clew.service.operations import read
 from clew.service.pages import Pages
@@ -294,10 +294,10 @@ class Engine:
         EmbeddingMismatchError for another embedder than the recorded one.
         """
         scope = Scope(self._core, name, screen=screen)
-        meaning = None if embedder is None else Meaning(embedder, self._core.vectors)  # asyncio only
+        meaning = None if embedder is None else EmbeddingIndex(embedder, self._core.vectors)  # asyncio only
         if meaning is not None:  # asyncio only
             scope = replace(scope, model=meaning.model, dimensions=meaning.dimensions)
-        await drive(scopes.opened(scope))
+        await drive(scopes.load_facts(scope))
         return MemoryScope(
             scope,
             meaning,  # asyncio only

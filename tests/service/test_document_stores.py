@@ -325,7 +325,7 @@ def test_a_store_is_opened_only_with_the_embedder_that_it_began_with(url: str) -
         await engine.documents("Words", namespace="n")
         with pytest.raises(EmbeddingMismatchError):
             await engine.documents("Words", namespace="n", embedder=other)
-        with pytest.raises(EmbeddingError, match="no embedder"):
+        with pytest.raises(EmbeddingError, match="not an embedder"):
             await engine.documents("Words", namespace="n", embedder=object())  # type: ignore[arg-type]
         assert events(engine) == ["scope-opened"]
 
@@ -364,13 +364,13 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ([doc("fine"), Document("nowhere")], ScopeError, "document 1"),
     ([doc("fine"), doc("x", None, "n", "")], ScopeError, "namespace"),
     ([doc("x" * 16 * 1024 * 1024)], InvalidContentError, "16,777,216"),
-    ([doc("\n" * 9 * 1024 * 1024)], InvalidContentError, "Cut it into parts"),
+    ([doc("\n" * 9 * 1024 * 1024)], InvalidContentError, "Split it"),
     ([doc("a\ud800")], InvalidContentError, "surrogate"),
     ([Document("x", namespaces=["n"], metadata={"a": float("nan")})], InvalidContentError, "metadata"),
     ([Document("x", namespaces=["n"], source_link=7)], InvalidContentError, "source_link"),  # type: ignore[arg-type]
     (["text"], InvalidContentError, "not a Document"),
-    (doc("x"), InvalidContentError, "no list"),
-    (None, InvalidContentError, "no list"),
+    (doc("x"), InvalidContentError, "not a list"),
+    (None, InvalidContentError, "not a list"),
 ]
 
 

@@ -15,7 +15,7 @@ from clew.domain.memory.events import Provenance
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
 from clew.service.memory import scope_queries
-from clew.service.memory.scopes import Learner, Scope
+from clew.service.memory.scopes import Scope, ThreadAccess
 from clew.service.operations import run
 
 
@@ -47,7 +47,7 @@ def test_scopes_come_with_everything_and_read_the_same(conversations: Conversati
             assert theirs.facts(history=True) == facts
             assert theirs.facts(at=2) == mine.facts(at=2)
             assert [theirs.why(fact) for fact in facts] == [mine.why(fact) for fact in facts]
-        seen = run(scope_queries.facts(Scope(copy._core, "user/42", learner=Learner(fork))))
+        seen = run(scope_queries.facts(Scope(copy._core, "user/42", learner=ThreadAccess(fork))))
         assert [fact.text for fact in seen] == ["Likes tea"]
         assert list(copy.scopes()) == list(conversations.scopes())
         assert exported(copy) == exported(conversations)

@@ -16,8 +16,8 @@ from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.messages import Message
 from clew.service.memory import scope_commands, scope_queries
-from clew.service.memory.scope_commands import Asked
-from clew.service.memory.scopes import Learner, Scope, version_read
+from clew.service.memory.scope_commands import WriteOptions
+from clew.service.memory.scopes import Scope, ThreadAccess, visible_version
 from clew.service.operations import run
 from clew.sync.threads import Thread
 
@@ -30,7 +30,7 @@ HISTORIES = 1_000
 
 def seen_from(conversations: Conversations, thread: Thread | None, name: str = NAME) -> Scope:
     """A scope as a thread reads it and writes to it; without a thread as it is."""
-    return Scope(conversations._core, name, learner=None if thread is None else Learner(thread.id))
+    return Scope(conversations._core, name, learner=None if thread is None else ThreadAccess(thread.id))
 
 
 def texts(scope: Scope, **asked: Any) -> list[str]:
@@ -38,11 +38,11 @@ def texts(scope: Scope, **asked: Any) -> list[str]:
 
 
 def remember(scope: Scope, text: str, source: Provenance | None = None) -> Fact:
-    return run(scope_commands.remember(scope, text, Asked(source=source)))
+    return run(scope_commands.remember(scope, text, WriteOptions(source=source)))
 
 
 def supersede(scope: Scope, fact: Fact, text: str) -> Fact:
-    return run(scope_commands.supersede(scope, fact, text, Asked()))
+    return run(scope_commands.supersede(scope, fact, text, WriteOptions()))
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ def test_a_fork_as_of_knows_what_it_learned_itself(conversations: Conversations,
     assert texts(inside) == ["Likes milk", "Likes jam"]
     assert texts(outside) == ["Likes coffee", "Likes milk", "Likes jam"]
     assert texts(inside, history=True) == ["Likes tea", "Likes milk", "Likes jam"]
-    run(scope_commands.retract(inside, ours, None, Asked()))
+    run(scope_commands.retract(inside, ours, None, WriteOptions()))
     assert (texts(inside), texts(outside)) == (["Likes jam"], ["Likes coffee", "Likes jam"])
     assert texts(inside, at=3) == ["Likes tea"]
-    found = run(scope_queries.selected(inside))
+    found = run(scope_queries.select_facts(inside))
     assert [found.fact(number).text for number in found.numbers] == ["Likes jam"]
 
 
@@ -111,7 +111,11 @@ def test_a_fork_as_of_a_fork_as_of_knows_no_more_than_that_did(conversations: Co
     second = first.fork(memory="as-of")
     remember(seen_from(conversations, first), "learned there later")
     assert texts(seen_from(conversations, second)) == ["known from the start", "learned in the fork"]
-    assert [run(version_read(conversations._core, each.id, NAME)) for each in (thread, first, second)] == [None, 2, 2]
+    assert [run(visible_version(conversations._core, each.id, NAME)) for each in (thread, first, second)] == [
+        None,
+        2,
+        2,
+    ]
     supersede(seen_from(conversations, second), ours, "learned anew")
     third = second.fork(memory="as-of")
     assert texts(seen_from(conversations, third)) == ["known from the start", "learned in the fork"]
@@ -267,7 +271,7 @@ class History:
         live = run(scope_queries.facts(scope))
         if live:
             old = live[fact % len(live)]
-            run(scope_commands.retract(scope, old, None, Asked()))
+            run(scope_commands.retract(scope, old, None, WriteOptions()))
             self._wrote(self.written[-1].version + 1, None, old.id, thread, None)
 
     def compare(self, number: int) -> None:

@@ -53,7 +53,7 @@ def stored(conversations: Conversations) -> int:
 
 @pytest.mark.parametrize("name", [None, "", "  ", 42, b"user", ["user/42"]], ids=repr)
 def test_refuses_a_scope_that_is_none_at_once(conversations: Conversations, name: Any) -> None:
-    with pytest.raises(ScopeError, match="not everybody's"):
+    with pytest.raises(ScopeError, match="shared by everybody"):
         conversations.memory(name)
     assert stored(conversations) == 0
 
@@ -337,7 +337,7 @@ def test_why_says_what_is_known_where_the_message_cannot_be_read(
 
 def test_a_message_alone_does_not_say_where_it_is_from(conversations: Conversations, scope: MemoryScope) -> None:
     said = conversations.start_thread().append(Message.user("Hello"))
-    with pytest.raises(InvalidContentError, match="does not say which thread"):
+    with pytest.raises(InvalidContentError, match="does not name its thread"):
         scope.remember("x", source=said)
 
 

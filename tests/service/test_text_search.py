@@ -8,7 +8,7 @@ from tests.service.embedders import CountingEmbedder
 from clew.domain.errors import EmbeddingError
 from clew.domain.memory.ranking import Ranking
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
-from clew.service.memory.text_search import Meaning, Searchable, Texts
+from clew.service.memory.text_search import EmbeddingIndex, SearchIndex, Texts
 
 HELD = {1: "the lost parcel", 2: "a lost letter", 3: "bananas are yellow", 4: "the parcel was found"}
 
@@ -20,8 +20,8 @@ def numbers(ranking: Ranking) -> list[int]:
 @pytest.mark.parametrize("embedded", [False, True])
 def test_finds_only_what_is_allowed(embedded: bool) -> None:  # noqa: FBT001  # a parameter of the test
     async def check() -> None:
-        meaning = Meaning(CountingEmbedder(), InMemoryVectors()) if embedded else None
-        searchable = Searchable("c", meaning)
+        meaning = EmbeddingIndex(CountingEmbedder(), InMemoryVectors()) if embedded else None
+        searchable = SearchIndex("c", meaning)
         every = numbers(await searchable.search(Texts(1, HELD), "lost parcel", top=9))
         assert every[0] == 1
         assert {1, 2, 4} <= set(every)
@@ -39,7 +39,7 @@ def test_finds_what_is_allowed_behind_many_that_are_not() -> None:
         held = {
             number: f"lost parcel {number}" if number < 200 else f"a found letter {number}" for number in range(203)
         }
-        searchable = Searchable("c", Meaning(CountingEmbedder(), InMemoryVectors()))
+        searchable = SearchIndex("c", EmbeddingIndex(CountingEmbedder(), InMemoryVectors()))
         found = await searchable.search(Texts(1, held), "found lost parcel", top=9, allowed={200, 201, 202})
         assert set(numbers(found)) == {200, 201, 202}
 
@@ -49,7 +49,7 @@ def test_finds_what_is_allowed_behind_many_that_are_not() -> None:
 def test_follows_its_texts_forwards_and_back_and_embeds_each_once() -> None:
     async def check() -> None:
         embedder = CountingEmbedder()
-        searchable = Searchable("c", Meaning(embedder, InMemoryVectors()))
+        searchable = SearchIndex("c", EmbeddingIndex(embedder, InMemoryVectors()))
         first, second = dict(list(HELD.items())[:2]), dict(list(HELD.items())[1:])
         for stamp, held in ((1, first), (2, second), (3, HELD), (1, first), (3, HELD)):
             found = numbers(await searchable.search(Texts(stamp, held), "lost parcel", top=9))
@@ -63,7 +63,7 @@ def test_follows_its_texts_forwards_and_back_and_embeds_each_once() -> None:
 def test_many_that_search_at_once_embed_what_is_missing_once() -> None:
     async def check() -> None:
         embedder = CountingEmbedder()
-        searchable = Searchable("c", Meaning(embedder, InMemoryVectors()))
+        searchable = SearchIndex("c", EmbeddingIndex(embedder, InMemoryVectors()))
         found = await asyncio.gather(*(searchable.search(Texts(1, HELD), "lost parcel") for _ in range(8)))
         assert all(each == found[0] for each in found)
         assert len(embedder.texts) == len(HELD) + 8
@@ -75,10 +75,10 @@ def test_says_so_when_the_index_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -
     index = InMemoryVectors()
     monkeypatch.setattr(index, "put", lambda *_: None)
     with pytest.raises(EmbeddingError, match="Search again"):
-        asyncio.run(Searchable("c", Meaning(CountingEmbedder(), index)).search(Texts(1, HELD), "lost parcel"))
+        asyncio.run(SearchIndex("c", EmbeddingIndex(CountingEmbedder(), index)).search(Texts(1, HELD), "lost parcel"))
 
 
 def test_what_is_searched_by_words_needs_no_event_loop() -> None:
-    searchable = Searchable("c")
+    searchable = SearchIndex("c")
     assert numbers(searchable.by_words(Texts(1, HELD), "lost parcel", top=1)) == [1]
     assert searchable.by_words(Texts(1, HELD), "lost parcel", min_score=1) == [(1, 1.0)]

@@ -19,10 +19,10 @@ from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.memory import scope_commands, scope_queries
-from clew.service.memory.document_stores import View, remove, search, upsert
-from clew.service.memory.scope_commands import Asked
-from clew.service.memory.scopes import Learner, Scope
-from clew.service.memory.text_search import Meaning, Searchable
+from clew.service.memory.document_stores import StoreView, remove, search, upsert
+from clew.service.memory.scope_commands import WriteOptions
+from clew.service.memory.scopes import Scope, ThreadAccess
+from clew.service.memory.text_search import EmbeddingIndex, SearchIndex
 from clew.service.memory.tools import memory_tools
 from clew.service.operations import read
 
@@ -38,7 +38,7 @@ class MemoryScope:
     def __init__(
         self,
         scope: Scope,
-        meaning: Meaning | None = None,  # asyncio only
+        meaning: EmbeddingIndex | None = None,  # asyncio only
     ) -> None:
         self._scope = scope
         self._meaning = meaning  # asyncio only
@@ -70,7 +70,7 @@ class MemoryScope:
         where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
-        asked = Asked(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        asked = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
         return await drive(scope_commands.remember(self._scope, text, asked))
 
     async def supersede(
@@ -89,7 +89,7 @@ class MemoryScope:
 
         Raises UnknownFactError, and the errors of remember().
         """
-        asked = Asked(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        asked = WriteOptions(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
         return await drive(scope_commands.supersede(self._scope, fact, text, asked))
 
     async def retract(
@@ -103,7 +103,7 @@ class MemoryScope:
         idempotency_key: str | None = None,
     ) -> None:
         """End the validity of a live fact, by default now. It stays in the past. Raises UnknownFactError."""
-        asked = Asked(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
+        asked = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
         await drive(scope_commands.retract(self._scope, fact, reason, asked))
 
     async def facts(
@@ -136,7 +136,7 @@ class MemoryScope:
 
         Raises InvalidContentError, EmbeddingError, and the errors of facts().
         """
-        facts = await drive(scope_queries.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
+        facts = await drive(scope_queries.select_facts(self._scope, kind=kind, at=at, valid_at=valid_at))
         searchable = scope_queries.searchable(facts)
         if self._meaning is not None:  # asyncio only
             ranking = await self._by_meaning(facts, self._meaning).search(
@@ -198,8 +198,8 @@ class MemoryScope:
         version of ``source`` or else at the newest; within a run the same write happens once. With ``reads_only``
         writes raise ScopeError.
         """
-        meaning = None if embedder is None else Meaning(embedder, core.vectors)
-        learner = Learner(thread_id, run_id, actor, provider, reads_only)
+        meaning = None if embedder is None else EmbeddingIndex(embedder, core.vectors)
+        learner = ThreadAccess(thread_id, run_id, actor, provider, reads_only)
         model, dimensions = (None, None) if meaning is None else (meaning.model, meaning.dimensions)
         return cls(Scope(core, name, model, dimensions, learner=learner), meaning)
 
@@ -209,10 +209,10 @@ class MemoryScope:
         learner = self._scope.learner
         return () if learner is None else tuple(ScopeRead(scope=each[0], version=each[1]) for each in learner.reads)
 
-    def _by_meaning(self, facts: scope_queries.Selection, meaning: Meaning) -> Searchable:
-        cached: Searchable | None = facts.kept.made.get("meaning")
+    def _by_meaning(self, facts: scope_queries.Selection, meaning: EmbeddingIndex) -> SearchIndex:
+        cached: SearchIndex | None = facts.kept.made.get("meaning")
         if cached is None or cached.meaning is None or cached.meaning.space != meaning.space:
-            cached = facts.kept.made["meaning"] = Searchable(facts.collection, meaning)
+            cached = facts.kept.made["meaning"] = SearchIndex(facts.collection, meaning)
         return cached
 
     # asyncio only: end
@@ -225,7 +225,7 @@ class DocumentStore:
     A document can be in several namespaces. Searches return passages of at most 1,200 characters.
     """
 
-    def __init__(self, core: Core, view: View) -> None:
+    def __init__(self, core: Core, view: StoreView) -> None:
         self._core = core
         self._view = view
 

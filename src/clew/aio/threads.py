@@ -48,7 +48,7 @@ from clew.service import (
 from clew.service.async_operations import Subscription, drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
-from clew.service.memory.scopes import version_read
+from clew.service.memory.scopes import visible_version
 from clew.service.run_log import Beginning, ThreadRuns, branch_of
 from clew.service.thread_queries import At, ThreadSummary
 
@@ -434,7 +434,7 @@ class Thread:
 
     async def reads_at(self, name: str) -> int | None:
         """The version of a scope or document store that the thread reads, None for the newest: for agents."""
-        return await drive(version_read(self._core, self.id, name))
+        return await drive(visible_version(self._core, self.id, name))
 
     async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
         """Notify the context providers of what happens to the thread: for agents."""

@@ -12,7 +12,7 @@ from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact, Found, Use, Why
 from clew.domain.memory.ports import MemoryAt
 from clew.service.memory import scope_commands, scope_queries
-from clew.service.memory.scope_commands import Asked
+from clew.service.memory.scope_commands import WriteOptions
 from clew.service.memory.scopes import Scope
 from clew.service.operations import read, run
 
@@ -58,7 +58,7 @@ class MemoryScope:
         where it was learned. A repeated ``idempotency_key`` adds nothing and returns the first fact. Raises
         InvalidContentError, InvalidTimeError or IdempotencyKeyReusedError; then nothing is stored.
         """
-        asked = Asked(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        asked = WriteOptions(key, kind, metadata, valid_from, valid_to, source, actor, idempotency_key)
         return run(scope_commands.remember(self._scope, text, asked))
 
     def supersede(
@@ -77,7 +77,7 @@ class MemoryScope:
 
         Raises UnknownFactError, and the errors of remember().
         """
-        asked = Asked(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
+        asked = WriteOptions(None, None, metadata, valid_from, valid_to, source, actor, idempotency_key)
         return run(scope_commands.supersede(self._scope, fact, text, asked))
 
     def retract(
@@ -91,7 +91,7 @@ class MemoryScope:
         idempotency_key: str | None = None,
     ) -> None:
         """End the validity of a live fact, by default now. It stays in the past. Raises UnknownFactError."""
-        asked = Asked(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
+        asked = WriteOptions(valid_to=valid_to, source=source, actor=actor, idempotency_key=idempotency_key)
         run(scope_commands.retract(self._scope, fact, reason, asked))
 
     def facts(
@@ -124,7 +124,7 @@ class MemoryScope:
 
         Raises InvalidContentError, and the errors of facts().
         """
-        facts = run(scope_queries.selected(self._scope, kind=kind, at=at, valid_at=valid_at))
+        facts = run(scope_queries.select_facts(self._scope, kind=kind, at=at, valid_at=valid_at))
         searchable = scope_queries.searchable(facts)
         ranking = run(
             read(lambda: searchable.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))

@@ -22,7 +22,7 @@ def folded(*events: AnyEvent | Opaque | Shredded) -> DocumentFold:
 
 
 def shown(fold: DocumentFold, namespace: str = "n") -> set[str]:
-    return set(fold.shelf(namespace).passages.values())
+    return set(fold.view(namespace).passages.values())
 
 
 def test_a_document_is_shown_in_its_namespaces_until_it_is_replaced_or_removed() -> None:
@@ -45,12 +45,12 @@ def test_a_document_is_shown_in_its_namespaces_until_it_is_replaced_or_removed()
 
 def test_a_shelf_stays_the_same_one_until_its_namespace_changes() -> None:
     fold = folded(OPENED, added("a"))
-    before = fold.shelf("n")
+    before = fold.view("n")
     fold.add(Event("default/memory/s", 3, "document-added", "3", 30, 0, added("b", None, "o"), None, None))
-    assert fold.shelf("n") is before
-    assert (before.stamp, fold.shelf("o").stamp, fold.shelf("other").stamp) == (2, 3, 0)
+    assert fold.view("n") is before
+    assert (before.stamp, fold.view("o").stamp, fold.view("other").stamp) == (2, 3, 0)
     fold.add(Event("default/memory/s", 4, "document-removed", "4", 40, 0, DocumentRemoved(document="a"), None, None))
-    assert (fold.shelf("n").stamp, dict(fold.shelf("n").passages)) == (4, {})
+    assert (fold.view("n").stamp, dict(fold.view("n").passages)) == (4, {})
     assert dict(before.passages) == {2 << 20: "text of a"}, "whoever reads it still is not disturbed"
 
 

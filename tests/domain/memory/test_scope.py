@@ -26,7 +26,7 @@ from clew.domain.memory.facts import Fact
 from clew.domain.memory.scope import (
     AsOf,
     MemoryIntent,
-    Point,
+    ReadPoint,
     Remember,
     Retract,
     ScopeFold,
@@ -38,11 +38,11 @@ from clew.domain.memory.scope import (
 HOME = remembered("f1", "Lives in Cork", key="home", kind="place", metadata={"sure": [1]})
 
 
-def facts(fold: ScopeFold, point: Point | None = None, **wanted: Any) -> list[Fact]:
-    return fold.facts(SCOPE, point or Point(fold.version), **wanted)
+def facts(fold: ScopeFold, point: ReadPoint | None = None, **wanted: Any) -> list[Fact]:
+    return fold.facts(SCOPE, point or ReadPoint(fold.version), **wanted)
 
 
-def said(fold: ScopeFold, point: Point | None = None, **wanted: Any) -> list[str]:
+def said(fold: ScopeFold, point: ReadPoint | None = None, **wanted: Any) -> list[str]:
     return [fact.id for fact in facts(fold, point, **wanted)]
 
 
@@ -108,17 +108,17 @@ def test_a_fact_is_superseded_when_the_new_one_begins_to_hold() -> None:
 def test_what_held_at_a_time_is_told_by_what_was_known_then_or_is_known_now() -> None:
     moved = superseded("f1", "f2", valid_from=micros(-100))
     fold = folded(recorded([OPENED, remembered("f1", valid_from=micros(-200)), moved]))
-    assert said(fold, Point(3, micros(-150))) == ["f1"]
-    assert said(fold, Point(3, micros(-50))) == ["f2"]
-    assert said(fold, Point(2, micros(-50))) == ["f1"]
-    assert said(fold, Point(1, micros(-50))) == []
-    assert said(fold, Point(3, micros(-201))) == []
+    assert said(fold, ReadPoint(3, micros(-150))) == ["f1"]
+    assert said(fold, ReadPoint(3, micros(-50))) == ["f2"]
+    assert said(fold, ReadPoint(2, micros(-50))) == ["f1"]
+    assert said(fold, ReadPoint(1, micros(-50))) == []
+    assert said(fold, ReadPoint(3, micros(-201))) == []
 
 
 def test_a_fact_does_not_hold_before_its_time_nor_after_it() -> None:
     fold = folded(recorded([OPENED, remembered("f1", valid_from=micros(10), valid_to=micros(20))]))
-    assert [said(fold, Point(2, micros(second))) for second in (9, 10, 19, 20)] == [[], ["f1"], ["f1"], []]
-    assert said(fold, Point(2), history=True) == ["f1"]
+    assert [said(fold, ReadPoint(2, micros(second))) for second in (9, 10, 19, 20)] == [[], ["f1"], ["f1"], []]
+    assert said(fold, ReadPoint(2), history=True) == ["f1"]
 
 
 def test_a_retracted_fact_has_held_until_then() -> None:
@@ -126,13 +126,13 @@ def test_a_retracted_fact_has_held_until_then() -> None:
     assert said(fold) == []
     [fact] = facts(fold, history=True)
     assert (fact.status, fact.valid_to) == ("retracted", at(1).replace(microsecond=500_000))
-    assert said(fold, Point(2)) == ["f1"]
+    assert said(fold, ReadPoint(2)) == ["f1"]
 
 
 def test_what_ends_a_fact_does_not_let_it_hold_longer() -> None:
     first = remembered("f1", valid_to=micros(5))
     fold = folded(recorded([OPENED, first, retracted("f1", valid_to=micros(9))]))
-    assert fold.facts(SCOPE, Point(3), history=True)[0].valid_to == at(5)
+    assert fold.facts(SCOPE, ReadPoint(3), history=True)[0].valid_to == at(5)
 
 
 def test_facts_are_told_apart_by_key_and_kind() -> None:
@@ -145,13 +145,13 @@ def test_facts_are_told_apart_by_key_and_kind() -> None:
 def test_what_is_shredded_or_not_understood_is_not_known() -> None:
     fold = folded(recorded([OPENED, Shredded(None), Opaque(b"?"), superseded("gone", "f2"), retracted("nobody")]))
     assert said(fold) == ["f2"]
-    assert (fold.version, len(fold), fold.fact(SCOPE, "gone", Point(5))) == (5, 1, None)
+    assert (fold.version, len(fold), fold.fact(SCOPE, "gone", ReadPoint(5))) == (5, 1, None)
 
 
 def test_each_fact_keeps_its_number_whatever_becomes_of_it() -> None:
     fold = folded(recorded([OPENED, HOME, superseded("f1", "f2"), remembered("f3"), retracted("f2")]))
     assert fold.texts() == ["Lives in Cork", "f2", "f3"]
-    assert (fold.numbers(Point(5)), fold.numbered(SCOPE, 2, Point(5))) == ({2}, *facts(fold))
+    assert (fold.numbers(ReadPoint(5)), fold.numbered(SCOPE, 2, ReadPoint(5))) == ({2}, *facts(fold))
     assert [fold.fact_at(version) for version in range(7)] == [None, None, "f1", "f2", "f3", None, None]
 
 
@@ -169,8 +169,8 @@ def test_two_threads_that_see_different_pasts_may_each_end_a_fact() -> None:
     assert decided(before, Supersede("f1", "ours", Statement(text="Lives in Galway", learned=inside)), leaf)
     fold = folded(recorded([OPENED, HOME, superseded("f1", "theirs", outside), superseded("f1", "ours", inside)]))
     assert said(fold) == ["theirs", "ours"]
-    assert said(fold, Point(4, as_of=leaf)) == ["ours"]
-    assert said(before, Point(3, as_of=leaf)) == ["f1"]
+    assert said(fold, ReadPoint(4, as_of=leaf)) == ["ours"]
+    assert said(before, ReadPoint(3, as_of=leaf)) == ["f1"]
 
 
 def test_a_scope_begins_with_its_first_fact() -> None:
@@ -250,7 +250,7 @@ _happened = st.one_of(
 @given(
     happened=st.lists(_happened, max_size=14),
     point=st.builds(
-        Point,
+        ReadPoint,
         st.integers(0, 15),
         _times,
         st.none() | st.builds(AsOf, st.just("leaf"), st.just(4), st.integers(0, 15), st.just({})),
@@ -258,7 +258,7 @@ _happened = st.one_of(
     history=st.booleans(),
 )
 def test_a_version_reads_as_it_did_when_it_was_the_newest(
-    happened: list[MemoryEvent], point: Point, *, history: bool
+    happened: list[MemoryEvent], point: ReadPoint, *, history: bool
 ) -> None:
     events = recorded([OPENED, *happened])
     then = folded(events[: point.version])

@@ -1,4 +1,4 @@
-"""A store of documents: what it holds at a version of its stream, and what adding and removing write."""
+"""A document store: its documents at a version, the passages that are searched, and the events of its commands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from clew.domain.memory.events import DocumentAdded, DocumentRemoved, MemoryEven
 from clew.domain.memory.facts import Document, Passage
 
 _PLACES = 20
-"""Bits of a passage's number that say which one of its document it is; those above are the document's version."""
+"""The lower bits of a passage's number are its place in the document; the upper bits are the document's version."""
 
 _ENVELOPE = 4_096
-"""Bytes of an event that its envelope may have."""
+"""Bytes of an event that are reserved for its envelope."""
 
 
-class Kept(NamedTuple):
-    """A document that can be found, as its event at ``version`` says, in passages."""
+class StoredDocument(NamedTuple):
+    """A document that searches can find, with its event's version and its passages."""
 
     version: int
     added: DocumentAdded
@@ -30,19 +30,19 @@ class Kept(NamedTuple):
 
     @property
     def numbered(self) -> dict[int, str]:
-        """Its passages by number: a number stands for the same text for ever."""
+        """Its passages by number. A number always stands for the same text."""
         return {self.version << _PLACES | place: text for place, text in enumerate(self.passages)}
 
 
-class Shelf(NamedTuple):
-    """What a namespace shows: passages by number, documents by version; ``stamp`` is the version of the last change."""
+class NamespaceView(NamedTuple):
+    """The content of a namespace: passages by number, documents by version. It last changed at version ``stamp``."""
 
     stamp: int
     passages: Mapping[int, str]
-    documents: Mapping[int, Kept]
+    documents: Mapping[int, StoredDocument]
 
     def found(self, ranking: Iterable[tuple[int, float]]) -> list[Passage]:
-        """The passages of a ranking by number."""
+        """The passages that a ranking names by number."""
         return [self._passage(number, score) for number, score in ranking]
 
     def _passage(self, number: int, score: float) -> Passage:
@@ -60,23 +60,23 @@ class Shelf(NamedTuple):
         )
 
 
-class _Shown:
-    """What a namespace shows, as it is being changed."""
+class _Namespace:
+    """The content of a namespace while it changes."""
 
     def __init__(self) -> None:
         self.passages: dict[int, str] = {}
-        self.documents: dict[int, Kept] = {}
-        self.shelf = Shelf(0, {}, {})
+        self.documents: dict[int, StoredDocument] = {}
+        self.view = NamespaceView(0, {}, {})
 
     def change(self, version: int) -> None:
-        self.shelf = self.shelf._replace(stamp=version, passages={}, documents={})
+        self.view = self.view._replace(stamp=version, passages={}, documents={})
 
 
 class DocumentFold:
-    """What a store of documents holds: a fold of its stream that goes on with each event.
+    """The documents of a store: a fold of its stream.
 
-    One at a time adds to it; ``shelf()`` is not to be called meanwhile, and all else may be. ``recorded_at`` is the
-    time of the newest event, ``opened`` says how the store began, None before it has.
+    One caller at a time may add events, and nobody may call ``view()`` meanwhile; all other methods are safe.
+    ``recorded_at`` is the time of the newest event, ``opened`` the event that opened the store, None before it.
     """
 
     def __init__(self) -> None:
@@ -84,23 +84,23 @@ class DocumentFold:
         self.head = b""
         self.recorded_at = 0
         self.opened: ScopeOpened | None = None
-        self._live: dict[str, Kept] = {}
+        self._live: dict[str, StoredDocument] = {}
         self._linked: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._shown: dict[str, _Shown] = {}
+        self._shown: dict[str, _Namespace] = {}
         self._times: list[int] = []
 
     def __len__(self) -> int:
         return len(self._live)
 
     def add(self, event: Event) -> None:
-        """Go on with the next event of the stream. What is shredded, or not understood, is not there."""
+        """Add the next event of the stream. Shredded and unknown events change nothing."""
         match event.data:
             case ScopeOpened() as opened:
                 self.opened = self.opened or opened
             case DocumentAdded() as added:
                 if added.replaces is not None:
                     self._remove(added.replaces, event.version)
-                self._add(Kept(event.version, added, tuple(passages(added.text))))
+                self._add(StoredDocument(event.version, added, tuple(passages(added.text))))
             case DocumentRemoved(document=document):
                 self._remove(document, event.version)
             case _:
@@ -111,32 +111,32 @@ class DocumentFold:
         self.version = event.version
 
     def version_at(self, time: int) -> int:
-        """The last version that was recorded at or before a time, 0 if the store had not begun."""
+        """The last version that was recorded at or before a time, 0 before the store was opened."""
         return bisect_right(self._times, time)
 
-    def shelf(self, namespace: str) -> Shelf:
-        """What a namespace shows; the same one until that changes."""
+    def view(self, namespace: str) -> NamespaceView:
+        """The content of a namespace: the same object until it changes."""
         shown = self._shown.get(namespace)
         if shown is None:
-            return Shelf(0, {}, {})
-        if len(shown.shelf.documents) != len(shown.documents):
-            shown.shelf = Shelf(shown.shelf.stamp, dict(shown.passages), dict(shown.documents))
-        return shown.shelf
+            return NamespaceView(0, {}, {})
+        if len(shown.view.documents) != len(shown.documents):
+            shown.view = NamespaceView(shown.view.stamp, dict(shown.passages), dict(shown.documents))
+        return shown.view
 
     def live(self, namespace: str, document: str) -> bool:
-        """Whether the namespace shows a document of this id."""
+        """Whether the namespace has a document with this id."""
         kept = self._live.get(document)
         return kept is not None and namespace in kept.added.namespaces
 
     def linked(self, namespace: str, link: str) -> tuple[str, ...]:
-        """The ids of the documents with this link that the namespace shows, oldest first."""
+        """The ids of the documents with this link in the namespace, oldest first."""
         return self._linked.get((namespace, link), ())
 
-    def _add(self, kept: Kept) -> None:
+    def _add(self, kept: StoredDocument) -> None:
         added = kept.added
         self._live[added.document] = kept
         for namespace in added.namespaces:
-            shown = self._shown.setdefault(namespace, _Shown())
+            shown = self._shown.setdefault(namespace, _Namespace())
             shown.documents[kept.version] = kept
             shown.passages.update(kept.numbered)
             shown.change(kept.version)
@@ -160,20 +160,20 @@ class DocumentFold:
 
 
 def check_namespace(namespace: str | None) -> str:
-    """Raise ScopeError for a namespace that is none: unset never means everyone's."""
+    """Raise ScopeError for a missing or empty namespace: it never stands for all of them."""
     if not isinstance(namespace, str) or not namespace.strip():
         raise ScopeError(
-            f"namespace={namespace!r}: a store of documents is read and written in one namespace. Name it, such as "
+            f"namespace={namespace!r}: a document store is read and written in one namespace. Name it, as in "
             "namespace='group/g1'."
         )
     check_text(namespace, "namespace")
     return namespace
 
 
-def opening(name: str, fold: DocumentFold, asked: ScopeOpened) -> list[MemoryEvent]:
-    """What opening a store writes: that it began, the first time.
+def decide_opening(name: str, fold: DocumentFold, asked: ScopeOpened) -> list[MemoryEvent]:
+    """The events of opening a store: one the first time, then none.
 
-    Raises ScopeError for a scope of facts, and EmbeddingMismatchError for another embedder than it began with.
+    Raises ScopeError for a scope of facts, and EmbeddingMismatchError for another embedder than the first one.
     """
     opened = fold.opened
     if opened is None:
@@ -182,25 +182,25 @@ def opening(name: str, fold: DocumentFold, asked: ScopeOpened) -> list[MemoryEve
         raise ScopeError(f"{name!r} is a scope of facts, not a store of documents. Give the store another name.")
     if (opened.embedder, opened.dimensions) != (asked.embedder, asked.dimensions):
         raise EmbeddingMismatchError(
-            f"The store {name!r} is searched by {_said(opened)}, and was asked for with {_said(asked)}. Open it with "
-            "what it began with, or put its documents into a store of another name."
+            f"The store {name!r} is searched by {_search_method(opened)}, and was opened with {_search_method(asked)}. "
+            "Open it with the first embedder, or put its documents into a store of another name."
         )
     return []
 
 
-def _said(opened: ScopeOpened) -> str:
+def _search_method(opened: ScopeOpened) -> str:
     if opened.embedder is None:
         return "words alone (no embedder)"
     return f"vectors of {opened.embedder!r} with {opened.dimensions} dimensions"
 
 
 def check_documents(documents: Sequence[Document], namespace: str) -> list[Document]:
-    """The documents, sharing nothing that the caller could change in place.
+    """Checked copies of the documents.
 
-    Raises InvalidContentError for what cannot be stored, ScopeError for what the namespace would not show.
+    Raises InvalidContentError for content that cannot be stored, and ScopeError for documents of other namespaces.
     """
     if isinstance(documents, Document | str) or not isinstance(documents, Sequence):
-        raise InvalidContentError(f"upsert: {type(documents).__name__} is no list of documents. Give [Document(…)].")
+        raise InvalidContentError(f"upsert: {type(documents).__name__} is not a list of documents. Give [Document(…)].")
     return [_own(document, place, namespace) for place, document in enumerate(documents)]
 
 
@@ -211,7 +211,7 @@ def _own(document: Document, place: int, namespace: str) -> Document:
     if namespace not in document.namespaces:
         raise ScopeError(
             f"{where} is for the namespaces {list(document.namespaces)}, and the store was opened for {namespace!r}. "
-            "Nothing was stored. List that among its namespaces, or open the store for another."
+            "Nothing was stored. Add this namespace to the document, or open the store for another one."
         )
     _check_document(document, where)
     return Document(
@@ -242,20 +242,20 @@ def _check_document(document: Document, where: str) -> None:
 
 def _too_large(where: str, size: int) -> InvalidContentError:
     return InvalidContentError(
-        f"{where} has {size:,} bytes, and an event holds {MAX_BYTES:,} at most. Nothing was stored. Cut it into parts."
+        f"{where} has {size:,} bytes, and an event holds at most {MAX_BYTES:,}. Nothing was stored. Split it."
     )
 
 
-def adding(fold: DocumentFold, namespace: str, new: Sequence[tuple[str, Document]]) -> list[MemoryEvent]:
-    """What adding documents writes, each under its new id, in place of those of the same link that the namespace shows.
+def decide_additions(fold: DocumentFold, namespace: str, new: Sequence[tuple[str, Document]]) -> list[MemoryEvent]:
+    """The events of adding documents under new ids, each in place of those with the same link in the namespace.
 
-    One that only other namespaces show is another's, and stays, though it has the link.
+    Documents of other namespaces stay, even with the same link.
     """
     replaced: dict[str, tuple[str, ...]] = {}
     written: list[MemoryEvent] = []
     for id_, document in new:
         link = document.source_link
-        # Where one of another namespace's came to be shown here too, there may be more than one.
+        # A document of another namespace may have been added here, too, so there can be more than one.
         old = () if link is None else replaced.get(link) or fold.linked(namespace, link)
         written += (DocumentRemoved(document=each, reason="replaced") for each in old[:-1])
         written.append(_added(id_, document, old[-1] if old else None))
@@ -264,15 +264,15 @@ def adding(fold: DocumentFold, namespace: str, new: Sequence[tuple[str, Document
     return written
 
 
-def removing(fold: DocumentFold, name: str, namespace: str, which: str, reason: str | None) -> list[MemoryEvent]:
-    """What removing a document writes, by its id or else its link. Raises UnknownDocumentError."""
+def decide_removals(fold: DocumentFold, name: str, namespace: str, which: str, reason: str | None) -> list[MemoryEvent]:
+    """The events of removing a document by its id or its link. Raises UnknownDocumentError."""
     check_text(which, "remove")
     if reason is not None:
         check_text(reason, "reason")
     found = (which,) if fold.live(namespace, which) else fold.linked(namespace, which)
     if not found:
         raise UnknownDocumentError(
-            f"The store {name!r} shows no document with the id or the link {which!r} in the namespace {namespace!r}. "
+            f"The store {name!r} has no document with the id or the link {which!r} in the namespace {namespace!r}. "
             "Nothing was removed."
         )
     return [DocumentRemoved(document=each, reason=reason) for each in found]
@@ -291,7 +291,7 @@ def _added(id_: str, document: Document, replaces: str | None) -> DocumentAdded:
 
 
 MOST = 1_200
-"""Characters of a passage, at most."""
+"""The most characters of a passage."""
 
 _BORDERS = tuple(
     re.compile(border)
@@ -305,16 +305,16 @@ _BORDERS = tuple(
 
 
 def passages(text: str) -> list[str]:
-    """A text in passages of at most 1,200 characters, the same ones each time, in order.
+    """A text in passages of at most 1,200 characters, in order and always the same.
 
-    They are cut between paragraphs where that will do, else between lines, sentences or words, and within a word only
-    when nothing else is left. White space at the borders is left out; a text of nothing else has no passages.
+    It is split between paragraphs if possible, else between lines, sentences or words, and within a word as a last
+    resort. White space at the borders is dropped; an empty text has no passages.
     """
     return list(_cut(text, 0))
 
 
 def _cut(text: str, coarse: int) -> Iterator[str]:
-    """The parts of a text between borders of one kind, as many together as fit; what is too long is cut finer."""
+    """The parts of a text between borders of one kind, joined while they fit; longer ones are split finer."""
     text = text.strip()
     if len(text) <= MOST:
         if text:

@@ -70,7 +70,7 @@ MAX_WORD = 200
 """Characters of a key or a kind."""
 
 
-class Point(NamedTuple):
+class ReadPoint(NamedTuple):
     """Where a scope is read: what it knew at ``version``, of that what ``as_of`` lets a thread see.
 
     ``valid_at`` is the time that the facts are to be true of (microseconds since 1970), None for any.
@@ -84,7 +84,7 @@ class Point(NamedTuple):
         """Whether what was recorded there is known here."""
         return version <= self.version and (self.as_of is None or self.as_of.sees(position, learned))
 
-    def sees_fact(self, known: _Known) -> bool:
+    def sees_fact(self, known: _RecordedFact) -> bool:
         """Whether a fact was known here, live or not."""
         return self.sees(known.version, known.position, known.statement.learned)
 
@@ -99,7 +99,7 @@ class _Ending(NamedTuple):
     learned: Provenance | None
 
 
-class _Known(NamedTuple):
+class _RecordedFact(NamedTuple):
     """A fact as it was recorded, with all that ended it: two threads that see different pasts may each end it."""
 
     id: str
@@ -124,7 +124,7 @@ class ScopeFold:
         self.head = b""
         self.recorded_at = 0
         self.opened: ScopeOpened | None = None
-        self._known: list[_Known] = []
+        self._known: list[_RecordedFact] = []
         self._places: dict[str, int] = {}
         self._times: list[int] = []
 
@@ -162,18 +162,18 @@ class ScopeFold:
         return self._times[version - 1] if version else 0
 
     def facts(
-        self, scope: str, point: Point, *, key: str | None = None, kind: str | None = None, history: bool = False
+        self, scope: str, point: ReadPoint, *, key: str | None = None, kind: str | None = None, history: bool = False
     ) -> list[Fact]:
         """What holds at a point, in the order in which it was remembered; with ``history`` also what has ended."""
-        return [_read(scope, known, point) for _, known in self._at(point, key, kind, history=history)]
+        return [_as_fact(scope, known, point) for _, known in self._at(point, key, kind, history=history)]
 
-    def numbers(self, point: Point, *, kind: str | None = None) -> set[int]:
+    def numbers(self, point: ReadPoint, *, kind: str | None = None) -> set[int]:
         """The numbers of the facts that hold at a point: those of their texts in texts()."""
         return {number for number, _ in self._at(point, None, kind)}
 
-    def numbered(self, scope: str, number: int, point: Point) -> Fact:
+    def numbered(self, scope: str, number: int, point: ReadPoint) -> Fact:
         """The fact of a number."""
-        return _read(scope, self._known[number], point)
+        return _as_fact(scope, self._known[number], point)
 
     def texts(self) -> list[str]:
         """What all facts say that were ever known; a fact's number is its place here, for good."""
@@ -185,15 +185,15 @@ class ScopeFold:
         known = self._known[place] if place < len(self._known) else None
         return known.id if known is not None and known.version == version else None
 
-    def fact(self, scope: str, id_: str, point: Point) -> Fact | None:
+    def fact(self, scope: str, id_: str, point: ReadPoint) -> Fact | None:
         """A fact, live or not; None when it is not known at the point."""
         place = self._places.get(id_)
         known = None if place is None else self._known[place]
-        return None if known is None or not point.sees_fact(known) else _read(scope, known, point)
+        return None if known is None or not point.sees_fact(known) else _as_fact(scope, known, point)
 
     def _at(
-        self, point: Point, key: str | None, kind: str | None, *, history: bool = False
-    ) -> Iterator[tuple[int, _Known]]:
+        self, point: ReadPoint, key: str | None, kind: str | None, *, history: bool = False
+    ) -> Iterator[tuple[int, _RecordedFact]]:
         for number, known in enumerate(list(self._known)):
             if known.version > point.version:
                 return
@@ -206,7 +206,9 @@ class ScopeFold:
     def _learn(self, event: Event, id_: str, statement: Statement, replaces: str | None) -> None:
         if id_ in self._places:
             return
-        known = _Known(id_, event.version, event.position or 0, event.recorded_at, event.actor, statement, replaces)
+        known = _RecordedFact(
+            id_, event.version, event.position or 0, event.recorded_at, event.actor, statement, replaces
+        )
         self._known.append(known)
         self._places[id_] = len(self._known) - 1
 
@@ -217,7 +219,7 @@ class ScopeFold:
             self._known[place] = known._replace(endings=(*known.endings, ending))
 
 
-def _ending(known: _Known, point: Point) -> _Ending | None:
+def _ending(known: _RecordedFact, point: ReadPoint) -> _Ending | None:
     """What has ended a fact first, as far as it is known at a point."""
     if not known.endings:
         return None
@@ -225,7 +227,7 @@ def _ending(known: _Known, point: Point) -> _Ending | None:
     return min(seen, key=attrgetter("valid_to"), default=None)
 
 
-def _span(known: _Known, ending: _Ending | None) -> tuple[int, int | None]:
+def _span(known: _RecordedFact, ending: _Ending | None) -> tuple[int, int | None]:
     """From when a fact holds, and until before when, None for ever."""
     said = known.statement
     valid_from = known.recorded_at if said.valid_from is None else said.valid_from
@@ -236,7 +238,7 @@ def _span(known: _Known, ending: _Ending | None) -> tuple[int, int | None]:
     )
 
 
-def _holds(known: _Known, point: Point, *, history: bool) -> bool:
+def _holds(known: _RecordedFact, point: ReadPoint, *, history: bool) -> bool:
     """Whether a fact is true of the time that is asked about; of what ever was known nothing is left out."""
     ending = _ending(known, point)
     if point.valid_at is None:
@@ -245,7 +247,7 @@ def _holds(known: _Known, point: Point, *, history: bool) -> bool:
     return valid_from <= point.valid_at and (valid_to is None or point.valid_at < valid_to)
 
 
-def _read(scope: str, known: _Known, point: Point) -> Fact:
+def _as_fact(scope: str, known: _RecordedFact, point: ReadPoint) -> Fact:
     """A fact as it is known at a point."""
     said, ending = known.statement, _ending(known, point)
     valid_from, valid_to = _span(known, ending)
@@ -315,12 +317,12 @@ def decide(
     before. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
     """
     if isinstance(intent, Store):
-        intent = _carried_out(scope, fold, intent, Point(fold.version, now, as_of))
+        intent = _resolve_store(scope, fold, intent, ReadPoint(fold.version, now, as_of))
     if isinstance(intent, Remember):
         _check_statement(intent.statement, now)
         begun: list[MemoryEvent] = [] if fold.version else [opening]
         return [*begun, FactRemembered(fact=intent.fact, statement=_own(intent.statement))]
-    live = fold.fact(scope, intent.fact, Point(fold.version, as_of=as_of))
+    live = fold.fact(scope, intent.fact, ReadPoint(fold.version, as_of=as_of))
     if live is None or (live.status != "live" and not _ends_before(live, intent, now)):
         raise UnknownFactError(scope, intent.fact)
     if isinstance(intent, Supersede):
@@ -334,7 +336,7 @@ def decide(
     ]
 
 
-def _carried_out(scope: str, fold: ScopeFold, intent: Store, point: Point) -> Remember | Supersede:
+def _resolve_store(scope: str, fold: ScopeFold, intent: Store, point: ReadPoint) -> Remember | Supersede:
     """What it is to store something there."""
     key = intent.statement.key
     there = [] if key is None else [fact for fact in fold.facts(scope, point, key=key) if fact.status == "live"]

@@ -1,1 +1,1 @@
-"""Memory scopes and stores of documents over the log: written, read as they are or were, and searched."""
+"""Memory scopes and document stores over the log: written, read at any version, and searched."""

@@ -1,4 +1,4 @@
-"""Writing to memory scopes: remember, store, supersede, retract and promote facts."""
+"""Commands on memory scopes: remember, store, supersede, retract and promote facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clew.domain.memory.events import MemoryEvent, Provenance, ScopeOpened, Stat
 from clew.domain.memory.facts import Allow, Fact, Redact, Refuse
 from clew.domain.memory.scope import (
     MemoryIntent,
-    Point,
+    ReadPoint,
     Remember,
     Retract,
     ScopeFold,
@@ -28,13 +28,21 @@ from clew.domain.memory.scope import (
 )
 from clew.domain.names import check_id
 from clew.service.core import load as load_thread
-from clew.service.memory.scopes import Scope, admit, as_read, check_kind, fact_id, known, moment
-from clew.service.memory.streams import commit, key_of
+from clew.service.memory.scopes import (
+    Scope,
+    check_access,
+    check_kind,
+    fact_id,
+    load_fact,
+    to_utc_microseconds,
+    view_of_scope,
+)
+from clew.service.memory.streams import commit, idempotency_key
 from clew.service.operations import Operation, read
 
 
-class Asked(NamedTuple):
-    """What a write says beside the text. Times are aware; ``source`` is where it was learned."""
+class WriteOptions(NamedTuple):
+    """The options of a write. Times are aware; ``source`` is where the fact was learned."""
 
     key: str | None = None
     kind: str | None = None
@@ -46,47 +54,47 @@ class Asked(NamedTuple):
     idempotency_key: str | None = None
 
 
-def remember(scope: Scope, text: str, asked: Asked) -> Operation[Fact]:
-    """Know something from now on."""
-    statement = yield from _statement(scope, text, asked)
+def remember(scope: Scope, text: str, options: WriteOptions) -> Operation[Fact]:
+    """Remember a new fact."""
+    statement = yield from _statement(scope, text, options)
     intent = Remember(scope.core.thread_id(), statement)
-    return (yield from _write(scope, intent, _words("remember", text, asked), asked))
+    return (yield from _write(scope, intent, _words("remember", text, options), options))
 
 
-def store(scope: Scope, text: str, asked: Asked) -> Operation[Fact]:
-    """Know something from now on, and of its key, if it has one, that alone: others may do so at the same time."""
-    statement = yield from _statement(scope, text, asked)
+def store(scope: Scope, text: str, options: WriteOptions) -> Operation[Fact]:
+    """Remember a fact in place of the live fact with the same key, if any. Concurrent writers are safe."""
+    statement = yield from _statement(scope, text, options)
     intent = Store(scope.core.thread_id(), statement)
-    return (yield from _write(scope, intent, _words("store", text, asked), asked))
+    return (yield from _write(scope, intent, _words("store", text, options), options))
 
 
-def supersede(scope: Scope, fact: Fact | str, text: str, asked: Asked) -> Operation[Fact]:
-    """Know something else instead of a fact that is live as the scope is read here."""
+def supersede(scope: Scope, fact: Fact | str, text: str, options: WriteOptions) -> Operation[Fact]:
+    """Replace a fact that is live for the caller."""
     old = fact_id(scope, fact)
-    statement = yield from _statement(scope, text, asked)
+    statement = yield from _statement(scope, text, options)
     intent = Supersede(old, scope.core.thread_id(), statement)
-    return (yield from _write(scope, intent, _words("supersede", text, asked, old), asked))
+    return (yield from _write(scope, intent, _words("supersede", text, options, old), options))
 
 
-def retract(scope: Scope, fact: Fact | str, reason: str | None, asked: Asked) -> Operation[None]:
-    """Hold a fact to be true no more that is live as the scope is read here."""
+def retract(scope: Scope, fact: Fact | str, reason: str | None, options: WriteOptions) -> Operation[None]:
+    """Retract a fact that is live for the caller."""
     old = fact_id(scope, fact)
-    learned = yield from _learned(scope, asked.source)
-    intent = Retract(old, reason, moment(asked.valid_to, "valid_to"), learned)
-    yield from _commit(scope, intent, _words("retract", reason, asked, old), asked)
+    learned = yield from _learned(scope, options.source)
+    intent = Retract(old, reason, to_utc_microseconds(options.valid_to, "valid_to"), learned)
+    yield from _commit(scope, intent, _words("retract", reason, options, old), options)
 
 
 def promote(
     scope: Scope, fact: Fact | str, to: Scope, actor: str | None, idempotency_key: str | None
 ) -> Operation[Fact]:
-    """Take a live fact into a wider scope, past that one's screen."""
+    """Copy a live fact into a wider scope, if the screen of that scope allows it."""
     if (to.core.log is not scope.core.log) or to.core.tenant != scope.core.tenant:
         raise ScopeError(
-            f"promote: scope {to.name!r} is of another tenant or store than {scope.name!r}. Facts do not leave theirs."
+            f"promote: scope {to.name!r} is of another tenant or store than {scope.name!r}. Facts stay in their own."
         )
     if to.name == scope.name:
         raise ScopeError(f"promote: the fact is in scope {scope.name!r} already. Give a wider one.")
-    found = yield from known(scope, fact)
+    found = yield from load_fact(scope, fact)
     if found.status != "live":
         raise UnknownFactError(scope.name, found.id)
     said = yield from read(partial(_screened, to, found))
@@ -101,38 +109,38 @@ def promote(
         learned=found.learned,
         promoted=found.reference,
     )
-    asked = Asked(actor=actor, idempotency_key=idempotency_key)
+    options = WriteOptions(actor=actor, idempotency_key=idempotency_key)
     intent = Remember(to.core.thread_id(), statement)
     learner = None if scope.learner is None else replace(scope.learner, reads_only=False)
-    return (yield from _write(replace(to, learner=learner), intent, ["promote", scope.name, found.id, []], asked))
+    return (yield from _write(replace(to, learner=learner), intent, ["promote", scope.name, found.id, []], options))
 
 
-def _statement(scope: Scope, text: str, asked: Asked) -> Operation[Statement]:
-    check_fact(text, asked.key, asked.kind, asked.metadata)
-    learned = yield from _learned(scope, asked.source)
+def _statement(scope: Scope, text: str, options: WriteOptions) -> Operation[Statement]:
+    check_fact(text, options.key, options.kind, options.metadata)
+    learned = yield from _learned(scope, options.source)
     return Statement(
         text=text,
-        key=asked.key,
-        kind=asked.kind,
-        metadata=asked.metadata or {},
-        valid_from=moment(asked.valid_from, "valid_from"),
-        valid_to=moment(asked.valid_to, "valid_to"),
+        key=options.key,
+        kind=options.kind,
+        metadata=options.metadata or {},
+        valid_from=to_utc_microseconds(options.valid_from, "valid_from"),
+        valid_to=to_utc_microseconds(options.valid_to, "valid_to"),
         learned=learned,
     )
 
 
 def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
-    """Where something was learned: as it is said, else the thread's newest version."""
+    """Where something was learned: the given source, else the newest version of the thread."""
     learner = scope.learner
     if isinstance(source, Provenance):
         check_id(source.thread, "source, thread id")
         if source.version < 1:
-            raise InvalidContentError(f"source: version {source.version} is none. The first of a thread is 1.")
+            raise InvalidContentError(f"source: {source.version} is not a version. The first version of a thread is 1.")
         return source
     if isinstance(source, HistoryMessage):
         if learner is None:
             raise InvalidContentError(
-                "source: a message does not say which thread it is of. Give "
+                "source: a message does not name its thread. Give "
                 "Provenance(thread=thread.id, version=message.version)."
             )
         return Provenance(thread=learner.thread_id, version=source.version)
@@ -146,32 +154,36 @@ def _learned(scope: Scope, source: object) -> Operation[Provenance | None]:
     return Provenance(thread=learner.thread_id, version=version) if version else None
 
 
-def _write(scope: Scope, intent: Remember | Store | Supersede, words: list[Any], asked: Asked) -> Operation[Fact]:
-    """Write, and read what was written; by a key that was there before, what was written then."""
-    fold, version = yield from _commit(scope, intent, words, asked)
+def _write(
+    scope: Scope, intent: Remember | Store | Supersede, words: list[Any], options: WriteOptions
+) -> Operation[Fact]:
+    """Write, and return the new fact; for a repeated key, the fact of the first write."""
+    fold, version = yield from _commit(scope, intent, words, options)
     id_ = fold.fact_at(version)
-    found = None if id_ is None else fold.fact(scope.name, id_, Point(fold.version))
+    found = None if id_ is None else fold.fact(scope.name, id_, ReadPoint(fold.version))
     if found is None:
         raise UnknownFactError(scope.name, "" if id_ is None else id_)
     return found
 
 
-def _commit(scope: Scope, intent: MemoryIntent, words: list[Any], asked: Asked) -> Operation[tuple[ScopeFold, int]]:
+def _commit(
+    scope: Scope, intent: MemoryIntent, words: list[Any], options: WriteOptions
+) -> Operation[tuple[ScopeFold, int]]:
     learner = scope.learner
     if learner is not None and learner.reads_only:
         raise ScopeError(
-            f"Scope {scope.name!r} is not that of the provider {learner.provider!r}, which may only look into it: what "
-            "is learned in a thread gets there by promote(fact, to=…). Promote it, or give the provider that scope."
+            f"Scope {scope.name!r} does not belong to the provider {learner.provider!r}, which may only read it. "
+            "Promote the fact with promote(fact, to=…), or give the provider that scope."
         )
-    yield from admit(scope)  # what is written comes back with what was there
-    as_of = yield from as_read(scope)
+    yield from check_access(scope)  # the result contains what was there before
+    as_of = yield from view_of_scope(scope)
     opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 
     def decided(fold: ScopeFold, now: int) -> list[MemoryEvent]:
-        check_kind(scope, fold)  # somebody may have begun it since
+        check_kind(scope, fold)  # another writer may have opened it since
         return decide(scope.name, fold, intent, now=now, as_of=as_of, opening=opening)
 
-    key = asked.idempotency_key
+    key = options.idempotency_key
     if key is None and learner is not None and learner.run_id is not None:
         said = json.dumps([learner.run_id, learner.provider, *words[:-1]])
         key, words = f"run {sha256(said.encode()).hexdigest()}", words[:-1]
@@ -180,23 +192,23 @@ def _commit(scope: Scope, intent: MemoryIntent, words: list[Any], asked: Asked) 
         scope.name,
         ScopeFold,
         decided,
-        actor=learner.actor if asked.actor is None and learner is not None else asked.actor,
+        actor=learner.actor if options.actor is None and learner is not None else options.actor,
         run_id=None if learner is None else learner.run_id,
-        key=key_of(scope.core, scope.name, key, json.dumps(words, sort_keys=True).encode()),
+        key=idempotency_key(scope.core, scope.name, key, json.dumps(words, sort_keys=True).encode()),
     )
     return done.fold, done.versions[-1]
 
 
-def _words(verb: str, text: str | None, asked: Asked, fact: str | None = None) -> list[Any]:
-    """What an idempotency key stands for. The last of it is no part of the key that a run makes."""
-    times = [None if time is None else time.isoformat() for time in (asked.valid_from, asked.valid_to)]
-    return [verb, fact, asked.key, asked.kind, text, [asked.metadata or {}, *times]]
+def _words(verb: str, text: str | None, options: WriteOptions, fact: str | None = None) -> list[Any]:
+    """The content that an idempotency key stands for. Its last item is not part of the key that a run makes."""
+    times = [None if time is None else time.isoformat() for time in (options.valid_from, options.valid_to)]
+    return [verb, fact, options.key, options.kind, text, [options.metadata or {}, *times]]
 
 
 def _screened(to: Scope, fact: Fact) -> Fact:
-    """The fact as it may enter: as it is, or with other words, and then with no more than those and their key.
+    """The fact as the screen lets it in: unchanged, or with other words and a key and nothing else.
 
-    Raises FactRefusedError, also for a screen that does not say.
+    Raises FactRefusedError, also if the screen fails or returns something else.
     """
     if to.screen is None:
         return fact
@@ -210,9 +222,9 @@ def _screened(to: Scope, fact: Fact) -> Fact:
         case Redact(text=text, key=key) if isinstance(text, str) and text.strip():
             return fact._replace(text=text, key=key, metadata={})
         case Redact():
-            raise FactRefusedError(to.name, "its screen left nothing of it.")
+            raise FactRefusedError(to.name, "its screen removed all of its words.")
         case Refuse(reason=reason):
             raise FactRefusedError(to.name, str(reason))
         case _:
             name = said.__name__ if isinstance(said, type) else type(said).__name__
-            raise FactRefusedError(to.name, f"its screen gave {name}, and not Allow(), Redact(text) or Refuse(reason).")
+            raise FactRefusedError(to.name, f"its screen returned {name}, not Allow(), Redact(text) or Refuse(reason).")

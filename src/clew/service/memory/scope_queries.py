@@ -1,4 +1,4 @@
-"""Reading memory scopes: what is known, at any version and of any time, and which scopes there are."""
+"""Queries on memory scopes: facts at any version and time, their origin and their use, and the list of scopes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clew.domain.history import HistoryMessage, as_message
 from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, Use, Why
 from clew.domain.memory.ports import MemoryAt
-from clew.domain.memory.scope import Point, ScopeFold
+from clew.domain.memory.scope import ReadPoint, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
@@ -24,15 +24,23 @@ from clew.service.authorization import check, permitted
 from clew.service.caches import Kept
 from clew.service.core import Core
 from clew.service.core import load as load_thread
-from clew.service.memory.scopes import Scope, admit, as_read, check_kind, known, moment, opened
-from clew.service.memory.streams import load, look, prefix_of, stream_of
-from clew.service.memory.text_search import Searchable, Texts
+from clew.service.memory.scopes import (
+    Scope,
+    check_access,
+    check_kind,
+    load_fact,
+    load_facts,
+    to_utc_microseconds,
+    view_of_scope,
+)
+from clew.service.memory.streams import load, load_cached, scope_prefix, scope_stream
+from clew.service.memory.text_search import SearchIndex, Texts
 from clew.service.operations import Operation, read
 from clew.service.pages import Page, Pages
 
 
 class ScopeSummary(NamedTuple):
-    """A memory scope in a list: what it holds, its newest version, and how many facts are live in it now."""
+    """A memory scope in a list: its content, its newest version, and the number of its live facts."""
 
     name: str
     holds: Literal["facts", "documents"]
@@ -45,17 +53,17 @@ class ScopeSummary(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The facts that a search is among, by their numbers, and what it searches in."""
+    """The facts that a search may find, by their numbers, and the texts that it searches."""
 
     scope: str
-    point: Point
+    point: ReadPoint
     numbers: set[int]
     texts: Texts
     kept: Kept
     collection: str
 
     def fact(self, number: int) -> Fact:
-        """The fact of a number."""
+        """The fact with a number."""
         fold: ScopeFold = self.kept.fold
         return fold.numbered(self.scope, number, self.point)
 
@@ -69,26 +77,26 @@ def facts(
     valid_at: datetime | None = None,
     history: bool = False,
 ) -> Operation[list[Fact]]:
-    """What is known, in the order in which it was remembered."""
-    fold = yield from opened(scope)
+    """The facts, in the order in which they were remembered."""
+    fold = yield from load_facts(scope)
     point = yield from _point(scope, fold, at, valid_at, history=history)
     return (yield from read(lambda: fold.facts(scope.name, point, key=key, kind=kind, history=history)))
 
 
-def selected(
+def select_facts(
     scope: Scope, *, kind: str | None = None, at: MemoryAt = None, valid_at: datetime | None = None
 ) -> Operation[Selection]:
-    """The facts that a search is among."""
-    yield from admit(scope)
-    kept = yield from look(scope.core, scope.name, ScopeFold)
+    """The facts that a search may find."""
+    yield from check_access(scope)
+    kept = yield from load_cached(scope.core, scope.name, ScopeFold)
     check_kind(scope, kept.fold)
     point = yield from _point(scope, kept.fold, at, valid_at)
     return (yield from read(partial(_select, scope, kept, point, kind)))
 
 
-def searchable(selection: Selection) -> Searchable:
-    """What finds facts by their words. It is kept, and gone on with when there are more."""
-    found: Searchable = selection.kept.made.setdefault("words", Searchable(selection.collection))
+def searchable(selection: Selection) -> SearchIndex:
+    """The cached index of the facts' words."""
+    found: SearchIndex = selection.kept.made.setdefault("words", SearchIndex(selection.collection))
     return found
 
 
@@ -99,35 +107,37 @@ def scopes(core: Core) -> Pages[ScopeSummary]:
 
 def _point(
     scope: Scope, fold: ScopeFold, at: MemoryAt, valid_at: datetime | None, *, history: bool = False
-) -> Operation[Point]:
-    """Where a scope is read; it is noted for the thread that it is read for."""
+) -> Operation[ReadPoint]:
+    """The point at which a scope is read; the thread that reads it remembers the version."""
     head = fold.version
     version, time = _version(scope, fold, head, at)
     if time is None:
         time = max(scope.core.now(), fold.time_of(head))
-    asked = moment(valid_at, "valid_at")
-    as_of = yield from as_read(scope)
+    asked = to_utc_microseconds(valid_at, "valid_at")
+    as_of = yield from view_of_scope(scope)
     if scope.learner is not None:
         scope.learner.reads[scope.name, version] = None
-    return Point(version, (None if history else time) if asked is None else asked, as_of)
+    return ReadPoint(version, (None if history else time) if asked is None else asked, as_of)
 
 
 def _version(scope: Scope, fold: ScopeFold, head: int, at: MemoryAt) -> tuple[int, int | None]:
-    """The version that ``at`` means, and the time that it is of, None for now."""
+    """The version that ``at`` means, and its time, None for now."""
     if at is None:
         return head, None
     if isinstance(at, datetime):
-        time = moment(at, "at")
+        time = to_utc_microseconds(at, "at")
         return min(head, fold.version_at(time or 0)), time
     if type(at) is not int:
-        raise UnknownVersionError(f"at: {type(at).__name__} is no version of a scope. Give a number or an aware time.")
+        raise UnknownVersionError(
+            f"at: {type(at).__name__} is not a version of a scope. Give a number or an aware time."
+        )
     if not 1 <= at <= head:
         there = f"its versions are 1 to {head}" if head else "nothing was remembered there"
         raise UnknownVersionError(f"Scope {scope.name!r} has no version {at}: {there}.")
     return at, fold.time_of(at)
 
 
-def _select(scope: Scope, kept: Kept, point: Point, kind: str | None) -> Selection:
+def _select(scope: Scope, kept: Kept, point: ReadPoint, kind: str | None) -> Selection:
     fold: ScopeFold = kept.fold
     numbers = fold.numbers(point, kind=kind)
     texts: Texts | None = kept.made.get("texts")
@@ -135,14 +145,14 @@ def _select(scope: Scope, kept: Kept, point: Point, kind: str | None) -> Selecti
         said = fold.texts()
         texts = Texts(len(said), dict(enumerate(said)))
         kept.made["texts"] = texts
-    # After a shredding the same numbers may be of other facts.
-    collection = f"{stream_of(scope.core, scope.name)}#{kept.shredded}"
+    # After a shredding the same numbers may stand for other facts.
+    collection = f"{scope_stream(scope.core, scope.name)}#{kept.shredded}"
     return Selection(scope.name, point, numbers, texts, kept, collection)
 
 
 def _scopes(core: Core, after: int | None, limit: int) -> Operation[Page[ScopeSummary, int]]:
     yield from check(core, "memory")
-    page = yield from read(lambda: core.log.streams(prefix=prefix_of(core), after=after or 0, limit=limit))
+    page = yield from read(lambda: core.log.streams(prefix=scope_prefix(core), after=after or 0, limit=limit))
     found: list[ScopeSummary] = []
     for stream in page:
         name = parse_stream_name(stream.name)
@@ -156,7 +166,7 @@ def _scopes(core: Core, after: int | None, limit: int) -> Operation[Page[ScopeSu
 
 def _summary(core: Core, name: str, fold: ScopeFold) -> ScopeSummary:
     version, there = fold.version, fold.opened
-    point = Point(version, max(core.now(), fold.time_of(version)))
+    point = ReadPoint(version, max(core.now(), fold.time_of(version)))
     return ScopeSummary(
         name=name,
         holds="facts" if there is None else there.holds,
@@ -169,24 +179,24 @@ def _summary(core: Core, name: str, fold: ScopeFold) -> ScopeSummary:
     )
 
 
-MEMORY = "memory"
-"""The projection that knows which facts were passed on."""
+USED_FACTS = "memory"
+"""The projection of the facts that providers gave to models."""
 
 EVENTS = 100
-"""Events that are read at once to find the model calls that came next."""
+"""Events that are read at once to find the next model calls."""
 
 
 def why(scope: Scope, fact: Fact | str) -> Operation[Why]:
-    """Where a fact came from, as far as that can still be told."""
-    return (yield from _why(scope.core, (yield from known(scope, fact)), frozenset()))
+    """Where a fact came from, as far as it is still known."""
+    return (yield from _why(scope.core, (yield from load_fact(scope, fact)), frozenset()))
 
 
 def used_by(scope: Scope, fact: Fact | str) -> Operation[list[Use]]:
-    """The model calls that were given a fact, in the order of the store, of threads that may be read."""
-    core, found = scope.core, (yield from known(scope, fact))
+    """The model calls that received a fact, in the order of the store, in threads that the caller may read."""
+    core, found = scope.core, (yield from load_fact(scope, fact))
     where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", found.id))
     uses: list[Use] = []
-    rows = yield from core.models.select(MEMORY, Query("used", where, ["position"]))
+    rows = yield from core.models.select(USED_FACTS, Query("used", where, ["position"]))
     for row in (yield from permitted(core, "read", rows, itemgetter("thread_id"))):
         calls = yield from read(partial(_calls, core, row["thread_id"], row["version"], row["run_id"]))
         uses += (Use(row["thread_id"], call, row["version"], row["run_id"]) for call in calls)
@@ -196,9 +206,9 @@ def used_by(scope: Scope, fact: Fact | str) -> Operation[list[Use]]:
 def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Why]:
     from_ = fact.promoted
     earlier: Why | None = None
-    if from_ is not None and from_ not in seen:  # only what was imported could go round in a circle
+    if from_ is not None and from_ not in seen:  # only imported facts could form a circle
         fold = yield from load(core, from_.scope, ScopeFold)
-        source = fold.fact(from_.scope, from_.fact, Point(fold.version))
+        source = fold.fact(from_.scope, from_.fact, ReadPoint(fold.version))
         if source is not None:
             earlier = yield from _why(core, source, seen | {from_})
     learned = fact.learned
@@ -218,9 +228,9 @@ def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Wh
 
 
 def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None]:
-    """The message at a version of a thread; None when the thread is not there, or is not to be read.
+    """The message at a version of a thread; None if the thread does not exist or the caller may not read it.
 
-    What a tool or a hook remembers has a step of its run as its provenance: it is from what the user last said there.
+    A fact of a tool or a hook names a step of its run. Its message is then the last one of the user before that step.
     """
     thread_id, version = learned.thread, learned.version
     control: Control = yield from load_thread(core, thread_id)
@@ -236,7 +246,7 @@ def _message(core: Core, learned: Provenance) -> Operation[HistoryMessage | None
 
 
 def _calls(core: Core, thread_id: str, provided: int, run_id: str | None) -> list[int]:
-    """The versions at which the run asked the model with what was provided: until it ended, or that was replaced."""
+    """The versions of the model calls that received what was provided: until the run ended or it was replaced."""
     stream, after, calls = core.stream(thread_id), provided - 1, list[int]()
     provider: str | None = None
     while page := core.log.lineage(stream, after=after, upto=after + EVENTS):
@@ -254,4 +264,4 @@ def _calls(core: Core, thread_id: str, provided: int, run_id: str | None) -> lis
 
 
 _LAST = frozenset({"run-completed", "run-failed", "run-abandoned"})
-"""Events after which a run asks nothing more."""
+"""Events that end a run."""

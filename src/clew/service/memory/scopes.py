@@ -1,4 +1,4 @@
-"""A memory scope as somebody sees it: which one it is, who looks, and how a thread reads it."""
+"""A memory scope as its caller sees it: its name, its caller, and how a thread reads it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from clew.domain.errors import (
 from clew.domain.events import to_microseconds, to_time
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import Screen
-from clew.domain.memory.scope import AsOf, Inherited, Point, ScopeFold
+from clew.domain.memory.scope import AsOf, Inherited, ReadPoint, ScopeFold
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog
 from clew.service.authorization import check
 from clew.service.core import Core
 from clew.service.core import load as load_thread
-from clew.service.memory.streams import check_scope_name, load, stream_of
+from clew.service.memory.streams import check_scope_name, load, scope_stream
 from clew.service.operations import Operation, read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learner:
-    """A thread that a scope is read and written for: as it reads, and with it as the provenance.
+class ThreadAccess:
+    """The thread on whose behalf a scope is read and written; it is the provenance of new facts.
 
-    ``run_id`` and ``provider`` are what a write that is repeated is known by. ``reads_only`` is true where a provider
-    looks into a scope that is not its own. ``reads`` are the versions of scopes that were looked at, in order.
+    ``run_id`` and ``provider`` identify repeated writes. ``reads_only`` is true where a provider reads a scope that is
+    not its own. ``reads`` are the versions of scopes that were read, in order.
     """
 
     thread_id: str
@@ -44,10 +44,10 @@ class Learner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """A memory scope as somebody sees it. Raises ScopeError or InvalidNameError for a name that is none.
+    """A memory scope as its caller sees it. Raises ScopeError or InvalidNameError for an invalid name.
 
-    ``model`` and ``dimensions`` are those of the embedder that it is searched with, None when by words. ``screen``
-    decides what may be promoted into it. ``learner`` is the thread that it is seen from.
+    ``model`` and ``dimensions`` are those of its embedder, None for search by words. ``screen`` decides what may be
+    promoted into it. ``learner`` is the thread that uses it.
     """
 
     core: Core
@@ -55,7 +55,7 @@ class Scope:
     model: str | None = None
     dimensions: int | None = None
     screen: Screen | None = None
-    learner: Learner | None = None
+    learner: ThreadAccess | None = None
 
     def __post_init__(self) -> None:
         check_scope_name(self.name)
@@ -63,25 +63,22 @@ class Scope:
             raise ScopeError(f"memory: the screen of {self.name!r} is {type(self.screen).__name__}, not a function.")
 
 
-def admit(scope: Scope) -> Operation[None]:
-    """Raise NotAuthorizedError for who may not use memory; a thread's own runs use what their agent was given."""
+def check_access(scope: Scope) -> Operation[None]:
+    """Raise NotAuthorizedError if the caller may not use memory. The runs of a thread may use what their agent has."""
     if scope.learner is None:
         yield from check(scope.core, "memory")
 
 
-def opened(scope: Scope) -> Operation[ScopeFold]:
-    """What is known of a scope. Raises ScopeError or EmbeddingMismatchError where it is not what was asked for.
-
-    Raises NotAuthorizedError, too.
-    """
-    yield from admit(scope)
+def load_facts(scope: Scope) -> Operation[ScopeFold]:
+    """The facts of a scope. Raises NotAuthorizedError, or ScopeError or EmbeddingMismatchError as check_kind does."""
+    yield from check_access(scope)
     fold = yield from load(scope.core, scope.name, ScopeFold)
     check_kind(scope, fold)
     return fold
 
 
 def check_kind(scope: Scope, fold: ScopeFold) -> None:
-    """Raise ScopeError or EmbeddingMismatchError for a scope that is not what was asked for."""
+    """Raise ScopeError for a document store, and EmbeddingMismatchError for the vectors of another embedder."""
     there = fold.opened
     if there is None:
         return
@@ -91,65 +88,63 @@ def check_kind(scope: Scope, fold: ScopeFold) -> None:
     if None not in (there.embedder, scope.model) and (there.embedder, there.dimensions) != given:
         raise EmbeddingMismatchError(
             f"Scope {scope.name!r} is searched with the vectors of {there.embedder!r}, of {there.dimensions} numbers; "
-            f"the embedder that was given is {scope.model!r}, of {scope.dimensions}. Give the one it has, or none."
+            f"the given embedder is {scope.model!r}, of {scope.dimensions}. Give the same embedder, or none."
         )
 
 
-def reading_of(core: Core, thread_id: str) -> Operation[AsOf | None]:
-    """How a thread reads memory scopes: None is as they are."""
+def view_of_thread(core: Core, thread_id: str) -> Operation[AsOf | None]:
+    """How a thread reads memory scopes: None means their current state."""
     control = yield from load_thread(core, thread_id)
     if control.as_of is None:
         return None
-    return (yield from read(partial(_as_of, core, thread_id, control.as_of)))
+    return (yield from read(partial(_view_as_of, core, thread_id, control.as_of)))
 
 
-def version_read(core: Core, thread_id: str, name: str) -> Operation[int | None]:
-    """The version of a scope or a store of documents that a thread reads: None is the newest, 0 before it began."""
-    reading = yield from reading_of(core, thread_id)
+def visible_version(core: Core, thread_id: str, name: str) -> Operation[int | None]:
+    """The version of a scope or document store that a thread reads: None is the newest, 0 is before it began."""
+    reading = yield from view_of_thread(core, thread_id)
     if reading is None:
         return None
-    stream, position = stream_of(core, name), reading.first
+    stream, position = scope_stream(core, name), reading.first
     return (yield from read(partial(_version_at, core.log, stream, position)))
 
 
-def as_read(scope: Scope) -> Operation[AsOf | None]:
-    """What the thread sees that a scope is read for, None when it is read as it is."""
+def view_of_scope(scope: Scope) -> Operation[AsOf | None]:
+    """How the thread that uses the scope reads it; None means its current state."""
     if scope.learner is None:
         return None
-    return (yield from reading_of(scope.core, scope.learner.thread_id))
+    return (yield from view_of_thread(scope.core, scope.learner.thread_id))
 
 
 def fact_id(scope: Scope, fact: Fact | str) -> str:
-    """The id of a fact. Raises UnknownFactError for one of another scope, and InvalidContentError for what is none."""
+    """The id of a fact. Raises UnknownFactError for one of another scope, and InvalidContentError for other types."""
     if isinstance(fact, Fact):
         if fact.scope != scope.name:
             raise UnknownFactError(scope.name, fact.id)
         return fact.id
     if not isinstance(fact, str):
-        raise InvalidContentError(f"{type(fact).__name__} is neither a fact nor the id of one.")
+        raise InvalidContentError(f"{type(fact).__name__} is neither a fact nor the id of a fact.")
     return fact
 
 
-def known(scope: Scope, fact: Fact | str) -> Operation[Fact]:
-    """A fact of the scope, live or not, as the scope is read here. Raises UnknownFactError."""
+def load_fact(scope: Scope, fact: Fact | str) -> Operation[Fact]:
+    """A fact of the scope, live or not, as the caller reads the scope. Raises UnknownFactError."""
     id_ = fact_id(scope, fact)
-    fold = yield from opened(scope)
-    found = fold.fact(scope.name, id_, Point(fold.version, as_of=(yield from as_read(scope))))
+    fold = yield from load_facts(scope)
+    found = fold.fact(scope.name, id_, ReadPoint(fold.version, as_of=(yield from view_of_scope(scope))))
     if found is None:
         raise UnknownFactError(scope.name, id_)
     return found
 
 
-def moment(time: object, name: str) -> int | None:
+def to_utc_microseconds(time: object, name: str) -> int | None:
     """Microseconds since 1970 of an aware time, None for None. Raises InvalidTimeError."""
     if time is None:
         return None
     if not isinstance(time, datetime):
         raise InvalidTimeError(f"{name}: {type(time).__name__} is not a time. Give an aware datetime.")
     if time.utcoffset() is None:
-        raise InvalidTimeError(
-            f"{name}={time.isoformat()} has no offset, so it names no moment. Add one, as in +00:00."
-        )
+        raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
     found = to_microseconds(time)
     try:
         to_time(found)
@@ -158,8 +153,8 @@ def moment(time: object, name: str) -> int | None:
     return found
 
 
-def _as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
-    """What a thread sees that reads as of a cut: its past is looked up to the fork that was made there."""
+def _view_as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
+    """What a thread that reads as of a cut sees: its ancestors up to the fork at that cut count as its past."""
     log, parent = core.log, core.stream(cut[0])
     inherited: dict[str, Inherited] = {}
     stream = log.stream(core.stream(thread_id))
@@ -168,12 +163,12 @@ def _as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
         inherited["" if name is None else name.id] = Inherited(version, _position(log, stream.parent, version))
         stream = log.stream(stream.parent)
     earlier = log.control(parent, cut[1]).as_of
-    before = None if earlier is None else _as_of(core, cut[0], earlier)
+    before = None if earlier is None else _view_as_of(core, cut[0], earlier)
     return AsOf(thread_id, cut[1], _position(log, parent, cut[1]), inherited, before)
 
 
 def _version_at(log: EventLog, stream: str, position: int) -> int:
-    """The last version at or before a position, 0 if none: later versions have later positions."""
+    """The last version at or before a position, 0 if there is none. Later versions have later positions."""
     low, high = 0, 1
     while (there := log.position_of(stream, high)) is not None and there <= position:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Reading and writing the streams of memory scopes: each is folded once and gone on with, and written by decisions."""
+"""Reading and writing the streams of memory scopes. A fold of each stream is cached and updated with new events."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from clew.service.core import ATTEMPTS, Core
 from clew.service.operations import Operation, read, wait
 
 PAGE = 500
-"""Events of a stream that are read at once."""
+"""Events that are read at once."""
 
 
 class Fold(Protocol):
-    """What is known of a stream. ``recorded_at`` is the time of its newest event, in microseconds since 1970.
+    """The state of a stream. ``recorded_at`` is the time of its newest event, in microseconds since 1970.
 
-    One at a time adds to it; others may read it meanwhile.
+    One caller at a time adds events; others may read meanwhile.
     """
 
     version: int
@@ -32,7 +32,7 @@ class Fold(Protocol):
     recorded_at: int
 
     def add(self, event: Event) -> None:
-        """Go on with the next event."""
+        """Add the next event."""
         ...
 
     def __len__(self) -> int: ...
@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Fold)
 
 @dataclass(frozen=True, slots=True)
 class Written(Generic[F]):
-    """What was written: the fold with it, and the versions; those of the first time when the key was there before."""
+    """The result of a write: the fold after it, and the versions; for a repeated key those of the first write."""
 
     fold: F
     versions: tuple[int, ...]
@@ -51,46 +51,46 @@ class Written(Generic[F]):
 
 
 def check_scope_name(name: object, what: str = "memory") -> str:
-    """The name of a scope. Raises ScopeError for one that is none, and InvalidNameError as for ids."""
+    """The name of a scope. Raises ScopeError for a missing or empty name, and InvalidNameError as for ids."""
     if not isinstance(name, str) or not name.strip():
         found = "an empty name" if isinstance(name, str) else f"{type(name).__name__}"
         raise ScopeError(
-            f"{what}: a scope was asked for and {found} was given. Name one, such as 'user/42': what is of nobody in "
-            "particular is not everybody's."
+            f"{what}: {found} is not the name of a scope. Give a name such as 'user/42': without one, memory would "
+            "be shared by everybody."
         )
     check_id(name, f"{what}, scope")
     return name
 
 
-def stream_of(core: Core, name: str) -> str:
+def scope_stream(core: Core, name: str) -> str:
     """The name of the stream of a scope."""
     return stream_name(core.tenant, "memory", name)
 
 
-def prefix_of(core: Core) -> str:
-    """What the names of the streams of this tenant's scopes begin with."""
+def scope_prefix(core: Core) -> str:
+    """The prefix of the stream names of this tenant's scopes."""
     return stream_prefix(core.tenant, "memory")
 
 
-def key_of(core: Core, name: str, key: str | None, content: bytes) -> Key | None:
+def idempotency_key(core: Core, name: str, key: str | None, content: bytes) -> Key | None:
     """An idempotency key on the stream of a scope. Raises InvalidNameError."""
     if key is None:
         return None
     if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():  # noqa: PLR2004  # as for ids
         raise InvalidNameError("idempotency key: it must be 1 to 200 printable characters.")
-    return Key(stream_of(core, name), key, content)
+    return Key(scope_stream(core, name), key, content)
 
 
 def load(core: Core, name: str, new: Callable[[], F]) -> Operation[F]:
-    """What is known of a scope; ``new`` makes the fold that it begins with."""
-    kept = yield from look(core, name, new)
+    """The state of a scope; ``new`` makes an empty one."""
+    kept = yield from load_cached(core, name, new)
     fold: F = kept.fold
     return fold
 
 
-def look(core: Core, name: str, new: Callable[[], F]) -> Operation[Kept]:
-    """The same, with what was made of it."""
-    return (yield from read(partial(_go_on, core, stream_of(core, name), new)))
+def load_cached(core: Core, name: str, new: Callable[[], F]) -> Operation[Kept]:
+    """The state of a scope with what was derived from it."""
+    return (yield from read(partial(_catch_up, core, scope_stream(core, name), new)))
 
 
 def commit(
@@ -103,13 +103,13 @@ def commit(
     run_id: str | None = None,
     key: Key | None = None,
 ) -> Operation[Written[F]]:
-    """Decide on what is known, at a time in microseconds, and write; a conflict is decided again.
+    """Decide on the state and the time in microseconds, and write the events; after a conflict, decide again.
 
-    With a ``key`` that was there nothing is written. Raises what ``decide`` does.
+    With a repeated ``key`` nothing is written. Raises what ``decide`` raises.
     """
     if actor is not None:
         check_id(actor, "actor")
-    stream = stream_of(core, name)
+    stream = scope_stream(core, name)
     conflict = ConflictError(stream, 0, 0)
     for _ in range(ATTEMPTS):
         fold = yield from load(core, name, new)
@@ -117,7 +117,7 @@ def commit(
         try:
             decided = decide(fold, now)
         except ClewError:
-            first = yield from _repeated(core, key)
+            first = yield from _first_outcome(core, key)
             if first is None:
                 raise
             return Written(fold, first.versions, repeated=True)
@@ -137,15 +137,15 @@ def commit(
     raise conflict
 
 
-def _repeated(core: Core, key: Key | None) -> Operation[Appended | None]:
-    """What a write with this key did the first time: it counts also when the scope would refuse it today."""
+def _first_outcome(core: Core, key: Key | None) -> Operation[Appended | None]:
+    """The outcome of the first write with this key. It stands even if the scope would refuse the write today."""
     if key is None:
         return None
     return (yield from read(lambda: core.log.repeated(key)))
 
 
-def _go_on(core: Core, stream: str, new: Callable[[], F]) -> Kept:
-    """The fold of a stream at its head; it is begun anew when something was shredded."""
+def _catch_up(core: Core, stream: str, new: Callable[[], F]) -> Kept:
+    """The fold of a stream at its head; after a shredding it is built again."""
     shredded = core.log.shredded()
     fold: Any = new()
     name = f"{type(fold).__name__} {stream}"
@@ -156,7 +156,7 @@ def _go_on(core: Core, stream: str, new: Callable[[], F]) -> Kept:
     while page is None or len(page) == PAGE:
         after = fold.version
         page = core.log.lineage(stream, after=after, upto=after + PAGE)
-        with core.known.lock(stream):  # another reader may have gone on with the same fold meanwhile
+        with core.known.lock(stream):  # another reader may have updated the same fold meanwhile
             for event in page[fold.version - after :]:
                 fold.add(event)
     if fold.version:

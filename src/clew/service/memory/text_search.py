@@ -1,4 +1,4 @@
-"""Texts that can be searched: by their words, and with an embedder by their meaning too."""
+"""Search in texts: by their words and, with an embedder, also by their meaning."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from clew.domain.memory.ports import Embedder, VectorIndex
 from clew.domain.memory.ranking import Ranking, TextIndex, fuse
 
 DEPTH = 50
-"""How far down the rankings by words and by meaning are looked at, at least, before they become one."""
+"""Results of each ranking, by words and by meaning, at least, before the rankings are fused."""
 
 LONGEST = 1e18
-"""The length that a vector must be below: the squares of float32 numbers, in which it is kept, end at 3.4e38."""
+"""Vectors are shorter than this: they are stored as float32, and their squares must stay below 3.4e38."""
 
 BATCH = 256
-"""Texts that are embedded before their vectors are kept: what is lost when it breaks off."""
+"""Texts that are embedded before their vectors are stored: an interruption loses no more."""
 
 
 class Texts(NamedTuple):
-    """What can be found, by number. With the same ``stamp`` they are the same; a number always means the same text."""
+    """The texts of a collection, by number. Equal stamps mean equal texts; a number always means the same text."""
 
     stamp: int
     by_number: Mapping[int, str]
 
 
-class _Asked(NamedTuple):
-    """A query with its vector, how many texts each ranking is to have, and which may be in it."""
+class _Query(NamedTuple):
+    """A query with its vector, the number of texts in each ranking, and the texts that it may find."""
 
     query: str
     vector: Sequence[float]
@@ -41,8 +41,8 @@ class _Asked(NamedTuple):
     allowed: Collection[int] | None
 
 
-class Meaning:
-    """An embedder and the index that keeps its vectors: what it takes to search by meaning."""
+class EmbeddingIndex:
+    """An embedder and the index that stores its vectors, for search by meaning."""
 
     def __init__(self, embedder: Embedder, index: VectorIndex) -> None:
         self.embedder = embedder
@@ -51,13 +51,13 @@ class Meaning:
 
     @property
     def space(self) -> str:
-        """Where its vectors are kept: those of another model, or of another size, are kept elsewhere."""
+        """The name under which its vectors are stored: other models and sizes have other names."""
         return f"{self.model}/{self.dimensions}"
 
     async def vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text, each of as many finite numbers as the embedder says.
+        """A vector for each text, with as many finite numbers as the embedder declares.
 
-        Raises EmbeddingError for anything else, and EmbeddingMismatchError for an embedder that is not what it was.
+        Raises EmbeddingError for anything else, and EmbeddingMismatchError if the embedder has changed.
         """
         if not texts:
             return []
@@ -90,7 +90,7 @@ class Meaning:
         return found
 
     async def embedded(self, texts: Iterable[str]) -> dict[bytes, list[float]]:
-        """The vectors of those texts that the index has none of, by digest. Keep them with keep()."""
+        """The vectors of the texts that have none in the index, by digest. Store them with keep()."""
         by_digest = {digest(text): text for text in texts}
         missing = await asyncio.to_thread(self.index.missing, self.space, by_digest)
         wanted = {each: text for each, text in by_digest.items() if each in missing}
@@ -102,7 +102,7 @@ class Meaning:
             await asyncio.to_thread(self.index.put, self.space, vectors)
 
     async def learn(self, texts: Iterable[str]) -> None:
-        """Have the index hold the vectors of all these texts."""
+        """Add the missing vectors of these texts to the index."""
         left = iter(texts)
         while batch := list(islice(left, BATCH)):
             await self.keep(await self.embedded(batch))
@@ -116,20 +116,20 @@ class Meaning:
             )
 
 
-class Searchable:
-    """A collection of texts that can be searched. What was made of them is kept, and gone on with when they change.
+class SearchIndex:
+    """The search index of a collection of texts. It is updated when the texts change.
 
-    ``collection`` names it in the index of vectors. Give it the texts as they are with each search. It serves many
-    threads; what awaits must be of one event loop.
+    ``collection`` is its name in the vector index. Each search passes the current texts. Many threads can use it at
+    once; its coroutines must run in one event loop.
     """
 
-    def __init__(self, collection: str, meaning: Meaning | None = None) -> None:
+    def __init__(self, collection: str, meaning: EmbeddingIndex | None = None) -> None:
         self.collection = collection
         self.meaning = meaning
         self._index = TextIndex()
-        self._held: Mapping[int, str] = {}
+        self._texts: Mapping[int, str] = {}
         self._digests: Mapping[int, bytes] = {}
-        self._unsure: dict[int, str] = {}
+        self._not_embedded: dict[int, str] = {}
         self._stamp: int | None = None
         self._lock = threading.Lock()
         self._learning = asyncio.Lock()
@@ -142,13 +142,13 @@ class Searchable:
         top: int = 5,
         min_score: float = 0.0,
         allowed: Collection[int] | None = None,
-        meaning: Meaning | None = None,
+        meaning: EmbeddingIndex | None = None,
     ) -> Ranking:
         """The best of the texts, by words and, where there is an embedder, by meaning: numbers and scores, best first.
 
-        ``allowed``, a set or the keys of a dict, narrows them down. ``meaning`` is who is asked this time, of the same
-        space. domain/memory/ranking.py says what a score is; none is below ``min_score``, and none is 0. Raises
-        InvalidContentError or EmbeddingError.
+        ``allowed``, a set or the keys of a dict, limits the results. ``meaning`` is the embedder for this search, of
+        the same space. domain/memory/ranking.py defines the scores; none is below ``min_score``, and none is 0.
+        Raises InvalidContentError or EmbeddingError.
         """
         _check_search(query, top, min_score)
         meaning = meaning or self.meaning
@@ -159,48 +159,48 @@ class Searchable:
         depth = max(DEPTH, 2 * top)
         [vector] = await meaning.vectors([query])
         await self._learn(meaning, texts)
-        asked = _Asked(query, vector, depth, allowed)
-        found = await asyncio.to_thread(self._both, meaning, texts, asked)
-        if found is None:  # the index was dropped since
+        request = _Query(query, vector, depth, allowed)
+        found = await asyncio.to_thread(self._rank_by_both, meaning, texts, request)
+        if found is None:  # the index was dropped in the meantime
             async with self._learning:
                 await meaning.learn(texts.by_number.values())
-            found = await asyncio.to_thread(self._both, meaning, texts, asked)
+            found = await asyncio.to_thread(self._rank_by_both, meaning, texts, request)
         if found is None:
             raise EmbeddingError("The index of vectors was emptied while it was searched. Search again.")
-        return _cut(fuse(found), top, min_score)
+        return _best(fuse(found), top, min_score)
 
     def by_words(
         self, texts: Texts, query: str, *, top: int = 5, min_score: float = 0.0, allowed: Collection[int] | None = None
     ) -> Ranking:
         """The same by words only, in the calling thread."""
         _check_search(query, top, min_score)
-        return _cut(self._worded(texts, query, top, allowed), top, min_score)
+        return _best(self._rank_by_words(texts, query, top, allowed), top, min_score)
 
-    def _worded(self, texts: Texts, query: str, top: int, allowed: Collection[int] | None) -> Ranking:
+    def _rank_by_words(self, texts: Texts, query: str, top: int, allowed: Collection[int] | None) -> Ranking:
         with self._lock:
-            self._hold(texts)
+            self._update(texts)
             return self._index.search(query, top, allowed)
 
-    async def _learn(self, meaning: Meaning, texts: Texts) -> None:
-        """Have the vectors of those texts that came since the last search, if they have none."""
-        if not self._unsure and self._stamp == texts.stamp:
+    async def _learn(self, meaning: EmbeddingIndex, texts: Texts) -> None:
+        """Embed the texts that were added since the last search."""
+        if not self._not_embedded and self._stamp == texts.stamp:
             return
-        unsure = await asyncio.to_thread(self._new, texts)
+        pending = await asyncio.to_thread(self._unembedded, texts)
         async with self._learning:
-            await meaning.learn(unsure.values())
-        self._sure(unsure)
+            await meaning.learn(pending.values())
+        self._mark_embedded(pending)
 
-    def _both(self, meaning: Meaning, texts: Texts, asked: _Asked) -> list[Ranking] | None:
+    def _rank_by_both(self, meaning: EmbeddingIndex, texts: Texts, request: _Query) -> list[Ranking] | None:
         """The rankings by words and by meaning; None when the index lacks vectors.
 
-        One after the other: two threads that take turns in computing would only hold each other up.
+        They run one after the other: in parallel both would compete for the interpreter lock.
         """
-        query, vector, depth, allowed = asked
-        worded = self._worded(texts, query, depth, allowed)
+        query, vector, depth, allowed = request
+        worded = self._rank_by_words(texts, query, depth, allowed)
         with self._lock:
-            self._hold(texts)
+            self._update(texts)
             entries = self._digests
-        # However good those are that are not allowed: behind all of them are as many as are asked for.
+        # Behind all texts that are not allowed, however good, there are still ``depth`` others.
         wanted = min(len(entries), depth + (0 if allowed is None else max(0, len(entries) - len(allowed))))
         found = meaning.index.nearest(meaning.space, self.collection, entries, texts.stamp, vector, wanted)
         if len(found) < wanted:
@@ -208,42 +208,42 @@ class Searchable:
         near = [(number, min(1.0, score)) for number, score in found if score > 0]
         return [worded, near if allowed is None else [each for each in near if each[0] in allowed][:depth]]
 
-    def _new(self, texts: Texts) -> dict[int, str]:
+    def _unembedded(self, texts: Texts) -> dict[int, str]:
         with self._lock:
-            self._hold(texts)
-            return dict(self._unsure)
+            self._update(texts)
+            return dict(self._not_embedded)
 
-    def _sure(self, learned: Collection[int]) -> None:
+    def _mark_embedded(self, learned: Collection[int]) -> None:
         with self._lock:
             for number in learned:
-                self._unsure.pop(number, None)
+                self._not_embedded.pop(number, None)
 
-    def _hold(self, texts: Texts) -> None:
-        """Hold these texts and no others."""
+    def _update(self, texts: Texts) -> None:
+        """Update the index to these texts."""
         if self._stamp == texts.stamp:
             return
-        there, wanted = self._held, texts.by_number
+        there, wanted = self._texts, texts.by_number
         gone, new = there.keys() - wanted.keys(), sorted(wanted.keys() - there.keys())
         for number in gone:
             self._index.remove(number)
-            self._unsure.pop(number, None)
+            self._not_embedded.pop(number, None)
         for number in new:
             self._index.add(number, wanted[number])
         if self.meaning is not None and (gone or new):
             digests = {number: each for number, each in self._digests.items() if number in wanted}
             digests.update((number, digest(wanted[number])) for number in new)
             self._digests = digests
-            self._unsure.update((number, wanted[number]) for number in new)
-        self._held = wanted
+            self._not_embedded.update((number, wanted[number]) for number in new)
+        self._texts = wanted
         self._stamp = texts.stamp
 
 
 def digest(text: str) -> bytes:
-    """What a text is known by in an index of vectors."""
+    """The key of a text in a vector index."""
     return sha256(text.encode()).digest()
 
 
-def _cut(ranking: Ranking, top: int, min_score: float) -> Ranking:
+def _best(ranking: Ranking, top: int, min_score: float) -> Ranking:
     return [each for each in ranking[:top] if each[1] > 0 and each[1] >= min_score]
 
 
@@ -256,11 +256,11 @@ def _check_search(query: str, top: int, min_score: float) -> None:
 
 
 def _shape(embedder: Embedder) -> tuple[str, int]:
-    """The model and the size of an embedder's vectors. Raises EmbeddingError for what is no embedder."""
+    """The model and the size of an embedder's vectors. Raises EmbeddingError for anything else."""
     model, dimensions = getattr(embedder, "model", None), getattr(embedder, "dimensions", None)
     if not isinstance(model, str) or not model or type(dimensions) is not int or dimensions < 1:
         raise EmbeddingError(
-            f"{type(embedder).__name__} is no embedder: it needs a model (its name), dimensions (an int from 1) and "
-            "embed()."
+            f"{type(embedder).__name__} is not an embedder. It needs a model (its name), dimensions (an int from 1) "
+            "and embed()."
         )
     return model, dimensions

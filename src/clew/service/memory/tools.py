@@ -10,13 +10,13 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryPort
-from clew.service.memory.scope_commands import Asked
+from clew.service.memory.scope_commands import WriteOptions
 
 MOST = 50
 """Memories that a model is told at once."""
 
 
-def memory_tools(scope: MemoryPort, store: Callable[[str, Asked], Awaitable[Fact]]) -> list[Tool]:
+def memory_tools(scope: MemoryPort, store: Callable[[str, WriteOptions], Awaitable[Fact]]) -> list[Tool]:
     """The tools of a scope. What they write has the call as its provenance.
 
     They are idempotent: a call that is made again after a crash acts once. ``store`` lets the scope know something in
@@ -36,7 +36,7 @@ def memory_tools(scope: MemoryPort, store: Callable[[str, Asked], Awaitable[Fact
         there = [] if key is None else [fact for fact in await scope.facts(key=key) if fact.status == "live"]
         if there and there[-1].text == text:
             return _shown(there[-1])
-        return _shown(await store(text, Asked(key, source=source, actor=actor, idempotency_key=once)))
+        return _shown(await store(text, WriteOptions(key, source=source, actor=actor, idempotency_key=once)))
 
     async def retrieve_memories(query: str = "", top: int = 5) -> list[JsonObject]:
         """Look up what was remembered.
