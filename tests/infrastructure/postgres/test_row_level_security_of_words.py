@@ -79,7 +79,7 @@ def test_whatever_is_asked_of_an_index_of_words_it_shows_the_tenant_s_texts_alon
 
 @pytest.mark.parametrize("index", ["none", "", "words AS there, clew_event", "words''; DROP TABLE clew_event; --"])
 def test_an_index_of_words_is_one_that_was_declared(searched: Logins, index: str) -> None:
-    with pytest.raises(psycopg.errors.UndefinedTable, match="no such index"):
+    with pytest.raises(psycopg.errors.UndefinedTable, match="no such text index"):
         _found(searched.app, "a", index)
 
 
