@@ -16,6 +16,7 @@ class Audit:
 
     name = "audit"
     version = 2
+    code_digest = "789a87746c675c6d"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "entry",

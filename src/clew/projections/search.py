@@ -1,4 +1,4 @@
-"""Full-text search: which messages have which words, in their text, their tool calls and the results of tools."""
+"""Full-text search: the words of messages, in their text, their tool calls and the results of tools."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from clew.domain.views.search_text import only_words
 
 
 class Search:
-    """An index of the words of messages, and no text: what is shown of a hit is read from its event."""
+    """An index of the words of messages, without their text: the text of a hit is read from its event.
+
+    The author is not part of the text: a name finds no message, and a hit shows the author next to it.
+    """
 
     name = "search"
-    version = 1
+    version = 2
+    code_digest = "search-2"  # of this version: change both where it makes other rows
     tables = ()
     texts = ("words",)
     types = frozenset({"message-appended", "message-redacted"})
@@ -32,20 +36,18 @@ class Search:
 
 
 def tenant_scope(tenant: str) -> str:
-    """What narrows a search to a tenant."""
+    """The scope of a tenant's messages."""
     return f"tenant {tenant}"
 
 
 def thread_scope(tenant: str, thread_id: str) -> str:
-    """What narrows a search to the messages that are recorded in a thread."""
+    """The scope of the messages that are recorded in a thread."""
     return f"thread {tenant}/{thread_id}"
 
 
 def searchable(message: Any) -> str:
-    """The text of a message, from its JSON: the words in it are what it is found by."""
+    """The text that a message is found by, from its JSON."""
     texts: list[str] = []
-    if message.get("author"):
-        texts.append(message["author"])
     for content in message.get("contents", ()):
         match content.get("type"):
             case "text" | "reasoning":

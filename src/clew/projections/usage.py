@@ -31,6 +31,7 @@ class Usage:
 
     name = "usage"
     version = 2
+    code_digest = "db49d3be8c8891ee"  # of this version: change both where it makes other rows
     tables = (
         Table(
             "usage",

@@ -1,0 +1,135 @@
+"""The shipped projections make the rows that stores of their versions have, though their files are edited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.infrastructure.recording import wait_until
+
+from clew import Conversations, Message
+from clew.domain.projection import Change, IndexText, Projection, Recorded, Rows
+from clew.infrastructure import code_digest
+from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.projections import SHIPPED, Directory, Query, Search
+
+ROWS = {
+    ("directory", 2): ("e54c9f45e98dfc7e", "e53b913e891dd9e4"),
+    ("search", 2): ("search-2", "2b7e5ac9ad661689"),
+    ("audit", 2): ("789a87746c675c6d", "a3e9ff6bcf269105"),
+    ("usage", 2): ("db49d3be8c8891ee", "21560433454bc638"),
+    ("memory", 1): ("b64242db086fd8df", "3087cb39cf6a5c67"),
+}
+"""By name and version, the digest of the code that stores know, and of what it makes of ``EVENTS``.
+
+A projection that makes something else gets a higher version, a digest of its own, and a line here. Lines stay.
+"""
+
+_USAGE = {"input_tokens": 3, "output_tokens": 4}
+_SAID = {"role": "user", "author": "Ann", "contents": [{"type": "text", "text": "Two teapots"}]}
+_TOLD = {"role": "assistant", "contents": [{"type": "reasoning", "text": "why"}], "metadata": {"usage": _USAGE}}
+_CALL = {"type": "function-call", "call_id": "1", "name": "look", "arguments": {"deep": [1, None, "er"]}}
+_RESULT = {"type": "function-result", "call_id": "1", "name": "look", "result": {"found": [True, 2.5]}}
+_MEDIA = {"type": "data", "uri": "data:,x", "media_type": "text/plain"}
+_IMPORTED = {"openai": {"patch": {"set": {"usage": {"prompt_tokens": 5, "completion_tokens": 6}}}}}
+
+_HAPPENED: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
+    ("a", "thread-started", {"title": "A", "metadata": {"x": 1}, "labels": {"topic": "tea", "tier": {"b": 1, "a": 2}}}),
+    ("a", "message-appended", {"message": _SAID}),
+    ("a", "message-appended", {"message": _TOLD}),
+    ("a", "message-appended", {"message": {"role": "assistant", "contents": [_CALL, _MEDIA]}}),
+    ("a", "message-appended", {"message": {"role": "tool", "contents": [_RESULT], "source": _IMPORTED}}),
+    ("a", "checkpoint-made", {"name": "mark", "at": 2}),
+    ("a", "thread-labelled", {"labels": {"topic": "x" * 300, "new": [1], "tier": None}}),
+    ("b", "thread-forked", {"parent_id": "a", "parent_version": 6, "labels": {"topic": "fork"}}),
+    ("b", "model-called", {}),
+    ("b", "model-answered", {"usage": _USAGE}),
+    ("b", "tool-started", {}),
+    ("b", "tool-failed", {}),
+    ("b", "context-provided", {"facts": [{"scope": "user", "fact": "f1"}, {"scope": "user", "fact": "f2"}]}),
+    ("c", "thread-started", {"source": {"id": "imported"}, "kind": "remote"}),
+    ("c", "message-appended", None),
+    ("c", "unheard-of", None),
+    ("d", "unheard-of", None),
+    ("a", "thread-suspended", {}),
+    ("a", "thread-resumed", {}),
+    ("b", "thread-ended", {}),
+    ("c", "thread-deleted", {}),
+)
+
+
+def recorded() -> list[Recorded]:
+    found: list[Recorded] = []
+    versions: dict[str, int] = {}
+    for position, (thread_id, type_, data) in enumerate(_HAPPENED, 1):
+        version = versions[thread_id] = versions.get(thread_id, 0) + 1
+        time, hash_ = 1_700_000_000_000_000 + position * 10_000_000_000, bytes([position]) * 32
+        found.append(
+            Recorded(
+                position, "tenant", "thread", thread_id, version, type_, time, version // 2, data, 100 + position,
+                hash_, f"event-{position}", f"actor-{position % 3}", f"run-{position}",
+            )
+        )  # fmt: skip
+    memory = found[0]._replace(kind="memory", thread_id="scope", type="fact-stated", position=len(found) + 1)
+    return [*found, memory]
+
+
+def digest_of_rows(projection: Projection) -> str:
+    """The digest of everything that a projection makes of the events."""
+    store = SQLiteProjections(None)
+    texts: list[Any] = []
+    with store.session(0) as session:
+        built = session.begin(projection, "code", live=True)
+        for event in recorded():
+            if projection.types is not None and event.type not in projection.types:
+                continue
+            rows = session.rows(built, projection)
+            changes = list(projection.project(event, rows))
+            texts += [tuple(change) for change in changes if isinstance(change, IndexText)]
+            rows.apply(event.position, event.tenant, changes)
+    found = [store.select(projection.name, Query(table.name, order=table.key)) for table in projection.tables]
+    store.close()
+    return sha256(json.dumps([found, texts], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("projection", SHIPPED, ids=lambda projection: projection.name)
+def test_a_version_makes_the_rows_that_it_always_made(projection: Projection) -> None:
+    key = projection.name, projection.version
+    assert (code_digest.code(projection), digest_of_rows(projection)) == ROWS[key]
+
+
+def test_every_version_has_a_digest_of_its_own() -> None:
+    assert len({code for code, _ in ROWS.values()}) == len(ROWS)
+
+
+def test_a_class_that_derives_from_a_shipped_one_is_known_by_its_own_file() -> None:
+    class Mine(Directory):
+        name = "mine"
+
+    assert code_digest.code(Mine()) not in {code for code, _ in ROWS.values()}
+
+
+class SearchOfBefore(Search):
+    """Version 1, which took an author's name for a word of the message."""
+
+    version = 1
+
+    def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
+        for change in super().project(event, rows):
+            author = event.data and event.data["message"].get("author")
+            yield change._replace(text=f"{author}\n{change.text}") if isinstance(change, IndexText) else change
+
+
+def test_an_index_that_has_names_of_authors_is_rebuilt_without_them(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    with Conversations.open(url, projections=[Directory(), SearchOfBefore()]) as before:
+        before.start_thread(messages=[Message.user("Two teapots", author="Maeve")])
+        assert len(before.search("maeve")) == len(before.search("teapots")) == 1
+    with Conversations.open(url) as conversations:
+        wait_until(lambda: conversations.search("maeve") == [])
+        (hit,) = conversations.search("teapots")
+        assert (hit.author, "".join(part.text for part in hit.snippet)) == ("Maeve", "Two teapots")
