@@ -69,7 +69,7 @@ class Conversations:
     @classmethod
     def open(
         cls,
-        url: str = "sqlite:///clew.db",
+        url: str | Path = "sqlite:///clew.db",
         *,
         tenant: str = "default",
         create: bool = True,
@@ -80,15 +80,18 @@ class Conversations:
     ) -> Self:
         """Open a store by its path or URL.
 
-        A path is that of an SQLite file. URLs are ``sqlite:///file.db`` (relative), ``sqlite:////file.db`` (absolute),
-        ``memory:``, ``postgresql://user@host/database``, or ``postgresql+shards://…`` for a directory that knows which
-        of several servers has the tenant. Without ``create`` a missing database raises StoreUnavailableError, and
-        missing tables StoreSchemaError. ``projections`` are the read models, by default those that Clew ships. This
-        process fills them, unless ``embedded`` is false: then ``clew project run`` must. ``authorize(actor, action,
-        thread)`` decides what the actor of ``acting_as`` may read: lists leave out what it refuses, and a thread asked
-        for by name raises NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC). Raises StoreUrlError,
-        StoreSchemaError, StoreUnavailableError, InvalidProjectionError, InvalidAuthorizeError or, for the tenant,
-        InvalidNameError.
+        A path (``"clew.db"``, ``Path("clew.db")``) is that of a SQLite file. URLs are ``sqlite:///file.db`` (relative),
+        ``sqlite:////file.db`` (absolute), ``memory:``, ``postgresql://user@host/database``, or
+        ``postgresql+shards://…`` for a directory that knows which of several servers has the tenant. Without ``create``
+        a missing database raises StoreUnavailableError, and missing tables StoreSchemaError.
+
+        ``projections`` are the read models, by default those that Clew ships. This process fills them, unless
+        ``embedded`` is false: then ``clew project run`` must. ``authorize(actor, action, thread)`` decides what the
+        actor of ``acting_as`` may read: lists leave out what it refuses, and a thread asked for by name raises
+        NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC).
+
+        Raises StoreUrlError, StoreSchemaError, StoreUnavailableError, InvalidProjectionError, InvalidAuthorizeError or,
+        for the tenant, InvalidNameError.
         """
         core = open_core(
             url,

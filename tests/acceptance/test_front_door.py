@@ -184,3 +184,39 @@ def test_refuses_a_url_that_names_no_store_with_an_error_of_its_own() -> None:
         Conversations.open("mysql://localhost/clew")
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
         Engine.open("clew")
+
+
+def test_opens_the_path_of_a_file_wherever_a_url_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Conversations.open("clew.db") as conversations:
+        conversations.start_thread(thread_id="a")
+
+    async def again() -> int:
+        async with Engine.open(tmp_path / "clew.db", create=False) as engine:
+            return await (await engine.thread("a")).version
+
+    assert asyncio.run(again()) == 1
+    listed = subprocess.run(
+        [sys.executable, "-m", "clew", "--db", "clew.db", "threads", "--json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert '"thread_id":"a"' in listed.stdout.replace(" ", "")
+
+
+def test_both_services_see_what_another_client_has_written(tmp_path: Path) -> None:
+    async def seen() -> None:
+        async with Engine.open(tmp_path / "clew.db") as engine:
+            thread = await engine.start_thread()
+            assert (await thread.version, await thread.status) == (1, "active")
+            with Conversations.open(tmp_path / "clew.db") as other:
+                theirs = other.thread(thread.id)
+                theirs.append(Message.user("Hello"))
+                assert (await thread.version, await thread.status) == (theirs.version, theirs.status) == (2, "active")
+                theirs.end()
+                assert (await thread.version, await thread.status) == (theirs.version, theirs.status) == (3, "ended")
+                summary = await thread.summary()
+                assert (summary.id, summary.version, summary.status) == (thread.id, 3, "ended")
+                await thread.delete()
+                assert theirs.status == "deleted"
+
+    asyncio.run(seen())

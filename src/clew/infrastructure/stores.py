@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -118,8 +119,8 @@ SCHEMES: dict[str, str | type[Store]] = {
 """The class of each URL scheme, or where to import it from when it is needed."""
 
 
-def store_at(url: str) -> Store:
-    """The store that a URL or the path of a SQLite file names. Raises StoreUrlError.
+def store_at(url: str | Path) -> Store:
+    """The store that a URL or the path of a SQLite file names. A Path is always a file. Raises StoreUrlError.
 
     ``file.db`` and ``sqlite:///file.db`` are relative to the working directory, ``/folder/file.db`` and
     ``sqlite:////folder/file.db`` are absolute. ``?synchronous=OFF`` (or NORMAL; the default is FULL) trades durability
@@ -130,6 +131,8 @@ def store_at(url: str) -> Store:
     and queries the process sends at a time. ``?prepare=no`` is for a pooler that does not support prepared statements,
     such as PgBouncer before 1.22. ``postgresql+shards://…`` is a directory of several such databases.
     """
+    if isinstance(url, Path):
+        url = f"sqlite:///{quote(str(url))}"
     if not isinstance(url, str):
         raise StoreUrlError(f"{type(url).__name__} is not a URL. {FORMS}")
     if _is_path(url):

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from clew.domain.authorization import Authorize, check_function
@@ -79,7 +80,7 @@ class Core:
 
 
 def open_core(
-    url: str,
+    url: str | Path,
     *,
     tenant: str,
     create: bool,
