@@ -1,1 +1,1 @@
-"""What Clew costs, measured beside what it is compared with: ``python -m benchmarks``."""
+"""The costs of Clew, measured next to baselines: ``python -m benchmarks``."""

@@ -1,1 +1,1 @@
-"""What holds the same conversation, each in a process of its own: ``python -m benchmarks.contenders.NAME``."""
+"""Implementations of the same conversation, each in a separate process: ``python -m benchmarks.contenders.NAME``."""
