@@ -25,6 +25,7 @@ from clew.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+MORE_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
@@ -260,8 +261,22 @@ def public_members(cls: type) -> Iterator[str]:
                     yield name
 
 
+def test_every_path_in_the_architecture_exists() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", page)) - {"events.py", "errors.py"}
+    assert len(paths) > 30
+    assert [path for path in sorted(paths) if not (ROOT / "src/clew" / path).exists()] == []
+
+
+def test_the_tree_in_the_architecture_has_every_room() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    tree = page.split("```")[1]
+    rooms = {path.name for path in (ROOT / "src/clew").iterdir() if path.is_dir() and list(path.glob("*.py"))}
+    assert {room for room in rooms if f"{room}/" not in tree} == set()
+
+
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    documents = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    documents = [*PAGES, *MORE_PAGES]
     missing = [
         f"{document.name}: {target}"
         for document in documents
@@ -274,7 +289,7 @@ def test_every_link_of_the_documents_leads_somewhere() -> None:
 def test_every_link_to_a_heading_leads_to_one() -> None:
     missing = [
         f"{page.name}: {target}#{anchor}"
-        for page in PAGES
+        for page in [*PAGES, *MORE_PAGES]
         for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
         if anchor not in anchors(page.parent / target if target else page)
     ]
