@@ -352,7 +352,20 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         thread.context_providers.add(*setup.providers.run)
         return replace(setup, providers=setup.providers._replace(run=()))
 
-    async def _observed(
+    def _observed(
+        self,
+        setup: RunSetup,
+        thread_id: str,
+        run_id: str,
+        messages: Sequence[Message],
+        carry_out: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]],
+    ) -> Coroutine[Any, Any, AgentResponse[ThreadT]]:
+        """Carry out a run within a telemetry span and the middleware, if there are any."""
+        if not self._middleware and self._telemetry.instruments is None:
+            return carry_out()
+        return self._observe(setup, thread_id, run_id, messages, carry_out)
+
+    async def _observe(
         self,
         setup: RunSetup,
         thread_id: str,
@@ -360,9 +373,6 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         messages: Sequence[Message],
         carry_out: Callable[[], Coroutine[Any, Any, AgentResponse[ThreadT]]],
     ) -> AgentResponse[ThreadT]:
-        """Carry out a run within a telemetry span and the middleware."""
-        if not self._middleware and self._telemetry.instruments is None:
-            return await carry_out()
         with self._telemetry.run(
             agent_id=self.id,
             agent_name=self.name,
@@ -393,6 +403,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
         """The setup of a run without options. It is built once, and again after a public part is replaced."""
         parts = (
             self.client,
+            self.client.model,
             self.client.options,
             self.id,
             self.name,
@@ -456,11 +467,9 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
             )
         if options.get("context_providers") is not None:
             changes["providers"] = own.providers._replace(run=as_providers(options.get("context_providers")))
-        return replace(
-            own,
-            model=options.get("model") or own.model,
-            actor=actor,
-            deps=options.get("deps"),
-            response_format=format_,
-            **changes,
-        )
+        if options.get("model"):
+            changes["model"] = options["model"]
+        for name in ("actor", "deps", "response_format"):
+            if options.get(name) is not None:
+                changes[name] = options.get(name)
+        return replace(own, **changes) if changes else own

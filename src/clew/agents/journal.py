@@ -302,7 +302,7 @@ class Journal:
     async def _end_answer(self, steps: Sequence[RunStep]) -> asyncio.CancelledError | None:
         """Save no further drafts if ``steps`` end the answer; returns the cancellation of the caller, if any."""
         answer, cancelled = self.answer, None
-        if answer is None or not any(isinstance(step, _ENDS_ANSWER) for step in steps):
+        if answer is None or not any(isinstance(step, _ENDS_ANSWER) for step in reversed(steps)):
             return None
         self.answer = None
         if answer.stop():

@@ -145,12 +145,13 @@ class Run:
         if calls and await self._tools.handle(calls, orphaned=True):
             await self._providers.feed_store()
             return
-        if self.state.answered:
-            await self._complete(self.state.finish_reason)
+        state = self.journal.state
+        if state.answered:
+            await self._complete(state.finish_reason)
             return
         if self._thread.kind == "remote":
             await self._models.open_service_thread()
-        if self.state.asked is not None:
+        if state.asked is not None:
             await self._providers.before_next_call()
         while True:
             answer = await self._models.ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cached_property
 
 from clew.agents.journal import Journal
 from clew.agents.model_history import ModelHistory
@@ -36,18 +37,23 @@ class RunProviders:
         self._setup = setup
         self._thread = thread
         self._journal = journal
-        self._history = ModelHistory(setup, journal)
-        providers = setup.providers.all
-        self._hooks = ProviderHooks(
-            thread, providers, agent=setup.identity, actor=setup.actor, run_id=journal.state.run_id
-        )
-        self._has_providers = bool(providers)
-        self.idle = not providers and setup.reducer is None and setup.stores is None
+        self._providers = setup.providers.all
+        self._has_providers = bool(self._providers)
+        self.idle = not self._providers and setup.reducer is None and setup.stores is None
+
+    @cached_property
+    def _hooks(self) -> ProviderHooks:
+        setup, run_id = self._setup, self._journal.state.run_id
+        return ProviderHooks(self._thread, self._providers, agent=setup.identity, actor=setup.actor, run_id=run_id)
+
+    @cached_property
+    def _history(self) -> ModelHistory:
+        return ModelHistory(self._setup, self._journal)
 
     @property
     def reduction(self) -> HistoryReduced | None:
         """The current reduction of the history, None if requests hold all of it."""
-        return self._history.reduction
+        return None if self.idle else self._history.reduction
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -142,7 +148,7 @@ class RunProviders:
 
     async def complete(self, last: RunCompleted) -> None:
         """The model has answered: record that, call the last hooks, and record ``last``, the end of the run."""
-        if self._has_providers or self._history.has_store or self._history.reduces_after:
+        if self._has_providers or (not self.idle and (self._history.has_store or self._history.reduces_after)):
             await self._journal.write()
             await self._history.feed()
             await self._hooks.show(await self._reloaded())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic import BaseModel
@@ -73,7 +74,7 @@ class Providers(NamedTuple):
         return as_providers(several) if several else ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunSetup:
     """Who runs, with which client, model, tools and context, and within which limits."""
 
@@ -99,7 +100,7 @@ class RunSetup:
     stores: HistoryStores | None = None
     read_from: ReadFrom = "log"
 
-    @property
+    @cached_property
     def fingerprint(self) -> Fingerprint:
         """The digests of what the agent consists of."""
         made = self.definitions.fingerprint(self.client.kind)

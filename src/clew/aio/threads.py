@@ -452,6 +452,8 @@ class Thread:
 
     def bound_to(self, agent: Agent[Any, Any] | None) -> Self:
         """The same thread, run by an agent: for agents."""
+        if self.agent is agent:
+            return self
         bound = self._other(type(self), self.id)
         bound.agent = agent
         bound._providers = self.context_providers  # noqa: SLF001  # it is the same thread

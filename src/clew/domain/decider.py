@@ -221,8 +221,9 @@ def _is_allowed(status: Status, intent: _Change) -> bool:
     match intent:
         case Advance(steps=steps):
             # A run that began before the thread was suspended goes on; none begins.
-            begins = any(isinstance(step, RunStarted | RunResumed) for step in steps)
-            return status == "active" or (status == "suspended" and not begins)
+            return status == "active" or (
+                status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
+            )
         case Record(events=events):
             return all(status in _declared(type(event)).statuses for event in events)
         case _:

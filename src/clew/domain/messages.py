@@ -146,7 +146,7 @@ class Message(Value):
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
         """The function calls in the message, in order."""
-        return tuple(content for content in self.contents if isinstance(content, FunctionCall))
+        return tuple([content for content in self.contents if isinstance(content, FunctionCall)])
 
     @property
     def results(self) -> tuple[FunctionResult, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, only_text
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Text, only_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from clew.domain.history import HistoryMessage
 
@@ -118,6 +118,9 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     the history.
     """
     messages = [(said.version, said.message) for said in history]
+    if _is_plain(messages):
+        versions, contents = zip(*messages, strict=True) if messages else ((), ())
+        return ModelView(contents, (), versions)
     pairing = _Pairing()
     for version, message in messages:
         pairing.walk(version, message)
@@ -137,6 +140,14 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
         tuple(sorted(pairing.repairs, key=lambda repair: repair.version)),
         tuple(version for version, _ in view),
     )
+
+
+def _is_plain(messages: Sequence[tuple[int, Message | None]]) -> bool:
+    """Whether every message is a single text: then there are no calls to pair with results."""
+    for _, message in messages:
+        if message is None or len(message.contents) != 1 or not isinstance(message.contents[0], Text):
+            return False
+    return True
 
 
 def _results(pairing: _Pairing, caller: int) -> list[tuple[int, Message]]:

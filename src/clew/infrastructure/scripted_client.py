@@ -204,11 +204,13 @@ class ScriptedChatClient:
             return line
         model = body.get("model")
         message = _numbered(_message(line), body, service)
-        output = sum(len(said.split()) for said in _said(message))
         return Answer(
             message=message,
             finish_reason="tool_calls" if message.calls else "stop",
-            usage=Usage(input_tokens=_words(body.get("messages", body.get("input"))), output_tokens=output),
+            usage=Usage(
+                input_tokens=_count_words(body.get("messages", body.get("input"))),
+                output_tokens=_count_words(_texts(message)),
+            ),
             model=model if isinstance(model, str) else self.model,
             response_id=None if service is None else service.id,
         )
@@ -243,13 +245,14 @@ def _message(line: Spoken) -> Message:
             f"{line!r} is no answer of a script. Give words, call(…), a list of both, a message, an answer, fault(…), "
             "an exception, or a function that gives one of them."
         )
-    contents = tuple(Text(text=part) if isinstance(part, str) else part for part in parts)
-    return Message(role="assistant", contents=contents)
+    contents = [Text(text=part) if isinstance(part, str) else part for part in parts]
+    return Message(role="assistant", contents=tuple(contents))
 
 
 def _numbered(message: Message, body: JsonObject, service: ServiceReference | None) -> Message:
     """The calls that have no id yet get one, which in a conversation is used once."""
-    if all(each.call_id for each in message.calls):
+    calls = message.calls
+    if not calls or all(each.call_id for each in calls):
         return message
     before = body.get("messages", body.get("input"))
     numbers = itertools.count(_calls(before) + 1)
@@ -270,21 +273,28 @@ def _calls(asked: Json) -> int:
     return in_messages + sum(each.get("type") == "function_call" for each in items)
 
 
-def _words(value: Json) -> int:
-    """The words of every text in it."""
-    if isinstance(value, str):
-        return len(value.split())
-    if isinstance(value, dict):
-        return sum(map(_words, value.values()))
-    return sum(map(_words, value)) if isinstance(value, list) else 0
+def _count_words(value: Json) -> int:
+    """The number of words in all texts of a JSON value."""
+    count, rest = 0, [value]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, str):
+            count += len(part.split())
+        elif isinstance(part, dict):
+            rest += part.values()
+        elif isinstance(part, list):
+            rest += part
+    return count
 
 
-def _said(message: Message) -> Iterator[str]:
+def _texts(message: Message) -> list[Json]:
+    texts: list[Json] = []
     for content in message.contents:
         if isinstance(content, Text | Reasoning):
-            yield content.text
+            texts.append(content.text)
         elif isinstance(content, FunctionCall):
-            yield f"{content.name} {content.arguments}"
+            texts += [content.name, content.arguments]
+    return texts
 
 
 def _deltas(message: Message) -> Iterator[TextDelta | ReasoningDelta | CallDelta]:

@@ -32,6 +32,8 @@ class Contributions:
 
         ``with_messages`` puts messages among them, where a service holds the history and would keep them.
         """
+        if not self.provided:
+            return own
         parts = [own]
         for each in self.provided:
             parts.append(each.instructions)
@@ -41,6 +43,8 @@ class Contributions:
 
     def messages(self, view: Sequence[tuple[int, Message]]) -> tuple[Message, ...]:
         """A view, as versions and messages, with the messages that providers gave, each in its place."""
+        if not self.provided:
+            return tuple([message for _, message in view])
         found: list[tuple[int, Message]] = list(view)
         for each in self.provided:
             if each.messages:

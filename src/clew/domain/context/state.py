@@ -138,6 +138,8 @@ class ContextStateBuilder:
             state = NO_CONTEXT_STATE
             for event in takewhile(lambda event: event.version <= last, self._runs):
                 state = next_context_state(state, event)
+        if not self._states and not self._reductions and not self._completed:
+            return state
         return state._replace(
             states=_newest_on(path, self._states),
             reductions=_newest_on(path, self._reductions),
@@ -147,8 +149,6 @@ class ContextStateBuilder:
 
 def _newest_on(path: Sequence[tuple[int, int]], found: Mapping[str, list[tuple[int, T]]]) -> dict[str, T]:
     """The newest entry of each key whose version is on the path."""
-    if not found:
-        return {}
     starts = [first for first, _ in path]
     newest: dict[str, T] = {}
     for key, entries in found.items():

@@ -77,23 +77,18 @@ def _messages(question: Question) -> list[Json]:
             said.append(_assistant(words, calls, question, waiting))
             continue
         if words or not message.contents:
-            said.append(_said(message, _content(_role(message), words) or ""))
+            said.append(_said(message, _content("user" if message.role == "tool" else message.role, words) or ""))
         if calls:
             said.append(_assistant([], calls, question, waiting))
     return said
 
 
 def _said(message: Message, content: Json) -> JsonObject:
-    """What somebody says."""
-    plain: JsonObject = {"role": _role(message), "content": content}
+    """A message without calls. The text of a tool that is not a result is sent as the user's."""
+    plain: JsonObject = {"role": "user" if message.role == "tool" else message.role, "content": content}
     if message.role == "user" and message.author is not None and is_name(message.author):
         plain["name"] = message.author
     return plain
-
-
-def _role(message: Message) -> Role:
-    """Who speaks; a tool's words that are no result are put as the user's."""
-    return "user" if message.role == "tool" else message.role
 
 
 def _assistant(

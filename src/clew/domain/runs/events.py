@@ -347,8 +347,9 @@ def placed(event: ValueT, version: int) -> ValueT:
 
     So a decision can name what is to be recorded with it before it is known where that will lie.
     """
-    fields = event.__dict__
-    changes = {
-        name: version + value for name in _REFERENCES if isinstance(value := fields.get(name), int) and value < 0
-    }
+    fields, changes = event.__dict__, {}
+    for name in _REFERENCES:
+        value = fields.get(name)
+        if type(value) is int and value < 0:
+            changes[name] = version + value
     return event.model_copy(update=changes) if changes else event
