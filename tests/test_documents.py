@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
-import typer
 from docs.make_reference import MODULES, PAGE, is_class, reference
 from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.mem0_server import Mem0Server
 
-from clew.cli.app import app
+from clew.cli.app import root_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -186,7 +185,7 @@ def unknown_word(command: Any, line: str) -> str | None:
 
 
 def test_every_command_in_the_documents_exists_with_its_options() -> None:
-    clew = typer.main.get_command(app)
+    clew = root_command()
     missing = [
         f"{page.name}: clew {line}: {word}"
         for page in PAGES

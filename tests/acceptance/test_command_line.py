@@ -256,7 +256,7 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
         "Import",
         "List",
         "Fork",
-        "Go on differently",
+        "Continue differently",
         "Go back in time",
         "Checkpoint and rewind",
         "Draw",
@@ -269,7 +269,7 @@ def test_the_demo_in_json_says_what_happened_at_each_step(clew: Clew) -> None:
     ]
     assert steps["Import"]["result"]["threads"] == len(steps["List"]["result"]) == 3
     assert steps["Fork"]["result"]["forked_at"] == 6
-    assert len(steps["Go on differently"]["result"]["messages"]) == 7
+    assert len(steps["Continue differently"]["result"]["messages"]) == 7
     assert len(steps["Go back in time"]["result"]["messages"]) == 2
     assert steps["Checkpoint and rewind"]["result"]["messages"] == 5
     assert [each["forked_at"] for each in steps["Draw"]["result"]] == [None, 6]

@@ -74,7 +74,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_rest_is_imported(clew
     assert "robot" in report["failed"][0]["error"]
     again = clew.run("import", "mixed.jsonl")
     assert again.returncode == 1
-    assert again.stdout == "Nothing new was imported.\nSkipped 2 conversations: there already, and equal.\n"
+    assert again.stdout == "Nothing new was imported.\nSkipped 2 conversations that were imported before.\n"
     assert [line.partition(": ")[2][:14] for line in again.stderr.splitlines()] == [
         "mixed.jsonl:2:",
         "mixed.jsonl:4:",

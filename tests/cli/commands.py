@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.main import get_command
-
-from clew.cli.app import app
+from clew.cli.app import root_command
 
 
 def _members(group: Any) -> dict[str, Any]:
@@ -16,15 +14,13 @@ def _members(group: Any) -> dict[str, Any]:
 
 
 GROUPS: dict[str, list[str]] = {
-    name: list(_members(command))
-    for name, command in _members(get_command(app)).items()
-    if hasattr(command, "commands")
+    name: list(_members(command)) for name, command in _members(root_command()).items() if hasattr(command, "commands")
 }
 """The names of the commands of each group."""
 
 COMMANDS: dict[str, Any] = {
     " ".join((name, *more)): found
-    for name, command in _members(get_command(app)).items()
+    for name, command in _members(root_command()).items()
     for more, found in (
         [((each,), part) for each, part in _members(command).items()] if name in GROUPS else [((), command)]
     )

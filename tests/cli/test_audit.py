@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cli.terminal_session import Session
 from tests.service import made_runs
 from tests.service.made_runs import record
 
@@ -39,19 +40,36 @@ def used(clew: Clew) -> Clew:
 # audit
 
 
-def test_the_audit_trail_is_a_line_for_each_event(used: Clew) -> None:
-    assert [line.rstrip() for line in used.text("audit").splitlines()] == [
-        "2026-01-15 09:00:00Z  user:1      started the thread 'Refund'            root v1",
-        "2026-01-16 09:00:00Z  user:2      appended a user message (6             root v2",
-        "                                  characters)",
-        "2026-01-16 09:00:00Z  user:2      appended an assistant message (10      root v3",
-        "                                  characters)",
-        "2026-01-17 09:00:00Z  —           forked 'root' at version 3     a-fork-with… v4",
-        "2026-01-18 09:00:00Z  —           appended a user message (5     a-fork-with… v5",
-        "                                  characters)",
-        "2026-01-19 09:00:00Z  a-very-lon  ended the thread: paid         a-fork-with… v6",
-        "                      g-actor",
+def test_the_audit_trail_is_one_line_for_each_event(used: Clew) -> None:
+    assert used.text("audit").splitlines() == [
+        "2026-01-15 09:00  user:1      root     v1    started the thread 'Refund'",
+        "2026-01-16 09:00  user:2      root     v2    appended a user message (6 characters)",
+        "2026-01-16 09:00  user:2      root     v3    appended an assistant message (10 characters)",
+        "2026-01-17 09:00  —           a-fork-w v4    forked 'root' at version 3",
+        "2026-01-18 09:00  —           a-fork-w v5    appended a user message (5 characters)",
+        "2026-01-19 09:00  a-very-long-actor  a-fork-w v6    ended the thread: paid",
     ]
+    wide = used.text("audit", env={"COLUMNS": "120"}).splitlines()
+    assert wide[-1] == "2026-01-19 09:00:00Z  a-very-long-actor  a-fork-with-a-long-name v6    ended the thread: paid"
+
+
+def test_the_audit_trail_on_a_terminal_of_80_columns_has_one_line_for_each_event(used: Clew) -> None:
+    with Session(used.folder, "audit") as session:
+        assert session.end() == 0
+        shown = re.sub(r"\x1b\[[0-9;]*m|\r", "", session.output).splitlines()
+    assert len(shown) == 6
+    assert max(map(len, shown)) <= 80
+    assert shown[2] == "2026-01-16 09:00  user:2      root     v3    appended an assistant message (10 …"
+
+
+def test_ids_of_runs_are_short_where_there_is_little_room(clew: Clew) -> None:
+    run_id = "0199c0de-1111-7222-8333-444455556666"
+    with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+        conversations.start_thread(thread_id="parcel")
+        record(conversations, "parcel", run_id, *made_runs.with_a_tool())
+    assert clew.text("audit").splitlines()[1].endswith(" [run 0199c0de]")
+    assert clew.text("audit", env={"COLUMNS": "120"}).splitlines()[1].endswith(f" [run {run_id}]")
+    assert clew.lines("audit", "--json")[1]["run_id"] == run_id
 
 
 def test_the_audit_trail_in_json_has_its_shape(used: Clew) -> None:
@@ -85,23 +103,41 @@ def test_the_audit_trail_is_found_by_thread_actor_type_and_time(used: Clew) -> N
     assert positions("--type", "message-appended") == [2, 3, 5]
     assert positions("--since", "2026-01-17T09:00:00Z", "--until", "2026-01-19T09:00:00Z") == [4, 5]
     assert positions("--limit", "2") == [5, 6]
-    assert "Nothing was done" in used.text("audit", "--actor", "nobody")
+    assert "No matching events." in used.text("audit", "--actor", "nobody")
+
+
+def test_the_audit_trail_takes_dates_and_ages(used: Clew) -> None:
+    def positions(*options: str) -> list[int]:
+        return [each["position"] for each in used.lines("audit", "--json", *options)]
+
+    assert positions("--since", "2026-01-17", "--until", "2026-01-19") == [4, 5]
+    assert positions("--since", "2026-01-17T10:00:00+01:00") == [4, 5, 6]
+    with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
+        conversations.start_thread(thread_id="today")
+    for age in ("30m", "12h", "7d", "2w"):
+        assert positions("--since", age) == [7]
+        assert 7 not in positions("--until", age)
+    assert used.lines("stats", "--by", "day", "--since", "7d", "--json")[0]["threads"] == 1
+    assert "not a time" in used.refused(2, "audit", "--since", "7 days")
+    assert "before the year 1" in used.refused(2, "audit", "--since", "999999w")
+    shown = " ".join(used.text("audit", "--help").split())
+    assert "a date (the start of that day in UTC), or an age such as 30m, 12h, 7d or 2w" in shown
 
 
 def test_people_see_the_newest_of_the_audit_trail(used: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.cli.audit.SHOWN", 2)
+    monkeypatch.setattr("clew.cli.commands.audit.SHOWN", 2)
     shown = used.text("audit").splitlines()
     assert shown[0].startswith("2026-01-18")
-    assert shown[-1] == "These are the newest 2. `--limit N` shows more of them, `--all` every one."
+    assert shown[-1] == "These are the newest 2. `--limit N` shows more, `--all` shows every one."
     assert used.text("audit", "--all").splitlines()[0].startswith("2026-01-15")
     assert used.text("audit", "--limit", "6").splitlines()[0].startswith("2026-01-15")
 
 
 def test_audit_and_stats_refuse_times_that_are_none(used: Clew) -> None:
-    assert "has no offset" in used.refused(2, "audit", "--since", "2026-01-17")
-    assert "--until 'soon' is no time" in used.refused(2, "audit", "--until", "soon")
-    assert "--since '5' is no time" in used.refused(2, "audit", "--since", "5")
-    assert "--since 'soon' is no day" in used.refused(2, "stats", "--since", "soon")
+    assert "has no UTC offset" in used.refused(2, "audit", "--since", "2026-01-17T00:00:00")
+    assert "--until 'soon' is not a time" in used.refused(2, "audit", "--until", "soon")
+    assert "--since '5' is not a time" in used.refused(2, "audit", "--since", "5")
+    assert "--since 'soon' is not a time" in used.refused(2, "stats", "--since", "soon")
     assert "--by" in used.refused(2, "stats", "--by", "week")
     assert "no thread 'x'" in used.refused(1, "stats", "x")
     assert "no thread 'x'" in used.refused(1, "audit", "--thread", "x")
@@ -157,7 +193,7 @@ def test_stats_in_json_have_their_shapes(used: Clew) -> None:
 def test_stats_count_the_calls_of_runs_where_there_were_any(used: Clew) -> None:
     with Conversations.open(f"sqlite:///{used.folder / 'clew.db'}") as conversations:
         record(conversations, "root", "r", *made_runs.with_a_tool())
-    assert "Calls     3 of models, 1 of tools, 1 failed" in used.text("stats").splitlines()
+    assert "Calls     3 to models, 1 to tools, 1 failed" in used.text("stats").splitlines()
     shown = used.text("stats", "--by", "thread", env={"COLUMNS": "60"}).splitlines()
     assert shown[0].split() == ["Thread", "Messages", "Events", "Bytes", "Tokens", "Calls"]
     assert [line.split()[0] for line in shown if line.endswith("2,609      4")] == ["root"]

@@ -23,7 +23,7 @@ def test_much_is_taken_in_before_it_is_read_on_a_terminal(
     url = f"sqlite:///{tmp_path}/clew.db"
     with Conversations.open(url, embedded=False) as conversations:
         conversations.start_thread(messages=[Message.user("Hello")] * 4)
-    monkeypatch.setattr(output, "MANY", many)
+    monkeypatch.setattr(output, "MANY_EVENTS", many)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     with Conversations.open(url) as conversations:
         output.catch_up(conversations, "search")

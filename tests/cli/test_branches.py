@@ -86,7 +86,7 @@ def test_a_rewind_goes_on_from_the_version_and_says_how_to_undo_it(filled: Clew)
     assert found == {"thread_id": first, "version": 7, "to": 3, "messages": 2}
     assert said(filled, first) == before[:2]
     told = filled.text("rewind", first, "--to", "message:1")
-    assert told.startswith(f"{first} is back at version 2 and its 1 message. Nothing was deleted.\n")
+    assert told.startswith(f"{first} is back at version 2 with 1 message. Nothing was deleted.\n")
     *_, undo = told.split("clew ")
     filled.text(*undo.split())
     assert said(filled, first) == before[:2]
@@ -137,7 +137,7 @@ def test_a_rewind_takes_a_time_and_a_checkpoint(filled: Clew) -> None:
 @pytest.mark.parametrize(
     ("to", "code", "why"),
     [
-        ("2026-01-31", 2, "--to '2026-01-31' has no offset"),
+        ("2026-01-31T12:00", 2, "--to '2026-01-31T12:00' has no UTC offset"),
         ("0", 1, "no version 0"),
         ("9" * 50, 1, "--to: no thread has a version of 50 digits"),
         ("message:9", 1, "no message 9"),
@@ -184,7 +184,7 @@ def test_the_text_of_an_edit_can_come_from_stdin(
 
 def test_refuses_a_text_that_is_no_utf_8(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
-    assert "byte 2 is no UTF-8" in filled.refused(1, "edit", filled.ids()[0], "message:2", "-")
+    assert "byte 2 is not UTF-8" in filled.refused(1, "edit", filled.ids()[0], "message:2", "-")
     assert len(filled.ids()) == 2
 
 

@@ -66,8 +66,8 @@ def test_end_and_delete_write_the_thread_and_their_reason_is_in_the_log(filled: 
         {"reason": "Paid"},
         {"reason": "A test"},
     ]
-    assert filled.text("end", second) == f"Ended {second}. `clew fork` goes on from it.\n"
-    assert filled.text("delete", second).startswith(f"Deleted {second}. Its forks go on, ")
+    assert filled.text("end", second) == f"Ended {second}. `clew fork` continues it in a new thread.\n"
+    assert filled.text("delete", second).startswith(f"Deleted {second}. Its forks stay, ")
     assert filled.object("verify", "--json")["ok"] is True
 
 
@@ -86,7 +86,7 @@ def test_a_redaction_has_the_documented_shape_and_names_the_thread_that_owns_the
 
 def test_without_a_terminal_a_redaction_needs_yes(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert "Say --yes" in filled.refused(2, "redact", filled.ids()[0], "message:2")
+    assert "Add --yes" in filled.refused(2, "redact", filled.ids()[0], "message:2")
     assert len(filled.lines("log", filled.ids()[0], "--json")) == 6
 
 
@@ -98,7 +98,7 @@ def test_on_a_terminal_it_shows_what_would_go_and_asks(
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     done = filled.run("redact", first, "message:2")
     assert done.returncode == 0
-    assert done.stderr == f"Redact version 3 of {first} for ever? user: My teapot broke. It cost 48 euros. [y/N] "
+    assert done.stderr == f"Destroy version 3 of {first} for ever? user: My teapot broke. It cost 48 euros. [y/N] "
     assert filled.object("show", first, "--json")["messages"][1]["redacted"] is True
 
 

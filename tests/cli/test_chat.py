@@ -22,9 +22,9 @@ from tests.infrastructure.openai_replies import CHAT
 from tests.servers.raw_server import CUT, RawServer, Reply, whole
 
 from clew import Agent, Conversations, Engine, Message, OpenAIChatClient, OpenAIResponsesClient, tool
-from clew.cli.chat import AGENT, MODEL
-from clew.cli.chat_commands import COMMANDS
-from clew.cli.chat_terminal import PROMPT, prompted
+from clew.cli.chat.slash_commands import COMMANDS
+from clew.cli.chat.terminal import PROMPT, prompted
+from clew.cli.commands.chat import AGENT, MODEL
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -68,7 +68,7 @@ class Typed(Piped):
                 raise EOFError
             return line
 
-        self._patch.setattr("clew.cli.chat.is_there", lambda: True)
+        self._patch.setattr("clew.cli.commands.chat.on_terminal", lambda: True)
         self._patch.setattr("builtins.input", typing)
         return super().__call__("", *arguments, **environment)
 
@@ -142,7 +142,7 @@ def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServ
         session.press("Tell me a story.\r")
         session.then_said("Once upon")
         session.interrupt()
-        session.then_said("Stopped. What came of the answer is kept.")
+        session.then_said("Stopped. The part that had arrived is stored.")
         session.then_said(PROMPT)
         assert server.gone.wait(60)
         server.stalled.clear()
@@ -150,11 +150,11 @@ def test_ctrl_c_stops_an_answer_and_drops_a_line(tmp_path: Path, server: RawServ
         session.press("And?\r")
         assert server.stalled.wait(60)
         session.interrupt()
-        session.then_said("Stopped. Nothing had come of the answer.")
+        session.then_said("Stopped. Nothing had arrived.")
         session.then_said(PROMPT)
         session.press("Not this")
         session.then_said("Not this")
-        session.interrupt_until("again leaves")
+        session.interrupt_until("again to leave")
         session.then_said(PROMPT)
         session.press("\x04")
         assert session.end() == 0
@@ -174,7 +174,7 @@ def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, cle
     with chatting(tmp_path, server) as session:
         id_ = new_thread(session)
         for command in ("/fork", "/checkpoint x", "/rewind", "/tree", "/history"):
-            say(session, command, "Nothing was said yet")
+            say(session, command, "There is no thread yet")
         say(session, "One", "4 out")
         say(session, "/checkpoint after one", "'after one'")
         say(session, "Two", "Second.")
@@ -186,7 +186,7 @@ def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, cle
         say(session, "Well?", "Third.")
         said_before = [("user", "One"), ("assistant", "First."), ("user", "Three"), ("user", "Well?")]
         assert asked(server) == said_before
-        forked = re.search(r"the new thread is (\w+)", say(session, "/fork What if", "You are on it now"))
+        forked = re.search(r"the new thread is (\w+)", say(session, "/fork What if", "You are in it now"))
         assert forked is not None
         say(session, "/rewind after one", "Back at version")
         shown = say(session, "Four", "4 out")
@@ -195,9 +195,9 @@ def test_forks_names_rewinds_draws_shows_and_survives_faults(tmp_path: Path, cle
         assert "◆" in say(session, "/tree", "What if")
         assert "Third." not in say(session, "/history", "x07th")
         assert all(f"/{name}" in say(session, "/help", f"/{name}") for name in list(COMMANDS)[:1])
-        say(session, "/nonsense", "is no command")
+        say(session, "/nonsense", "is not a command")
         say(session, "/checkpoint", "needs a NAME")
-        say(session, "/tree of what", "takes nothing")
+        say(session, "/tree of what", "takes no argument")
         say(session, "/rewind nowhere", "has no checkpoint 'nowhere'")
         session.press("/quit\r")
         assert session.end() == 0
@@ -227,7 +227,7 @@ def test_says_what_waits_on_a_thread_and_goes_back_before_it(typed: Typed, tmp_p
 
     server.will(calling("refund", '{"sum": 48}'), said("Without a refund."))
     done = typed("Well?\n/rewind\nWell?", asyncio.run(run()))
-    assert 'A run waits for an approval of refund({"sum": 48})' in done.stdout
+    assert 'A run waits for approval of refund({"sum": 48})' in done.stdout
     assert "waits for an approval" in done.stderr
     assert "with 0 messages" in done.stdout
     assert "Without a refund." in done.stdout
@@ -243,7 +243,7 @@ def test_waits_while_somebody_else_is_being_answered(tmp_path: Path, server: Raw
         stream = agent.run("Tell me a story.", thread=thread, stream=True)
         runner.run(anext(stream))
         with chatting(tmp_path, server, thread.id) as session:
-            assert "What you say is answered after that." in session.then_said(PROMPT)
+            assert "Your messages are answered after it." in session.then_said(PROMPT)
             session.press("Me too!\r")
             session.then_said("Me too!")
             runner.run(stream.aclose())
@@ -264,7 +264,7 @@ def test_says_that_the_last_answer_was_interrupted(typed: Typed, clew: Clew, ser
     server.will(Reply((*unfinished("Half").steps[:-1], CUT)), said("Whole."))
     assert "clew: " in typed("hello").stderr
     done = typed("Again?", *clew.ids())
-    assert "The last answer was interrupted. What had come of it is kept." in done.stdout
+    assert "The last answer was interrupted. The part that had arrived is stored." in done.stdout
     assert "Whole." in done.stdout
 
 
@@ -282,7 +282,7 @@ def test_refuses_a_thread_whose_history_a_service_holds(typed: Typed, tmp_path: 
 KILLED = """
 import asyncio, os, sys
 from clew import Agent, Engine, OpenAIChatClient
-from clew.cli.chat import AGENT
+from clew.cli.commands.chat import AGENT
 
 async def main():
     async with Engine.open(now=lambda: 1_700_000_000_000_000) as engine:  # its lease ran out long ago
@@ -303,7 +303,7 @@ def test_an_answer_whose_program_was_killed_is_told_of_and_closed_by_the_next(
     assert killed.returncode == 9
     (id_,) = clew.ids()
     with chatting(tmp_path, server, id_) as session:
-        assert "broke off with its program" in session.then_said(PROMPT)
+        assert "The program of the last answer ended" in session.then_said(PROMPT)
         say(session, "Again?", "A whole one.")
         session.press("\x04")
         assert session.end() == 0
@@ -342,7 +342,7 @@ def test_answers_lines_of_a_pipe_without_prompts(chat: Piped, clew: Clew, server
     done = chat("first\n\n  \nsecond\r\n")
     assert (done.returncode, done.stdout) == (0, "One.\nTwo.\n")
     (id_,) = clew.ids()
-    assert done.stderr == f"Taken up again with: clew chat {id_}\n"
+    assert done.stderr == f"Resume it with: clew chat {id_}\n"
     assert server.requests[-1].json()["model"] == MODEL
     assert server.requests[-1].path == "/v1/chat/completions"
     done = chat("third", id_[:5], OPENAI_MODEL="other")
@@ -441,11 +441,11 @@ def test_an_answer_that_breaks_off_is_a_fault_and_what_came_is_kept(chat: Piped,
 
 
 def test_refuses_commands_that_are_none_and_bytes_that_are_no_text(chat: Piped) -> None:
-    assert "is no command" in chat("/nonsense").stderr
+    assert "is not a command" in chat("/nonsense").stderr
     assert chat("/nonsense").returncode == 2
     done = chat(b"\xff\n")
     assert done.returncode == 1
-    assert "byte 0 of line 1 is no UTF-8" in done.stderr
+    assert "byte 0 of line 1 is not UTF-8" in done.stderr
 
 
 def test_begins_nothing_where_nothing_is_said(chat: Piped, clew: Clew) -> None:
@@ -467,7 +467,7 @@ def test_goes_on_with_no_thread_that_has_ended_but_with_a_fork_of_it(
 def test_says_how_to_set_a_key_and_makes_nothing(chat: Piped, clew: Clew) -> None:
     done = chat("hello", OPENAI_API_KEY="")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "export OPENAI_API_KEY=" in done.stderr
+    assert "Set OPENAI_API_KEY" in done.stderr
     done = chat("hello", "--json", OPENAI_API_KEY="")
     assert json.loads(done.stderr)["error"]["type"] == "AgentConfigurationError"
     assert list(clew.folder.iterdir()) == []
@@ -476,7 +476,7 @@ def test_says_how_to_set_a_key_and_makes_nothing(chat: Piped, clew: Clew) -> Non
 def test_refuses_both_a_thread_and_a_new_one(chat: Piped, clew: Clew) -> None:
     done = chat("hello", "3f2a", "--new")
     assert (done.returncode, list(clew.folder.iterdir())) == (2, [])
-    assert "--new begins a thread" in done.stderr
+    assert "--new starts a thread" in done.stderr
 
 
 def running(folder: Path, server: RawServer, *arguments: str) -> subprocess.Popen[bytes]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clew import Message
 from clew.agents.response import AgentUpdate
-from clew.cli.chat_terminal import Answers
+from clew.cli.chat.terminal import Answers
 from clew.cli.output import safe
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Reasoning, Role, Text

@@ -44,8 +44,8 @@ def test_at_takes_a_version_a_message_a_time_or_a_checkpoint(filled: Clew) -> No
 @pytest.mark.parametrize(
     ("at", "code", "said"),
     [
-        ("2026-01-31T12:00:00", 2, "has no offset"),
-        ("2026-01-31", 2, "has no offset"),
+        ("2026-01-31T12:00:00", 2, "has no UTC offset"),
+        ("2026-01-31", 1, "had not begun at 2026-01-31T00:00:00+00:00"),
         ("0", 1, "no version 0"),
         ("7", 1, "no version 7"),
         ("9" * 5_000, 1, "no thread has a version of 5000 digits"),
@@ -153,7 +153,7 @@ def test_reading_a_database_that_is_not_there_says_so_and_makes_none(clew: Clew,
 def test_errors_are_json_on_stderr_in_json_mode(filled: Clew) -> None:
     for command, code, kind in (
         (["show", "zz"], 1, "UnknownThreadError"),
-        (["show", filled.ids()[0], "--at", "2026-01-31"], 2, "InvalidTimeError"),
+        (["show", filled.ids()[0], "--at", "2026-01-31T12:00"], 2, "InvalidTimeError"),
         (["show"], 2, "UsageError"),
         (["nope"], 2, "UsageError"),
         (["threads", "--nope"], 2, "UsageError"),
@@ -242,4 +242,4 @@ def test_an_output_that_was_closed_before_it_began_is_no_mistake(tmp_path: Path)
 def test_markdown_is_no_json(filled: Clew) -> None:
     done = filled.run("export", "--format", "markdown", "--json")
     assert done.returncode == 2
-    assert "Markdown is no JSON" in done.stderr
+    assert "Markdown is not JSON" in done.stderr

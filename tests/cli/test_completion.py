@@ -206,7 +206,7 @@ def test_the_shell_is_told_from_the_environment(clew: Clew, shell: str) -> None:
 
 def test_a_shell_that_there_is_nothing_for_is_wrong_usage(clew: Clew) -> None:
     for shell in ("/bin/tcsh", ""):
-        assert "Say bash, zsh or fish" in clew.refused(2, "completion", env={"SHELL": shell})
+        assert "Give bash, zsh or fish" in clew.refused(2, "completion", env={"SHELL": shell})
     assert "'tcsh'" in clew.refused(2, "completion", "tcsh")
 
 

@@ -258,7 +258,7 @@ def test_redacted_messages_and_authors_and_metadata_that_differ_are_told(clew: C
         (["FIRST", "--at", "99"], 1, "no version 99"),
         (["FIRST", "--other-at", "message:9"], 1, "no message 9"),
         (["FIRST", "--other-at", "later"], 1, "no checkpoint 'later'"),
-        (["FIRST", "--other-at", "2026-01-31"], 2, "--other-at '2026-01-31' has no offset"),
+        (["FIRST", "--other-at", "2026-01-31T12:00"], 2, "--other-at '2026-01-31T12:00' has no UTC offset"),
         (["FIRST", "FIRST", "--format", "html"], 2, "--format"),
         ([], 2, "THREAD"),
     ],

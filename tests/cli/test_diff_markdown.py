@@ -10,8 +10,8 @@ from markdown_it import MarkdownIt  # rich's own parser: wherever rich is, it is
 from markdown_it.token import Token
 from tests.domain.made_differences import history
 
-from clew.cli.diff_markdown import diff_document
 from clew.cli.output import safe
+from clew.cli.rendering.diff_markdown import diff_document
 from clew.domain.differences.diff import diff
 from clew.domain.messages import FunctionCall, Message
 

@@ -12,11 +12,11 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreUrlError
 from clew.domain.ports import Fault, Verdict
 from clew.domain.projection import Parked
-from clew.domain.views.diagnostics import Finding
+from clew.domain.views.diagnostics import Finding, binary_size
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
-from clew.service.doctoring import examine, of_projection, of_verdict
+from clew.service.doctor import examine, of_projection, of_verdict
 from clew.service.projection_status import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
@@ -39,26 +39,26 @@ def test_looks_at_everything(filled: CalledClew) -> None:
     assert found["schema"] == {
         "name": "schema",
         "state": "ok",
-        "found": f"clew.db has schema {SCHEMA_VERSION}, which is this Clew's.",
+        "found": f"clew.db has schema {SCHEMA_VERSION}, which this Clew needs.",
         "advice": None,
     }
-    assert found["verified"]["found"].endswith("those of the newest events; the others were not looked at.")
+    assert found["verified"]["found"].endswith("the newest ones; `clew doctor --verify` checks all.")
 
 
 def test_reads_all_of_it_when_it_is_asked_to(filled: CalledClew) -> None:
     filled.text("project", "run", "--once")
     found = findings(filled, "--verify")
     assert list(found)[-3:] == ["verified", "pages", "projections-pages"]
-    assert found["verified"]["found"].endswith("that is everything.")
+    assert found["verified"]["found"].endswith("the whole store.")
 
 
 def test_says_it_to_people_too(filled: CalledClew) -> None:
     lines = filled.text("doctor").splitlines()
-    assert f"ok       schema: clew.db has schema {SCHEMA_VERSION}, which is this Clew's." in lines
+    assert f"ok       schema: clew.db has schema {SCHEMA_VERSION}, which this Clew needs." in lines
 
 
 def test_says_what_runs_keep_beside_the_events(filled: CalledClew, tmp_path: Path) -> None:
-    assert findings(filled)["runs"]["found"] == "0 under way, 0 with an answer that was arriving; 0 blobs of 0.0 KiB."
+    assert findings(filled)["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("INSERT INTO lease VALUES (1, 'me', 9000000000000000), (2, 'you', 1)")
         connection.execute("INSERT INTO draft VALUES (1, 'run', x'', x'00')")
@@ -67,7 +67,7 @@ def test_says_what_runs_keep_beside_the_events(filled: CalledClew, tmp_path: Pat
     assert findings(filled)["runs"] == {
         "name": "runs",
         "state": "ok",
-        "found": "1 under way, 1 with an answer that was arriving; 2 blobs of 3.0 KiB.",
+        "found": "1 in progress, 1 with a partial answer; 2 blobs of 3.0 KiB.",
         "advice": None,
     }
 
@@ -113,8 +113,8 @@ def test_finds_events_that_were_parked(filled: CalledClew, tmp_path: Path) -> No
     filled.text("project", "run", "--once")
     found = findings(filled, code=1)["projection audit"]
     assert found["state"] == "warning"
-    assert "without 1 events, the first at position 2: " in found["found"]
-    assert found["advice"].endswith("then `clew rebuild audit`.")
+    assert "skipped 1 events, the first at position 2: " in found["found"]
+    assert found["advice"].endswith("then run `clew rebuild audit`.")
 
 
 def test_says_that_there_is_no_database(clew: CalledClew, tmp_path: Path) -> None:
@@ -131,7 +131,9 @@ def test_says_that_the_database_is_anothers(clew: CalledClew, tmp_path: Path) ->
 
 def test_says_that_the_projections_are_anothers(filled: CalledClew, tmp_path: Path) -> None:
     (tmp_path / "clew.db.projections").write_bytes(b"")
-    assert findings(filled)["projection search"]["found"].startswith("Waiting")
+    assert findings(filled)["projection search"]["found"].startswith(
+        "It is 8 events behind and catches up at its next read: waiting"
+    )
     with sqlite3.connect(tmp_path / "clew.db") as connection:
         connection.execute("PRAGMA user_version = 0")
     connection.close()
@@ -156,11 +158,28 @@ def test_has_nothing_to_say_of_a_store_in_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "state"),
-    [((3, 6, 23), "ok"), ((3, 7, 0), "warning"), ((3, 51, 2), "warning"), ((3, 51, 3), "ok"), ((4, 0, 0), "ok")],
+    ("version", "told"),
+    [((3, 6, 23), False), ((3, 7, 0), True), ((3, 51, 2), True), ((3, 51, 3), False), ((4, 0, 0), False)],
 )
-def test_knows_the_versions_of_sqlite_that_can_damage_a_database(version: tuple[int, ...], state: str) -> None:
-    assert next(of_library(version)).state == state
+def test_says_when_an_old_sqlite_matters_and_does_not_alarm(version: tuple[int, ...], *, told: bool) -> None:
+    found = next(of_library(version))
+    assert found.state == "ok"
+    assert ("It matters only if another program writes to the same file" in found.found) == told
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1_023, "1,023 B"),
+        (1_536, "1.5 KiB"),
+        (5 * 2**20, "5.0 MiB"),
+        (77_393_000_000, "72.1 GiB"),
+        (3 * 2**40, "3.0 TiB"),
+    ],
+)
+def test_sizes_are_in_a_unit_that_people_read(size: int, text: str) -> None:
+    assert binary_size(size) == text
 
 
 def test_names_what_sqlite_was_built_without() -> None:
@@ -215,6 +234,14 @@ def status(**given: Any) -> ProjectionStatus:
 def test_knows_what_the_status_of_a_projection_means(given: dict[str, Any], state: str) -> None:
     found = of_projection(status(**given))
     assert (found.state, found.advice is None) == (state, state == "ok")
+
+
+def test_a_projection_that_is_behind_says_that_it_catches_up() -> None:
+    found = of_projection(status(lag=45))
+    assert found.found == (
+        "It is 45 events behind and catches up at its next read: live, version 1, at position 5 of 5."
+    )
+    assert (found.state, found.advice) == ("ok", None)
 
 
 def test_knows_what_a_verification_comes_to() -> None:

@@ -54,8 +54,8 @@ def test_looks_at_the_server_the_tables_and_the_projections(clew: CalledClew, ur
     assert {name for name, each in found.items() if each["state"] != "ok"} == {"vacuum"}
     assert "PostgreSQL 18" in found["server"]["found"]
     assert found["durability"]["found"].startswith("fsync on, full_page_writes on, synchronous_commit on; read comm")
-    assert found["runs"]["found"] == "0 under way, 0 with an answer that was arriving; 0 blobs of 0.0 KiB."
-    assert findings(clew, url, "--verify")["verified"]["found"].endswith("that is everything.")
+    assert found["runs"]["found"] == "0 in progress, 0 with a partial answer; 0 blobs of 0 B."
+    assert findings(clew, url, "--verify")["verified"]["found"].endswith("the whole store.")
 
 
 def test_says_what_a_user_may_not_do(clew: CalledClew, url: str, guarded: str) -> None:

@@ -9,15 +9,22 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import pytest
+import typer
 from tests.acceptance.clew_command import ENVIRONMENT, GLAZE
 from tests.cli.commands import COMMANDS
 
 from clew import Agent, Conversations, Engine, Message, ScriptedChatClient
-from clew.cli.headings import HEADINGS, OTHERS, under_headings
+from clew.cli import main
+from clew.cli.app import root_command
+from clew.cli.command import Heading, app, command
+from clew.cli.errors import WrongUsage
+from clew.cli.options import AsJson
+from clew.cli.output import write_json
 from clew.domain.memory.events import FactRemembered, MemoryEvent, ScopeOpened, Statement
 from clew.domain.memory.scope import ScopeFold
 from clew.service.memory.streams import commit
@@ -139,20 +146,53 @@ def test_there_are_commands_of_each_kind() -> None:
 
 
 def test_every_command_stands_under_one_heading_of_the_help(clew: Clew) -> None:
-    named = [name for names in HEADINGS.values() for name in names]
-    assert len(named) == len(set(named))
-    assert {name.split()[0] for name in COMMANDS} <= set(named)
+    headings = [heading for heading in get_args(Heading) if heading != "Other"]
     listed = clew.text("--help")
-    shown = re.findall(r"^(\w[\w ]+):$", listed, re.MULTILINE)
-    assert shown == ["Options", *(heading for heading, _ in under_headings(TOP))]
+    assert re.findall(r"^(\w[\w ]+):$", listed, re.MULTILINE) == ["Options", *headings]
+    for name in TOP:
+        assert len(re.findall(rf"^  {name}  +\S", listed, re.MULTILINE)) == 1
 
 
-def test_a_command_without_a_heading_stands_last() -> None:
-    assert under_headings(["new", "show", "import"]) == [
-        ("Begin", ["import"]),
-        ("Read", ["show"]),
-        (OTHERS, ["new"]),
-    ]
+@pytest.fixture
+def toy(clew: Clew) -> Iterator[Clew]:
+    """The command line with one more command, declared as CONTRIBUTING.md says."""
+
+    @command("clew greet Ada", "clew greet Ada --json", heading="Read")
+    def greet(
+        context: typer.Context,
+        name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=lambda incomplete: [f"{incomplete}da"])],
+        as_json: AsJson = False,  # noqa: FBT002  # as every command has it
+    ) -> None:
+        """Greet somebody who is no stranger. Nobody else is greeted."""
+        if name == "nobody":
+            raise WrongUsage(context, "Nobody cannot be greeted")
+        if as_json:
+            write_json({"greeted": name})
+        else:
+            typer.echo(f"Hello {name}!")
+
+    root_command.cache_clear()
+    yield clew
+    app.registered_commands.pop()
+    root_command.cache_clear()
+
+
+def test_one_declaration_makes_a_command_with_help_json_errors_and_completion(
+    toy: Clew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = toy.text("--help").split("Read:")[1].split("Branch and go back:")[0]
+    assert re.search(r"^  greet +Greet somebody who is no stranger\.$", read, re.MULTILINE)
+    assert "Examples:\n    clew greet Ada\n" in toy.text("greet", "--help")
+    assert toy.text("greet", "Ada") == "Hello Ada!\n"
+    assert toy.object("greet", "Ada", "--json") == {"greeted": "Ada"}
+    refused = error(toy, 2, "greet", "nobody")
+    assert refused == {"type": "UsageError", "message": "Nobody cannot be greeted. Try 'clew greet --help'."}
+    for words, candidate in (("clew gr", "greet"), ("clew greet A", "Ada")):
+        monkeypatch.setenv("_CLEW_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words.replace(" ", "\n"))
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert main([]) == 0
+        assert capsys.readouterr().out.split() == [candidate]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -250,7 +290,7 @@ def test_answers_on_a_server_as_on_a_file(two: Clew, postgres: str, name: str, s
 
 PIPES = """
 import json, os, sys
-import clew.conversations, clew.cli.rendering, clew.cli.json_shapes
+import clew.conversations, clew.cli.rendering.messages, clew.cli.rendering.json_shapes
 from clew.cli import main
 
 for command in json.loads(sys.argv[1]):

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from clew.cli.frames import block, frame, words
-from clew.cli.stepper import HELP, Stepper, press
+from clew.cli.stepper.frames import block, frame, words
+from clew.cli.stepper.keys import HELP, Stepper, press
 from clew.conversations import Conversations
 from clew.domain.control import Control
 from clew.domain.events import Event, MessageAppended, Opaque

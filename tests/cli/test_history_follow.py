@@ -71,7 +71,7 @@ def test_without_a_thread_follows_them_all_after_a_position(tmp_path: Path, conv
     with following(tmp_path, "--after", "2") as process:
         assert line(process).split()[2:] == ["first", "3", "message-appended", "user:", "two"]
         conversations.start_thread("Another", thread_id="second", actor="user:2")
-        assert line(process).split()[2:] == ["second", "1", "thread-started", "Another", "by", "user:2"]
+        assert line(process).split()[2:] == ["second", "1", "thread-started", "user:2", "·", "Another"]
         conversations.thread("first").fork(thread_id="third").append(Message.user("three\n\x1b[2Jfour"))
         assert line(process).split()[2:5] == ["third", "4", "thread-forked"]
         assert line(process).endswith(" user: three \\x1b[2Jfour\n")
@@ -112,7 +112,7 @@ def test_gives_what_comes_before_a_damaged_event_and_goes_on_after_it(
         followed = clew.run("log", "-f", "--json", *thread)
         assert [json.loads(each)["version"] for each in followed.stdout.splitlines()] == [1, 2, 3]
         assert "first version 4 (message-appended) cannot be read" in followed.stderr
-        assert "after version 4, or of the whole store after position 4" in followed.stderr
+        assert "read from version 4 on, or in the whole store from position 4 on" in followed.stderr
         assert followed.returncode == 1
         with following(tmp_path, "--json", "--after", "4", *thread) as process:
             assert json.loads(line(process))["version"] == 5

@@ -35,7 +35,7 @@ def old(filled: Clew, monkeypatch: pytest.MonkeyPatch) -> Clew:
 
 def test_a_present_database_has_nothing_to_migrate(filled: Clew) -> None:
     assert filled.text("migrate", "--backup", "copy.db") == (
-        f"clew.db has schema {NOW}, which is this Clew's. There is nothing to migrate.\n"
+        f"clew.db already has schema {NOW}. There is nothing to migrate.\n"
     )
     found = filled.object("migrate", "--backup", "copy.db", "--json")
     assert found == {"database": "clew.db", "from": NOW, "to": NOW, "backup": None}
@@ -56,7 +56,7 @@ def test_a_migration_has_the_documented_shape_and_the_copy_is_there(old: Clew) -
 
 def test_says_what_it_did(old: Clew) -> None:
     assert old.text("migrate", "--yes", "--backup", "copy.db") == (
-        f"Migrated clew.db from schema {NOW} to {NEXT}. A copy of what it was is copy.db.\n"
+        f"Migrated clew.db from schema {NOW} to {NEXT}. copy.db is a copy from before.\n"
     )
     assert "nothing to migrate" in old.text("migrate")
 
@@ -68,7 +68,7 @@ def test_other_commands_say_that_it_is_to_be_migrated(old: Clew) -> None:
 
 def test_without_a_terminal_it_needs_yes(old: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-    assert "Say --yes" in old.refused(2, "migrate")
+    assert "Add --yes" in old.refused(2, "migrate")
     assert f"has schema {NOW}" in old.refused(1, "threads")
 
 
@@ -77,8 +77,8 @@ def test_on_a_terminal_it_asks_with_a_hint_at_a_copy(old: Clew, monkeypatch: pyt
     done = old.run("migrate")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        f"clew.db has schema {NOW}, and this Clew knows schema {NEXT}. Copy clew.db and clew.db-wal first, "
-        "or say no and give --backup PATH. Migrate it now? [y/N] Nothing was changed.\n"
+        f"clew.db has schema {NOW}, and this Clew needs schema {NEXT}. Copy clew.db and clew.db-wal first, "
+        "or answer no and give --backup PATH. Migrate it now? [y/N] Nothing was changed.\n"
     )
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     done = old.run("migrate", "--backup", "copy.db")

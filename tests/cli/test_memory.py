@@ -1,4 +1,4 @@
-"""``clew memory``: what scopes know, knew and where from, and what is taken back."""
+"""``clew memory``: what scopes know, knew and where from, and what is retracted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.test_completion import candidates
 from tests.service.made_runs import JOKER, answered, called, record
 
 from clew import Conversations, Message
-from clew.cli import memory_rendering
+from clew.cli.rendering import memory as memory_rendering
 from clew.domain.context.events import ContextProvided
 from clew.domain.memory.events import DocumentAdded, MemoryEvent, Provenance, ScopeOpened, ScopeRead
 from clew.domain.memory.facts import Fact, Why
@@ -37,7 +37,7 @@ FACT = [
 
 
 class Known(NamedTuple):
-    """A scope with a name, units that were replaced, and something that was taken back; and one of a group."""
+    """A scope with a name, units that were replaced, and something that was retracted; and one of a group."""
 
     clew: Clew
     conversations: Conversations
@@ -139,7 +139,7 @@ def test_lists_with_the_history_what_was_replaced_or_taken_back(known: Known) ->
     shown = lines(known.clew.text("memory", "list", "user/42", "--history"))
     assert shown[0] == "user/42 · 4 facts"
     assert "    replaced · key units · from " in "\n".join(shown)
-    assert "    taken back · from " in "\n".join(shown)
+    assert "    retracted · from " in "\n".join(shown)
     found = known.clew.lines("memory", "list", "user/42", "--history", "--json")
     assert [each["status"] for each in found] == ["live", "superseded", "retracted", "live"]
     assert found[1]["valid_to"] == found[3]["valid_from"]
@@ -186,9 +186,7 @@ def test_search_finds_what_has_to_do_with_some_words(known: Known) -> None:
     assert "score " in shown[1]
     assert [each["text"] for each in known.clew.lines(*OLD, "--json")] == ["Prefers kilometres."]
     assert len(known.clew.lines("memory", "search", "user/42", "the prefers name", "--top", "1", "--json")) == 1
-    assert known.clew.text("memory", "search", "user/42", "zebra") == (
-        "Nothing that the scope knows has to do with that.\n"
-    )
+    assert known.clew.text("memory", "search", "user/42", "zebra") == ("No matching facts.\n")
 
 
 OLD = ("memory", "search", "user/42", "prefers", "--at", "4")
@@ -204,7 +202,7 @@ def test_why_leads_to_the_message_that_a_fact_came_from_and_to_the_calls_that_we
     assert re.fullmatch(r"├ version 2 of user/42: remembered 2026-01-15 \S+ by user:42", told[1])
     assert told[2:] == [
         "├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”",
-        "└ given to 1 model call",
+        "└ received by 1 model call",
         "   next version 5 (run r1)",
     ]
     found = known.clew.object("memory", "why", "user/42", known.name.id, "--json")
@@ -228,7 +226,7 @@ def test_why_of_a_promoted_fact_leads_back_to_the_narrower_scope(known: Known) -
     assert told[3] == "├ promoted from user/42:"
     assert told[4] == f"│  {known.name.id}  The user's name is Caoimhe."
     assert told[6] == "│  ├ learned in thread trip at version 2: user: “Hello, my name is Caoimhe.”"
-    assert told[-1] == "└ given to no model call"
+    assert told[-1] == "└ received by no model call"
     found = known.clew.object("memory", "why", "group/g1", known.promoted.id, "--json")
     assert found["promoted_from"]["fact"]["fact"] == known.name.id
 
@@ -237,7 +235,7 @@ def test_why_of_what_is_not_known_any_more_says_so(known: Known) -> None:
     told = known.clew.text("memory", "why", "user/42", known.kilometres.id)
     assert ", replaced since" in told
     assert "├ not learned in a thread" in told
-    assert ", taken back since" in known.clew.text("memory", "why", "user/42", known.gone.id)
+    assert ", retracted since" in known.clew.text("memory", "why", "user/42", known.gone.id)
     assert f"├ instead of {known.kilometres.id}" in known.clew.text("memory", "why", "user/42", known.miles.id)
 
 
@@ -250,8 +248,8 @@ def test_a_fact_is_named_by_any_beginning_of_its_id_that_no_other_has(known: Kno
 
 def test_says_that_a_version_holds_no_message_or_what_it_calls() -> None:
     fact = Fact("s", "f", "x", 2, datetime.now(UTC), datetime.now(UTC))
-    told = "".join(line.plain for line in memory_rendering.why(Why(fact, thread_id="t", version=9), []))
-    assert "learned in thread t at version 9: [no message is there]" in told
+    told = "".join(line.plain for line in memory_rendering.origin_lines(Why(fact, thread_id="t", version=9), []))
+    assert "learned in thread t at version 9: [the message is missing]" in told
 
 
 # forget
@@ -260,7 +258,7 @@ def test_says_that_a_version_holds_no_message_or_what_it_calls() -> None:
 def test_forget_takes_a_fact_back_and_the_past_keeps_it(known: Known) -> None:
     done = known.clew.text("memory", "forget", "user/42", known.name.id, "--reason", "The user asked", "--actor", "me")
     past = f"clew memory at user/42 {known.name.version}"
-    assert done == f"user/42 does not know {known.name.id} any more. The past keeps it: {past}\n"
+    assert done == f"user/42 does not know {known.name.id} any more. Earlier versions do: {past}\n"
     assert "Caoimhe" not in known.clew.text("memory", "list", "user/42")
     assert "Caoimhe" in known.clew.text(*past.split()[1:])
     (entry,) = known.clew.lines("audit", "--scope", "user/42", "--actor", "me", "--json")
@@ -294,7 +292,7 @@ def test_the_audit_trail_tells_who_remembered_what_without_its_words(known: Know
     assert f"promoted from '{known.name.id}' of 'user/42'" in promoted["what"]
     everything = known.clew.text("audit", "--all")
     assert "Caoimhe" not in everything
-    assert "user/42 v2" in everything
+    assert "user/42  v2" in everything
     assert "user/42" not in known.clew.text("audit", "--thread", "trip")
     assert known.clew.lines("audit", "--scope", "trip", "--json") == []
 
@@ -338,7 +336,7 @@ def test_completes_the_names_of_scopes(known: Known) -> None:
 def test_refuses_a_scope_that_is_none(known: Known, command: str) -> None:
     rest = {"at": ["1"], "search": ["x"], "why": ["f"], "forget": ["f"]}.get(command, [])
     said = known.clew.refused(1, "memory", command, "user/43", *rest)
-    assert said == "There is no memory scope 'user/43'. `clew memory list` shows those that there are."
+    assert said == "There is no memory scope 'user/43'. `clew memory list` shows the scopes."
     done = known.clew.run("memory", command, "user/43", *rest, "--json")
     assert json.loads(done.stderr)["error"]["type"] == "ScopeError"
     assert "an empty name" in known.clew.refused(1, "memory", command, "", *rest)
@@ -353,7 +351,7 @@ def test_refuses_a_store_of_documents_and_says_what_it_is(known: Known) -> None:
     run(commit(known.conversations._core, "Memories", ScopeFold, lambda _fold, _now: events))
     assert known.clew.lines("memory", "list", "--json")[-1]["holds"] == "documents"
     told = known.clew.refused(1, "memory", "list", "Memories")
-    trail = "`clew audit --scope Memories` lists those that came and went."
+    trail = "`clew audit --scope Memories` lists its events."
     assert told == f"Scope 'Memories' holds documents, not facts. {trail}"
     entry = known.clew.lines("audit", "--scope", "Memories", "--json")[-1]
     assert entry["what"] == "added document 'd' to 'n' (1 character)"
@@ -375,7 +373,7 @@ def test_refuses_a_beginning_that_several_facts_have(clew: Clew, monkeypatch: py
         for number in range(7):
             conversations.memory("user/42").remember(f"fact {number}")
     said = clew.refused(2, "memory", "why", "user/42", "3f")
-    assert "FACT '3f': the ids of 7 facts begin so: 3f0, 3f1, 3f2, 3f3, 3f4…" in said
+    assert "FACT '3f' is not unique, it matches 7 facts: 3f0, 3f1, 3f2, 3f3, 3f4…" in said
 
 
 @pytest.mark.parametrize("when", ["message:1", "before refund"])
@@ -388,7 +386,7 @@ def test_refuses_a_when_that_is_no_version_and_no_time(known: Known, when: str) 
 
 def test_refuses_a_version_that_the_scope_has_not_and_a_time_without_an_offset(known: Known) -> None:
     assert "its versions are 1 to 6" in known.clew.refused(1, "memory", "at", "user/42", "99")
-    assert "has no offset" in known.clew.refused(2, "memory", "at", "user/42", "2026-01-31T12:00:00")
+    assert "has no UTC offset" in known.clew.refused(2, "memory", "at", "user/42", "2026-01-31T12:00:00")
     assert "SCOPE" in known.clew.refused(2, "memory", "list", "--history")
 
 

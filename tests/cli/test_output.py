@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.output import json_text, json_time, one_line, safe, shortened, shown_time, without_middle
+from clew.cli.output import json_text, json_time, one_line, safe, shortened, time_text, without_middle
 
 
 @given(st.text())
@@ -63,5 +63,5 @@ def test_unicode_and_big_integers_are_written_as_they_are() -> None:
 def test_times_are_in_utc_to_the_microsecond_for_programs_and_to_the_second_for_people() -> None:
     time = datetime(2026, 1, 31, 13, 0, 0, 5, tzinfo=timezone(timedelta(hours=1)))
     assert json_time(time) == "2026-01-31T12:00:00.000005+00:00"
-    assert shown_time(time) == "2026-01-31 12:00:00Z"
-    assert datetime.fromisoformat(shown_time(time)) == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert time_text(time) == "2026-01-31 12:00:00Z"
+    assert datetime.fromisoformat(time_text(time)) == datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -106,7 +106,7 @@ def test_fills_a_projection_of_ones_own_and_names_what_it_went_on_without(loadin
     assert list(parked) == ["position", "stream", "version", "type", "error"]
     assert (parked["position"], parked["error"]) == (2, "ValueError in my_projections.py, line 10")
     text = loading.text("project", "status", "--name", "mine", *load)
-    assert "went on without position 2: default/thread/" in text
+    assert "skipped position 2: default/thread/" in text
     assert "secret" not in text
     rebuilt = lines(loading, "rebuild", "mine", *load, "--json")
     assert (rebuilt[0]["state"], rebuilt[0]["parked"]) == ("live", 1)
@@ -147,13 +147,13 @@ def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["rebuild"], 2, "say --all"),
-        (["rebuild", "search", "--all"], 2, "say --all"),
+        (["rebuild"], 2, "give --all"),
+        (["rebuild", "search", "--all"], 2, "give --all"),
         (["rebuild", "nothing"], 1, "There is no projection 'nothing'"),
         (["project", "run", "--once", "--name", "nothing"], 1, "There is no projection 'nothing'"),
         (["project", "status", "--name", "nothing"], 1, "There is no projection 'nothing'"),
-        (["project", "status", "--once"], 2, "--once is for run"),
-        (["project", "status", "--workers", "2"], 2, "--workers is for run"),
+        (["project", "status", "--once"], 2, "--once is an option of `clew project run`"),
+        (["project", "status", "--workers", "2"], 2, "--workers is an option of `clew project run`"),
         (["project", "run", "--workers", "0"], 2, "--workers"),
         (["project", "run", "--workers", "2", "--name", "nothing"], 1, "There is no projection 'nothing'"),
         (["project", "walk"], 2, "walk"),

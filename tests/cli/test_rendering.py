@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from clew.cli import rendering
+from clew.cli.rendering import messages as rendering
+from clew.cli.rendering.threads import thread_table
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import (
     ApprovalRequest,
@@ -103,7 +104,7 @@ def summary(id_: str, parent: str | None = None, title: str | None = "T", status
 
 def table(*threads: ThreadSummary, width: int = 80) -> list[str]:
     out = console(width)
-    out.print(rendering.thread_table([(each, "how it begins") for each in threads], out))
+    out.print(thread_table([(each, "how it begins") for each in threads], out))
     return written(out).splitlines()
 
 

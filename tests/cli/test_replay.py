@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from clew import Conversations, Message
-from clew.cli import replay
+from clew.cli.commands import replay
 from clew.sync.threads import LocalThread
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def test_replay_refuses_what_is_not_there(clew: Clew, branch: LocalThread, conve
     assert "no thread 'zz'" in clew.refused(1, "replay", "zz")
     assert "no version 11" in clew.refused(1, "replay", "branch", "--at", "11")
     assert "no checkpoint 'later'" in clew.refused(1, "replay", "branch", "--at", "later")
-    assert "has no offset" in clew.refused(2, "replay", "branch", "--at", "2026-01-31")
+    assert "has no UTC offset" in clew.refused(2, "replay", "branch", "--at", "2026-01-31T12:00:00")
     branch.delete()
     assert "deleted" in clew.refused(1, "replay", "branch")
     assert len(clew.lines("replay", "main", "--json")) == 8

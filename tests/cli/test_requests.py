@@ -16,7 +16,7 @@ from tests.infrastructure.openai_replies import CHAT, RESPONSES, Service
 from tests.servers.raw_server import RawServer, stream, whole
 
 from clew import Agent, Conversations, Engine, Message
-from clew.cli.requests import LONGEST_WORD, curl
+from clew.cli.commands.requests import LONGEST_WORD, curl
 from clew.domain.runs.request_building import Request
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_a_request_whose_messages_were_redacted_is_not_what_was_sent(clew: Clew,
     clew.text("redact", id_, "message:1", "--yes")
     done = clew.run("request", id_)
     assert (done.returncode, done.stderr) == (3, "")
-    assert "NOT VERIFIED: this is not what was sent. The message at version 3 has been redacted since." in done.stdout
+    assert "NOT VERIFIED: this is not what was sent. The message at version 3 was redacted since." in done.stdout
     assert "4711" not in done.stdout
     for form in ("--curl", "--python"):
         done = clew.run("request", id_, form)
@@ -207,7 +207,7 @@ def test_finds_the_newest_call_far_back(clew: Clew, server: RawServer) -> None:
 
 def test_refuses_two_forms_at_once(clew: Clew) -> None:
     for forms in (["--curl", "--python"], ["--curl", "--json"], ["--python", "--json"]):
-        assert "Say one of them" in clew.run("request", "t", *forms).stderr
+        assert "exclude each other" in clew.run("request", "t", *forms).stderr
 
 
 def test_completes_the_versions_of_model_calls(clew: Clew, server: RawServer) -> None:

@@ -13,7 +13,8 @@ from tests.service import made_runs
 from tests.service.made_runs import record
 
 from clew import Conversations, Message
-from clew.cli import event_rendering, rendering
+from clew.cli.rendering.events import nowhere, what_happened
+from clew.cli.rendering.runs import run_lines
 from clew.domain.runs.events import (
     AgentIdentity,
     ApprovalGiven,
@@ -59,32 +60,49 @@ def lines(text: str) -> list[str]:
 def test_the_log_has_a_line_for_each_event_of_a_run_drawn_together(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     conversations.thread("parcel").append(Message.user("Thanks!"), actor="user:42")
-    wide = lines(clew.text("log", "parcel"))[2:]
-    assert [line[:26] for line in wide[:2]] == ["  1  2026-01-15 09:00:00Z ", "  2  2026-01-15 09:00:01Z "]
-    assert [line[27:] for line in wide] == [
-        "thread-started      Parcel",
-        "run-started         Joker (joker) · openai-chat · 2 …",
-        "│ message-appended  user: Where is W-1?",
-        "│ model-called      gpt-x #1 · streamed",
-        '│ message-appended  assistant: → look_up({"id": "W-1…',
-        "│ model-answered    830 ms · 120→45 tokens · tool_ca…",
-        "│ tool-started      look_up",
-        '│ message-appended  tool: ← {"found": "W-1"}',
-        "│ tool-finished     look_up · 12 ms",
-        "│ model-called      gpt-x #1 · streamed",
-        "│ model-failed      30 ms · ModelOverloadedError 429…",
-        "│ model-called      gpt-x #2 · streamed",
-        "│ message-appended  assistant: W-1 is on its way.",
-        "│ model-answered    1.3 s · 1,200→10 tokens · stop ·…",
-        "└ run-completed     stop",
-        "message-appended    user: Thanks! by user:42",
+    usual = lines(clew.text("log", "parcel"))[2:]
+    assert [line[:23] for line in usual[:2]] == ["  1  2026-01-15 09:00  ", "  2  2026-01-15 09:00  "]
+    assert [line[23:] for line in usual] == [
+        "thread-started               Parcel",
+        "run-started         user:42  Joker (joker) · openai-chat…",
+        "│ message-appended           user: Where is W-1?",
+        "│ model-called               gpt-x · streamed",
+        '│ message-appended           assistant: → look_up({"id":…',
+        "│ model-answered             830 ms · 120→45 tokens · to…",
+        "│ tool-started               look_up",
+        '│ message-appended           tool: ← {"found": "W-1"}',
+        "│ tool-finished              look_up · 12 ms",
+        "│ model-called               gpt-x · streamed",
+        "│ model-failed               30 ms · ModelOverloadedErro…",
+        "│ model-called               gpt-x · attempt 2 · streamed",
+        "│ message-appended           assistant: W-1 is on its wa…",
+        "│ model-answered             1.3 s · 1,200→10 tokens · s…",
+        "└ run-completed              stop",
+        "message-appended    user:42  user: Thanks!",
     ]
+    wide = lines(clew.text("log", "parcel", env={"COLUMNS": "120"}))[2:]
+    assert [line[:26] for line in wide[:2]] == ["  1  2026-01-15 09:00:00Z ", "  2  2026-01-15 09:00:01Z "]
     narrow = lines(clew.text("log", "parcel", env={"COLUMNS": "60"}))
-    assert narrow[10] == "  9  │ tool-finished     look_up · 12 ms"
+    assert narrow[10] == "  9  │ tool-finished              look_up · 12 ms"
     assert max(map(len, narrow)) <= 60
-    assert lines(clew.text("log", "parcel", "--after", "8"))[2].endswith(
-        "│ tool-finished     look_up · 12 ms by user:42"
-    )
+    assert lines(clew.text("log", "parcel", "--after", "8"))[2].endswith("│ tool-finished     user:42  look_up · 12 ms")
+
+
+def test_the_log_marks_what_a_rewind_took_back_and_never_cuts_the_actor(
+    clew: Clew, conversations: Conversations
+) -> None:
+    thread = conversations.thread("parcel")
+    thread.append([Message.user("One " * 40), Message.assistant("Two")], actor="user:42")
+    thread.append(Message.user("Three"))
+    thread.rewind(to=2)
+    shown = lines(clew.text("log", "parcel"))
+    assert [line[:3] for line in shown[2:7]] == ["  1", "  2", "↩ 3", "↩ 4", "  5"]
+    assert "user:42  user: One One" in shown[3]
+    assert shown[-1] == "↩ taken back by a rewind"
+    assert [line[:3] for line in lines(clew.text("log", "parcel", "--after", "3"))[2:]] == ["↩ 4", "  5", "↩ t"]
+    thread.rewind(to=4)  # which undoes the rewind
+    shown = lines(clew.text("log", "parcel"))
+    assert [line[:3] for line in shown[2:8]] == ["  1", "  2", "  3", "  4", "↩ 5", "  6"]
 
 
 def test_the_log_in_json_names_the_run_and_has_its_events_as_they_are(clew: Clew, conversations: Conversations) -> None:
@@ -109,14 +127,14 @@ def test_the_log_in_json_names_the_run_and_has_its_events_as_they_are(clew: Clew
 def test_the_log_says_of_a_tool_whose_call_is_redacted_that_it_is(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.with_a_tool())
     record(conversations, "parcel", "r2", *made_runs.waiting())
-    assert lines(clew.text("log", "parcel", "--after", "20"))[2].endswith("│ approval-requested  refund by user:42")
+    assert lines(clew.text("log", "parcel", "--after", "20"))[2].endswith("│ approval-requested  user:42  refund")
     conversations.thread("parcel").redact(5)
     conversations.thread("parcel").redact(19)
     told = lines(clew.text("log", "parcel"))
-    assert [line[27:] for line in told if "tool-" in line or "approval" in line] == [
-        "│ tool-started        [redacted]",
-        "│ tool-finished       [redacted] · 12 ms",
-        "│ approval-requested  [redacted]",
+    assert [re.sub(" {2,}", " ", line[23:]) for line in told if "tool-" in line or "approval" in line] == [
+        "│ tool-started [redacted]",
+        "│ tool-finished [redacted] · 12 ms",
+        "│ approval-requested [redacted]",
     ]
     assert "look_up" not in clew.text("show", "parcel")
     assert "approve? [redacted] (version 21)" in clew.text("show", "parcel")
@@ -220,7 +238,7 @@ def test_replay_says_in_words_what_a_run_did(clew: Clew, conversations: Conversa
     assert [each.removesuffix(" (inherited from parcel)") for each in blocks][1:9] == [
         "A run began: Joker (joker) · openai-chat · 2 tools",
         "A message was appended: user",
-        "A model was asked: gpt-x #1 · streamed",
+        "A model was asked: gpt-x · streamed",
         "A message was appended: assistant",
         "The model answered: 830 ms · 120→45 tokens · tool_calls · first after 210 ms",
         "A tool was begun: look_up",
@@ -244,18 +262,18 @@ def test_what_runs_name_cannot_steer_the_terminal(clew: Clew, conversations: Con
     outputs += [clew.text("audit"), clew.text("audit", "--json")]
     for output in outputs:
         assert UNSAFE.search(output) is None, ascii(output)
-    assert "was begun, and nobody knows whether it was done (version 7)" in outputs[0]
+    assert "was started, and its outcome is unknown (version 7)" in outputs[0]
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
         (RunResumed(attempt=2, agent=AgentIdentity(id="a"), fingerprint=Fingerprint(client="c")), "a · attempt 2"),
-        (made_runs.called(2, attempt=3).model_copy(update={"streamed": False}), "gpt-x #3"),
+        (made_runs.called(2, attempt=3).model_copy(update={"streamed": False}), "gpt-x · attempt 3"),
         (ModelFailed(call=3, error=Failure(kind="E"), ms=61_000), "1 min 1 s · E"),
         (
             ModelFailed(call=3, error=made_runs.OVERLOADED, retry_in=0.25, ms=999),
-            "999 ms · ModelOverloadedError 429 rate_limit · again in 0.25 s: Too many requests",
+            "999 ms · ModelOverloadedError 429 rate_limit · retries in 0.25 s: Too many requests",
         ),
         (ToolStarted(message=5, index=1), "call 1 of version 5"),
         (ToolFailed(message=5, index=0, result=6, reason="raised", kind="E"), "call 0 of version 5 · raised E"),
@@ -266,16 +284,16 @@ def test_what_runs_name_cannot_steer_the_terminal(clew: Clew, conversations: Con
     ],
 )
 def test_every_event_says_what_it_can_by_itself(data: RunEvent, said: str) -> None:
-    assert rendering.what_happened(event(data, run_id="r")) == said
+    assert what_happened(event(data, run_id="r"), nowhere) == said
 
 
 def test_an_approval_names_the_tool_that_it_is_for(clew: Clew, conversations: Conversations) -> None:
     record(conversations, "parcel", "r1", *made_runs.waiting())
     record(conversations, "parcel", "r1", ApprovalGiven(request=-1, approved=False, reason="too much"))
-    assert "approval-given      rejected refund: too much" in clew.text("log", "parcel")
+    assert re.search(r"approval-given +rejected refund: too much", clew.text("log", "parcel"))
     assert "└ Joker open" in clew.text("show", "parcel")
 
 
 def test_a_run_that_was_taken_up_again_says_so() -> None:
     run = RunSummary("r", AgentIdentity(id="joker"), 1, 2, 0, attempts=2)
-    assert [line.plain for line in event_rendering.run_lines(run, {})] == ["└ joker open · attempt 2"]
+    assert [line.plain for line in run_lines(run, {})] == ["└ joker open · attempt 2"]

@@ -41,7 +41,7 @@ def test_messages_are_shown_by_thread_with_forks_and_how_to_look_closer(said: Cl
     ]
     assert said.text("search", '"teapot broke" my -cup', "--thread", "thr").splitlines()[0] == "root  Refund"
     assert said.text("search", "teapot*", "--limit", "1").splitlines()[-1].startswith("These are the newest 1.")
-    assert said.text("search", "cup") == "No message has that.\n"
+    assert said.text("search", "cup") == "No matching messages.\n"
 
 
 def test_what_was_found_is_highlighted_on_a_terminal(said: Clew, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,11 +58,11 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
     refused = clew.run("--db", url, "shards", "add", "other", there, "--json")
     assert (refused.returncode, json.loads(refused.stderr)["error"]["type"]) == (1, "ShardError")
     assert lines(clew, "--db", url, "shards", "move", "east", there)[0]["address"] == there
-    assert clew.text("--db", url, "shards", "move", "east", stores[1].split("@")[1]).startswith("east is at ")
+    assert clew.text("--db", url, "shards", "move", "east", stores[1].split("@")[1]).startswith("east is now at ")
     ask(stores[0], "INSERT INTO clew_shard VALUES ('gone', '127.0.0.1:1/none', true)")
     told = clew.text("--db", url, "shards", "list")
     assert "east  " in told
-    assert "1 tenant, takes no more tenants" in told
+    assert "1 tenant, takes no new tenants" in told
     assert "cannot be reached: postgresql://127.0.0.1:1/none" in told
     assert "there is no shard" in clew.refused(1, "--db", url, "shards", "close", "none")
     assert "does not name a directory" in clew.refused(2, "--db", stores[1], "shards", "list")

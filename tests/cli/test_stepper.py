@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.stepper import HELP, MOVES, Stepper, decode, found, grown, left_over, press
+from clew.cli.stepper.keys import HELP, MOVES, Stepper, decode, found, grown, left_over, press
 
 SENT = {
     b"\x1b[C": "right",

@@ -10,7 +10,7 @@ import pytest
 from rich.text import Text
 
 from clew import Conversations, Message
-from clew.cli import thread_rendering
+from clew.cli.rendering import threads as thread_rendering
 from clew.domain.views.fork_tree import Mark, branches
 from clew.service.thread_queries import ThreadSummary
 
@@ -56,44 +56,49 @@ def test_threads_are_listed_by_status_label_and_last_change(branched: Clew) -> N
     assert ids("--newest") == ["other", "edited", "titled", "root"]
     assert ids("--newest", "--limit", "2") == ["other", "edited"]
     assert ids("--limit", "2") == ids("-n", "2") == ["edited", "other"]
-    assert "no such threads" in branched.text("threads", "--status", "deleted")
+    assert "No matching threads." in branched.text("threads", "--status", "deleted")
     assert lines(branched.text("threads", "--newest"))[2].startswith("other")
 
 
 def test_people_see_the_newest_threads_and_how_to_see_the_others(
     branched: Clew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.cli.threads.SHOWN", 2)
+    monkeypatch.setattr("clew.cli.commands.threads.SHOWN", 2)
     shown = branched.text("threads")
     assert [line.split()[0] for line in lines(shown)[2:4]] == ["edited", "other"]
-    assert lines(shown)[4] == "These are the newest 2. `--limit N` shows more of them, `--all` every one."
+    assert lines(shown)[4] == "These are the newest 2. `--limit N` shows more, `--all` shows every one."
     assert len(lines(branched.text("threads", "--all"))) == len(lines(branched.text("threads", "--limit", "4"))) == 6
     assert "These are" not in branched.text("threads", "--limit", "4")
     assert "These are the newest 3." in branched.text("threads", "-n", "3", "--newest")
 
 
 def test_threads_refuse_what_no_thread_can_have(branched: Clew) -> None:
-    assert "--status 'gone' is none. Say active" in branched.refused(2, "threads", "--status", "gone")
-    assert "'topic' is no label" in branched.refused(2, "threads", "--label", "topic")
-    assert "names no value" in branched.refused(2, "threads", "--label", "topic=")
+    assert "--status 'gone' does not exist. Give active" in branched.refused(2, "threads", "--status", "gone")
+    assert "'topic' is not a label" in branched.refused(2, "threads", "--label", "topic")
+    assert "has no value" in branched.refused(2, "threads", "--label", "topic=")
     assert "--limit" in branched.refused(2, "threads", "--limit", "0")
 
 
 # tree
 
 
-def test_a_tree_shows_forks_at_their_cuts_with_checkpoints_and_heads(branched: Clew) -> None:
-    assert lines(branched.text("tree")) == [
-        "root  Refund                                      active       2 messages     v4",
+def test_a_tree_shows_forks_at_their_cuts_with_checkpoints_heads_and_times(branched: Clew) -> None:
+    updated = branched.lines("threads", "--json")[0]["updated_at"][:16].replace("T", " ")
+    shown = [line.replace(updated, "TIME") for line in lines(branched.text("tree"))]
+    assert shown == [
+        "root  Refund                          active       2 msg    v4  TIME",
         "│  ◆ 2 before refund",
-        "├─1─ edited  My cup broke                         ended         1 message     v4",
-        "└─3─ titled  What if                              active       2 messages     v5",
+        "├─1─ edited  My cup broke             ended        1 msg    v4  TIME",
+        "└─3─ titled  What if                  active       2 msg    v5  TIME",
         "",
-        "other  Is the glaze safe?                         active        1 message     v2",
+        "other  Is the glaze safe?             active       1 msg    v2  TIME",
     ]
-    assert lines(branched.text("tree", "tit"))[3] == (
-        "└─3─ titled ◀ What if                             active       2 messages     v5"
-    )
+    assert lines(branched.text("tree", "tit"))[3].startswith("└─3─ titled ◀ What if")
+    wide = lines(branched.text("tree", env={"COLUMNS": "120"}))
+    assert wide[0].endswith(f"active       2 messages    v4  {updated}")
+    assert {len(line) for line in wide if "◆" not in line and line} == {120}
+    narrow = lines(branched.text("tree", env={"COLUMNS": "60"}))
+    assert narrow[0].endswith("active       2 msg    v4")
 
 
 def test_a_tree_in_json_is_a_line_each_depth_first(branched: Clew) -> None:
@@ -107,7 +112,7 @@ def test_a_tree_in_json_is_a_line_each_depth_first(branched: Clew) -> None:
 
 
 def test_people_see_the_newest_trees(branched: Clew, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.cli.threads.SHOWN", 1)
+    monkeypatch.setattr("clew.cli.commands.threads.SHOWN", 1)
     shown = lines(branched.text("tree"))
     assert shown[0].startswith("other")
     assert shown[1] == "These are the newest 1 trees. `--all` draws every one."
@@ -148,7 +153,8 @@ def summary(id_: str, parent: str | None = None, cut: int | None = None) -> Thre
 def drawn(*threads: ThreadSummary, marked: str | None = None, most: int | None = None, width: int = 60) -> list[str]:
     found = list(branches(threads, {"a": [Mark("x", 2), Mark("y", 4)]}))
     return [
-        line.plain.rstrip() for line in thread_rendering.drawn(found, width, lambda _: Text(), marked=marked, most=most)
+        line.plain.rstrip()
+        for line in thread_rendering.tree_lines(found, width, lambda _: Text(), marked=marked, most=most)
     ]
 
 
@@ -159,7 +165,7 @@ def left(found: list[str]) -> list[str]:
 def test_lines_lead_from_a_thread_to_all_its_forks() -> None:
     found = drawn(summary("a"), summary("b", "a", 2), summary("c", "b", 3), summary("d", "b", 3), summary("e", "a", 12))
     assert left(found) == ["a", "│  ◆ 2 x  ◆ 4 y", "├─2─ b", "│  ├─3─ c", "│  └─3─ d", "└─12─ e"]
-    assert all(line.endswith("active       5 messages     v7") for line in (found[0], *found[2:]))
+    assert all(line.endswith("active       5 msg    v7") for line in (found[0], *found[2:]))
     assert {len(line) for line in (found[0], *found[2:])} == {60}
 
 
@@ -184,6 +190,6 @@ def test_a_deep_chain_stays_within_the_width() -> None:
 def test_long_names_and_many_checkpoints_are_cut() -> None:
     thread = summary("x" * 200)
     marks = {thread.id: [Mark(f"checkpoint {number}", number) for number in range(50)]}
-    found = list(thread_rendering.drawn(list(branches([thread], marks)), 60, lambda _: Text("title")))
+    found = list(thread_rendering.tree_lines(list(branches([thread], marks)), 60, lambda _: Text("title")))
     assert [len(line.plain) for line in found] == [60, 60]
     assert [line.plain.count("…") for line in found] == [1, 1]

@@ -52,7 +52,7 @@ def test_a_store_is_moved_to_another_database(clew: Clew, exported: str) -> None
     assert clew.object(*COPY, "verify", "--json")["ok"] is True
     assert clew.lines(*COPY, "threads", "--json") == clew.lines("threads", "--json")
     again = clew.text(*COPY, "import", "copy.jsonl")
-    assert again == f"Nothing new was imported.\nSkipped {len(lines) - 2} events: there already, and equal.\n"
+    assert again == f"Nothing new was imported.\nSkipped {len(lines) - 2} events that were imported before.\n"
 
 
 def test_a_thread_is_moved_with_its_ancestors(clew: Clew, exported: str) -> None:
@@ -77,7 +77,7 @@ def test_definitions_are_moved_only_when_they_are_asked_for(clew: Clew, exported
     skipped = len(exported.splitlines()) - 2
     assert clew.text(*COPY, "import", "defined.jsonl") == (
         "Imported 2 events into 1 thread, verified.\nImported 1 definition of agents.\n"
-        f"Skipped {skipped} events: there already, and equal.\n"
+        f"Skipped {skipped} events that were imported before.\n"
     )
     assert clew.text(*COPY, "export", "--format", "clew", "--definitions") == lines
     assert "--format clew" in clew.refused(2, "export", "--definitions")

@@ -1,7 +1,9 @@
-"""The candidates of tab completion: what a store is asked for while somebody waits at the keyboard."""
+"""The candidates of tab completion. They are read from the store while the user waits at the keyboard."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
@@ -13,90 +15,105 @@ if TYPE_CHECKING:
 
     from clew.infrastructure.name_listing import NameListing
 
+VARIABLE = "_CLEW_COMPLETE"
+"""The environment variable with which a shell's script asks for candidates, in Typer's protocol."""
+
 MOST = 50
-"""Candidates at the most: more than that nobody reads."""
+"""Candidates that are offered; nobody reads more."""
 
 PATIENCE = 1.0
-"""Seconds: somebody has pressed a key and waits for the answer, and a server may be far away."""
+"""Seconds that a store has for its answer; a server may be far away."""
+
+
+def requested() -> bool:
+    """Whether a shell started this process for candidates."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def write(command: Callable[..., object]) -> None:
+    """Write the candidates and nothing else, not even errors: a shell would show those within the command line."""
+    from typer._completion_classes import completion_init  # Typer calls it only for its own --show-completion
+
+    with suppress(Exception, SystemExit):
+        completion_init()
+        command(args=[], prog_name="clew", standalone_mode=False)
+        sys.stdout.flush()
 
 
 def thread_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids of threads that begin so."""
+    """The ids of threads with this prefix."""
     from clew.infrastructure import name_listing
 
-    return _found(context, lambda glance, tenant: name_listing.thread_ids(glance, tenant, incomplete, MOST))
+    return _from_store(context, lambda names, tenant: name_listing.thread_ids(names, tenant, incomplete, MOST))
 
 
 def checkpoint_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The checkpoints of the thread that is named before, if it is."""
+    """The checkpoints of the thread that comes before in the command line."""
     from clew.infrastructure import name_listing
 
-    # Before an option that has no value yet, arguments are not sorted out: then the thread is the first of them.
+    # Typer does not parse the arguments before an option that still has no value: then the thread is the first.
     thread = context.params.get("thread") or next(iter(context.args), None)
     if not isinstance(thread, str):
         return []
-    return _found(
-        context, lambda glance, tenant: name_listing.checkpoint_names(glance, tenant, thread, incomplete, MOST)
+    return _from_store(
+        context, lambda names, tenant: name_listing.checkpoint_names(names, tenant, thread, incomplete, MOST)
     )
 
 
 def scope_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The names of memory scopes that begin so."""
+    """The names of memory scopes with this prefix."""
     from clew.infrastructure import name_listing
 
-    return _found(context, lambda glance, tenant: name_listing.scope_names(glance, tenant, incomplete, MOST))
+    return _from_store(context, lambda names, tenant: name_listing.scope_names(names, tenant, incomplete, MOST))
 
 
 def model_calls(context: typer.Context, incomplete: str) -> list[str]:
-    """The versions of the model calls of the thread that is named before, the newest first."""
+    """The versions of the model calls of the thread that comes before in the command line, newest first."""
     from clew.infrastructure import name_listing
 
     thread = context.params.get("thread")
     if not isinstance(thread, str):
         return []
-    return _found(context, lambda glance, tenant: name_listing.model_calls(glance, tenant, thread, incomplete, MOST))
+    return _from_store(context, lambda names, tenant: name_listing.model_calls(names, tenant, thread, incomplete, MOST))
 
 
 def projection_names(incomplete: str) -> list[str]:
-    """The projections that ship, as far as their names begin so."""
+    """The projections that ship with Clew and have this prefix."""
     from clew.projections import SHIPPED
 
     return [each.name for each in SHIPPED if each.name.startswith(incomplete)]
 
 
 def shard_names(context: typer.Context, incomplete: str) -> list[str]:
-    """The shards of the directory that is named, as far as their names begin so."""
+    """The shards of the directory that ``--db`` names, with this prefix."""
     from clew.infrastructure.shards.store import shard_directory
 
-    def names() -> list[str]:
-        shards = shard_directory(context.find_root().params["db"]).shards()
-        return [shard.name for shard in shards if shard.name.startswith(incomplete)]
-
-    return _in_time(names)
+    url = context.find_root().params["db"]
+    return _in_time(lambda: [each.name for each in shard_directory(url).shards() if each.name.startswith(incomplete)])
 
 
-def _found(context: typer.Context, look: Callable[[NameListing, str], list[str]]) -> list[str]:
-    """What the store that the options before the command name is asked for, if it answers in time."""
+def _from_store(context: typer.Context, query: Callable[[NameListing, str], list[str]]) -> list[str]:
+    """What a query finds in the store of the command line."""
     from clew.infrastructure.stores import store_at
 
-    chosen = context.find_root().params
+    options = context.find_root().params
 
-    def names() -> list[str]:
-        with closing(store_at(chosen["db"]).list_names(chosen["tenant"])) as glance:
-            return look(glance, chosen["tenant"])
+    def read() -> list[str]:
+        with closing(store_at(options["db"]).list_names(options["tenant"])) as names:
+            return query(names, options["tenant"])
 
-    return _in_time(names)
+    return _in_time(read)
 
 
-def _in_time(names: Callable[[], list[str]]) -> list[str]:
-    """The names, none if that fails or takes too long."""
+def _in_time(read: Callable[[], list[str]]) -> list[str]:
+    """The names; none if reading fails or takes too long."""
     found: list[str] = []
 
-    def ask() -> None:
+    def run() -> None:
         with suppress(Exception):
-            found.extend(names())
+            found.extend(read())
 
-    asking = threading.Thread(target=ask, name="clew-completion", daemon=True)
-    asking.start()
-    asking.join(PATIENCE)
+    thread = threading.Thread(target=run, name="clew-completion", daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
     return list(found)

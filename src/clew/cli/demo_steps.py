@@ -1,4 +1,4 @@
-"""The steps of the demo: each says what it does, shows the command or the code, does it, and shows what came of it."""
+"""The steps of the demo: each explains itself, shows a command or code, runs it, and shows the result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from rich.rule import Rule
 from rich.text import Text
 
 from clew.agents.tools import tool
-from clew.cli import branches, changes, history, json_shapes, rendering, search, threads, transfer
-from clew.cli.diff_terminal import diff_lines
+from clew.cli.commands import branches, changes, doctor, history, search, threads, transfer
 from clew.cli.options import Moment
+from clew.cli.output import console as new_console
+from clew.cli.rendering import json_shapes
+from clew.cli.rendering.diff_terminal import diff_lines
 from clew.conversations import Conversations
 from clew.domain.events import MESSAGE_APPENDED
 from clew.domain.messages import Message
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 BEGAN = 1_768_467_600_000_000
-"""The demo's clock starts on 15 January 2026 at 09:00 UTC and ticks once a commit: every run looks the same."""
+"""The demo's clock starts on 15 January 2026 at 09:00 UTC, one second for each commit: every run looks the same."""
 
 WHAT_IF = "A new teapot instead"
 FORK_ID = "5a27262b1719e723"
@@ -41,14 +43,14 @@ OFFER = 5
 
 WORDS = "teapot pieces"
 FIRST_WORDS = 2
-"""The number of the message in which the words are said: before the fork, so that the fork has it, too."""
+"""The number of the message with these words. It is before the fork, so the fork has it, too."""
 
 DESK_ID = "c0ffee5d1e2b7a94"
-"""The thread that the agent runs on."""
+"""The thread of the agent."""
 
 PHRASE = "48 euros are"
 FORGED = "98 euros are"
-"""One byte of one message: what the tampering puts in the place of the phrase."""
+"""What the tampering writes in place of the phrase: one byte of one message differs."""
 
 
 def samples() -> str:
@@ -57,14 +59,14 @@ def samples() -> str:
 
 
 def run(*, quiet: bool) -> dict[str, Any]:
-    """Run the demo in a temporary folder; returns what happened at each step, in the shapes that the commands write."""
-    console = rendering.console(width=min(WIDTH, rendering.console().width), quiet=quiet)
+    """Run the demo in a temporary folder; returns the result of each step, in the JSON shapes of the commands."""
+    console = new_console(width=min(WIDTH, new_console().width), quiet=quiet)
     with tempfile.TemporaryDirectory(prefix="clew-demo-") as folder:
         return _Demo(Path(folder), console).run()
 
 
 class _Demo:
-    """One showing of the demo."""
+    """One run of the demo."""
 
     def __init__(self, folder: Path, console: Console) -> None:
         self._folder = folder
@@ -74,14 +76,14 @@ class _Demo:
         (folder / "demo.jsonl").write_text(samples(), encoding="utf-8")
 
     def run(self) -> dict[str, Any]:
-        """All steps, then what to try next."""
+        """Run all steps, then suggest what to try next."""
         self._console.print(Text("Clew: conversations as streams of events", style="bold"))
-        self._console.print("This demo works on a database in a temporary folder, and cleans up.")
+        self._console.print("This demo uses a database in a temporary folder, and removes it.")
         with Conversations.open(self._url("demo.db"), now=self._now) as conversations:
             first = self._import(conversations)
             self._list(conversations)
             branch = self._fork(first)
-            self._go_on(conversations, branch)
+            self._continue(conversations, branch)
             self._go_back_in_time(conversations, first)
             self._rewind(conversations, first)
             self._draw(conversations, first)
@@ -91,33 +93,33 @@ class _Demo:
             self._run_agent(conversations)
             self._verify(conversations)
         self._tamper()
-        self._say_what_next(first)
+        self._suggest(first)
         return {"ok": True, "steps": self._steps}
 
     def _import(self, conversations: Conversations) -> Thread:
         self._begin("Import", "Three conversations with tool calls, in the OpenAI format: one event a message.")
         self._command("clew import demo.jsonl")
         report = conversations.import_files([self._folder / "demo.jsonl"])
-        self._console.print(transfer.report_text(report))
+        self._console.print(transfer.import_text(report))
         self._end(json_shapes.report(report))
         return conversations.thread(next(conversations.threads()).id)
 
     def _list(self, conversations: Conversations) -> None:
-        self._begin("List", "Each conversation is a thread. Any unique beginning of its id will do.")
+        self._begin("List", "Each conversation is a thread. A unique prefix of its id is enough.")
         self._command("clew threads")
         threads.print_threads(conversations, self._console)
         self._end([json_shapes.thread(summary) for summary in conversations.threads()])
 
     def _fork(self, first: Thread) -> Thread:
-        self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event, copies nothing.")
+        self._begin("Fork", "What if the customer wants a new teapot? A fork costs one event and copies nothing.")
         self._command(f'clew fork {first.id[:4]} --at message:{OFFER} --title "{WHAT_IF}"')
         branch = first.fork(at_message=OFFER, title=WHAT_IF, thread_id=FORK_ID)
         self._console.print(branches.fork_text(branch.summary()))
         self._end(json_shapes.thread(branch.summary()))
         return branch
 
-    def _go_on(self, conversations: Conversations, branch: Thread) -> None:
-        self._begin("Go on differently", "The fork goes its own way; the thread that it came from stands still.")
+    def _continue(self, conversations: Conversations, branch: Thread) -> None:
+        self._begin("Continue differently", "The fork continues by itself; the original thread does not change.")
         question, answer = "A new teapot, please.", "Gladly. It leaves the kiln on Monday."
         self._code(
             f'fork = conversations.thread("{branch.id}")',
@@ -130,13 +132,13 @@ class _Demo:
         self._end(json_shapes.history(branch.history(), []))
 
     def _go_back_in_time(self, conversations: Conversations, first: Thread) -> None:
-        self._begin("Go back in time", "Any thread, as it was: at a version, a message, a moment or a checkpoint.")
+        self._begin("Go back in time", "Show any thread as it was at a version, a message, a time or a checkpoint.")
         self._command(f"clew show {first.id[:4]} --at message:2")
         history.print_thread(conversations, first.id, Moment(at_message=2), self._console)
         self._end(json_shapes.history(first.history(at_message=2), []))
 
     def _rewind(self, conversations: Conversations, first: Thread) -> None:
-        self._begin("Checkpoint and rewind", "A name for a version, and a way back to it. Nothing is deleted.")
+        self._begin("Checkpoint and rewind", "Name a version, and go back to it. Nothing is deleted.")
         cut = first.history(at_message=OFFER).version
         self._command(f'clew checkpoint {first.id[:4]} "{CHECKPOINT}" --at {cut}')
         self._console.print(branches.checkpoint_text(first.id, CHECKPOINT, first.checkpoint(CHECKPOINT, at=cut)))
@@ -148,20 +150,20 @@ class _Demo:
         self._end(json_shapes.thread(first.summary()))
 
     def _draw(self, conversations: Conversations, first: Thread) -> None:
-        self._begin("Draw", "Each fork hangs at the version where it left its parent; ◆ is a checkpoint.")
+        self._begin("Draw", "Each fork starts at the version where it left its parent; ◆ is a checkpoint.")
         self._command(f"clew tree {first.id[:4]}")
         threads.print_tree(conversations, first.id, self._console)
         self._end([json_shapes.branch(branch) for branch in conversations.tree(first.id)])
 
     def _search(self, conversations: Conversations) -> None:
-        self._begin("Search", "By words, in tool calls and results too. A hit names the forks that have it.")
+        self._begin("Search", "Search words, also in tool calls and results. A hit names the forks that share it.")
         self._command(f"clew search {WORDS}")
         found = conversations.search(WORDS)
         search.print_hits(conversations, found, self._console)
         self._end([json_shapes.hit(hit) for hit in found])
 
     def _compare(self, conversations: Conversations, first: Thread, branch: Thread) -> None:
-        self._begin("Compare", "The thread before it was rewound, and its fork: turn by turn, word by word.")
+        self._begin("Compare", "The thread before its rewind and the fork: turn by turn, word by word.")
         cut = branch.summary().forked_at
         newest = first.events(after=cut or 0)
         before = max(event.version for event in newest if event.type == MESSAGE_APPENDED)
@@ -172,7 +174,7 @@ class _Demo:
         self._end(json_shapes.diff(found, everything=False))
 
     def _redact(self, conversations: Conversations, first: Thread) -> None:
-        self._begin("Redact", "What a message says is destroyed: in the log, in every fork and in the index.")
+        self._begin("Redact", "Destroy the content of a message: in the log, in every fork and in the index.")
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
         first.redact(version)
@@ -183,7 +185,7 @@ class _Demo:
         self._end([json_shapes.hit(hit) for hit in found])
 
     def _run_agent(self, conversations: Conversations) -> None:
-        self._begin("Run an agent", "Each thing that a run does is an event. Here a call waits for somebody.")
+        self._begin("Run an agent", "Every step of a run is an event. Here a tool call waits for an approval.")
         self._code(
             '@tool(approval="always")',
             "def refund(euros: int) -> str:",
@@ -199,7 +201,7 @@ class _Demo:
         self._end([json_shapes.event(event) for event in conversations.thread(DESK_ID).events()])
 
     async def _answer(self) -> None:
-        """What the step shows, with a script in the place of a model."""
+        """Run the code of the step, with a script in place of a model."""
 
         @tool(approval="always")
         def refund(euros: int) -> str:
@@ -214,10 +216,10 @@ class _Demo:
             await agent.continue_run(thread)
 
     def _verify(self, conversations: Conversations) -> None:
-        self._begin("Verify", "Every event is chained to the one before it by a hash, the redacted one too.")
+        self._begin("Verify", "A hash chains every event to the one before it, the redacted one too.")
         self._command("clew verify")
         found = conversations.verify()
-        self._console.print(rendering.verdict(found))
+        self._console.print(doctor.verdict_text(found))
         self._end(json_shapes.verdict(found))
 
     def _tamper(self) -> None:
@@ -232,17 +234,17 @@ class _Demo:
         self._command("clew --db sqlite:///copy.db verify")
         with Conversations.open(self._url("copy.db"), now=self._now) as conversations:
             found = conversations.verify()
-        self._console.print(rendering.verdict(found))
+        self._console.print(doctor.verdict_text(found))
         self._end(json_shapes.verdict(found))
 
     def _url(self, name: str) -> str:
         return f"sqlite:///{self._folder / name}"
 
     def _now(self) -> int:
-        """A clock of the demo's own."""
+        """The demo's clock."""
         return next(self._moments)
 
-    def _say_what_next(self, first: Thread) -> None:
+    def _suggest(self, first: Thread) -> None:
         program = _program()
         self._console.print()
         self._console.print(Rule(Text("What to try next", style="bold"), align="left", style="dim"))
@@ -280,7 +282,7 @@ class _Demo:
 
 
 def _program() -> str:
-    """How this program can be called again: as it was, or by its name where that finds it."""
+    """The command that starts this program again: its name if that finds it, otherwise its path."""
     called = Path(sys.argv[0])
     if called.name != "clew":
         return "python -m clew"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn, TypeAlias
 
 import typer
 
@@ -14,11 +16,22 @@ from clew.cli.errors import FAILED, WrongUsage
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
+    from clew.domain.json_values import Json
     from clew.sync.threads import Thread
 
+DEFAULT_URL = "sqlite:///clew.db"
 
-def _checked_actor(actor: str | None) -> str | None:
-    """An actor that can be recorded. Raises InvalidNameError before anything is opened or made."""
+TIME = "a time such as 2026-01-31T12:00:00Z, a date (the start of that day in UTC)"
+"""What an option for a time takes, for its help."""
+
+AGO = f"{TIME}, or an age such as 30m, 12h, 7d or 2w"
+
+_AGE = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _check_actor(actor: str | None) -> str | None:
+    """Raises InvalidNameError for an actor that cannot be recorded, before a database is opened or made."""
     if actor is not None:
         from clew.domain.names import check_id
 
@@ -30,24 +43,21 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON, and
 
 ThreadArgument: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="THREAD", help="A thread's id, or the beginning of it that no other has.", autocompletion=thread_ids
-    ),
+    typer.Argument(metavar="THREAD", help="A thread's id, or a unique prefix of it.", autocompletion=thread_ids),
 ]
 
 LimitOption: TypeAlias = Annotated[
-    int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="The newest N of them, and no more.")
+    int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Only the newest N.")
 ]
 
-AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them, however many; so does --json.")]
+AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="No limit; --json has none either.")]
 
 AtOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--at",
         metavar="X",
-        help="A version, message:N, a time such as 2026-01-31T12:00:00Z, or a checkpoint's name; "
-        "by default the newest version.",
+        help=f"A version, message:N, {TIME}, or a checkpoint's name; by default the newest version.",
         autocompletion=checkpoint_names,
     ),
 ]
@@ -57,7 +67,7 @@ ToOption: TypeAlias = Annotated[
     typer.Option(
         "--to",
         metavar="X",
-        help="A version, message:N, a time such as 2026-01-31T12:00:00Z, or a checkpoint's name.",
+        help=f"A version, message:N, {TIME}, or a checkpoint's name.",
         autocompletion=checkpoint_names,
     ),
 ]
@@ -72,107 +82,136 @@ ActorOption: TypeAlias = Annotated[
         "--actor",
         envvar="CLEW_ACTOR",
         metavar="A",
-        callback=_checked_actor,
-        help="Who does this, as the audit trail names it.",
+        callback=_check_actor,
+        help="Who does this, for the audit trail.",
     ),
 ]
 
 ReasonOption: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="R", help="Why, for the audit trail.")]
 
 YesOption: TypeAlias = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; needed where there is no terminal to ask on.")
+    bool, typer.Option("--yes", "-y", help="Do not ask first. Required where there is no terminal to ask on.")
 ]
-
-
-def must_ask(context: typer.Context, *, yes: bool) -> bool:
-    """Whether somebody is there to be asked, and has not said yes beforehand.
-
-    Raises WrongUsage where nobody is: what cannot be undone is done only when it was said that it shall be.
-    """
-    if yes:
-        return False
-    if not sys.stdin.isatty():
-        raise WrongUsage(context, f"{context.info_name}: there is no terminal to ask on. Say --yes if it shall be done")
-    return True
-
-
-def ask(question: str) -> None:
-    """Put a question, on one line that is safe for a terminal; ends the command unless the answer is yes."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        typer.echo("Nothing was changed.", err=True)
-        raise typer.Exit(FAILED)
-
-
-DEFAULT_URL = "sqlite:///clew.db"
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the options before the command say."""
+    """The values of the options before the command."""
 
     url: str
     tenant: str
 
 
 class Moment(NamedTuple):
-    """What ``--at`` says, as the service takes it: one of the two, or neither for the newest version."""
+    """What ``--at`` means, as the service takes it: one of the two, or neither for the newest version."""
 
     at: int | str | datetime | None = None
     at_message: int | None = None
 
 
-def opened(context: typer.Context, *, create: bool = False) -> Conversations:
-    """The store that the command is for; without ``create`` it must be there. Raises what Conversations.open() does."""
+def open_store(context: typer.Context, *, create: bool = False) -> Conversations:
+    """Open the store that ``--db`` names; without ``create`` it must exist. Raises what Conversations.open() raises."""
     from clew.conversations import Conversations
 
     chosen: Chosen = context.obj
     return Conversations.open(chosen.url, tenant=chosen.tenant, create=create)
 
 
-def moment(text: str | None, option: str = "--at") -> Moment:
-    """What ``--at`` means: a version, ``message:N``, a time in ISO 8601 with an offset, or a checkpoint's name.
+def parse_moment(text: str | None, option: str = "--at") -> Moment:
+    """A version, ``message:N``, a time in ISO 8601 with an offset, a date, or a checkpoint's name.
 
-    ``option`` is what it is called on the command line. Raises InvalidTimeError for a time without an offset.
+    ``option`` is the name that errors give it. Raises InvalidTimeError for a time without an offset.
     """
     from clew.domain import names
-    from clew.domain.errors import InvalidTimeError, UnknownVersionError
+    from clew.domain.errors import UnknownVersionError
 
     if text is None:
         return Moment()
     if names.is_version(text):
         digits = text.lstrip("0") or "0"
-        if len(digits) > 18:  # noqa: PLR2004  # as for messages; no thread has so many versions
+        if len(digits) > 18:  # noqa: PLR2004  # as for messages; no thread has that many versions
             raise UnknownVersionError(f"{option}: no thread has a version of {len(digits)} digits.")
         return Moment(at=int(digits))
     number = names.message_number(text)
     if number is not None:
         return Moment(at_message=number)
     time = names.moment(text)
+    return Moment(at=text if time is None else _with_offset(time, text, option))
+
+
+def parse_time(context: typer.Context, text: str | None, option: str) -> datetime | None:
+    """A time in ISO 8601 with an offset, a date, or an age such as 7d. Raises InvalidTimeError or WrongUsage."""
+    from clew.domain import names
+
+    if text is None:
+        return None
+    if age := _AGE.fullmatch(text):
+        try:
+            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
+        except OverflowError:
+            raise WrongUsage(context, f"{option} {text!r}: that is before the year 1") from None
+    time = None if names.is_version(text) else names.moment(text)
     if time is None:
-        return Moment(at=text)
-    if time.tzinfo is None:
-        raise InvalidTimeError(
-            f"{option} {text!r} has no offset, so it names no moment. Write {time.isoformat()}Z for UTC, or the offset."
-        )
-    return Moment(at=time)
+        raise WrongUsage(context, f"{option} {text!r} is not a time. Give {AGO}")
+    return _with_offset(time, text, option)
 
 
-def place(thread: Thread, when: Moment) -> int | str | datetime | None:
-    """The same as one value, for what takes no number of a message: a version stands for it."""
+def _with_offset(time: datetime, text: str, option: str) -> datetime:
+    from clew.domain.errors import InvalidTimeError
+
+    if time.tzinfo is not None:
+        return time
+    if "T" not in text.upper() and ":" not in text and " " not in text:  # a date: it starts in UTC
+        return time.replace(tzinfo=UTC)
+    raise InvalidTimeError(
+        f"{option} {text!r} has no UTC offset, so it names no moment. Write {time.isoformat()}Z for UTC."
+    )
+
+
+def version_of(thread: Thread, when: Moment) -> int | str | datetime | None:
+    """A moment as one value, for what does not take the number of a message: its version instead."""
     return when.at if when.at_message is None else thread.history(at_message=when.at_message).version
 
 
 def message_version(context: typer.Context, thread: Thread, text: str) -> int:
-    """The version that MESSAGE means: ``message:N`` of the thread as it is now, or the version itself.
-
-    Raises WrongUsage for anything else.
-    """
-    from clew.cli.errors import WrongUsage
-
-    when = moment(text, "MESSAGE") if text.startswith("message:") or text.isdecimal() else Moment()
-    found = place(thread, when)
-    if not isinstance(found, int):
+    """The version that MESSAGE means: ``message:N`` of the thread as it is now, or a version. Raises WrongUsage."""
+    when = parse_moment(text, "MESSAGE") if text.startswith("message:") or text.isdecimal() else Moment()
+    version = version_of(thread, when)
+    if not isinstance(version, int):
         raise WrongUsage(context, f"MESSAGE {text!r}: give message:N for the N-th message, or its version")
-    return found
+    return version
+
+
+def parse_label(context: typer.Context, text: str) -> tuple[str, Json]:
+    """The name and the JSON value of NAME=VALUE; the value is None for NAME=. Raises WrongUsage."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise WrongUsage(context, f"{text!r} is not a label. Write NAME=VALUE, or NAME= to remove it")
+    if not value:
+        return name, None
+    try:
+        return name, json.loads(value, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def must_confirm(context: typer.Context, *, yes: bool) -> bool:
+    """Whether to ask before an irreversible change. Raises WrongUsage without --yes where there is nobody to ask."""
+    if yes:
+        return False
+    if not sys.stdin.isatty():
+        raise WrongUsage(context, f"{context.info_name}: there is no terminal to ask on. Add --yes to do it anyway")
+    return True
+
+
+def confirm(question: str) -> None:
+    """Ask a question, which must be safe for a terminal; ends the command unless the answer is yes."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(FAILED)

@@ -1,4 +1,4 @@
-"""Output: text that is safe for a terminal, JSON with nothing lost, and progress bars."""
+"""Output: text that cannot control a terminal, JSON that loses nothing, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -13,137 +13,161 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from clew.conversations import Conversations
     from clew.domain.runs.events import Failure
 
-_names: ContextVar[dict[str, str] | None] = ContextVar("names", default=None)
+NO_THREADS = "There are no threads. `clew import FILE` adds some."
 
-# What a terminal obeys, or a reader of lines takes for the end of one, and json.dumps leaves as it is.
-_NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+MANY_EVENTS = 10_000
+"""Events from which on catching up takes long enough for a progress bar."""
 
-# Control characters but for tab and newline; what turns the direction of text; line ends that are none of a terminal's;
-# lone surrogates, which come from arguments that are no UTF-8.
+_fields: ContextVar[dict[str, str] | None] = ContextVar("fields", default=None)
+
+# What a terminal obeys, or what ends a line for some readers, and json.dumps leaves unescaped.
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+# Control characters except tab and newline, changes of text direction, Unicode's line ends, and lone surrogates, which
+# come from arguments that are not UTF-8.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def console(*, stderr: bool = False, width: int | None = None, quiet: bool = False) -> Console:
+    """A Rich console that prints text as it is: no markup, no emoji codes, no coloured numbers."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, width=width, quiet=quiet, markup=False, emoji=False, highlight=False)
+
+
 def safe(text: str) -> str:
-    """The text with every control character shown as an escape, but for tabs and newlines."""
+    """The text with its control characters escaped, except tabs and newlines."""
     return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
-    """The text on one line, safe for a terminal: line ends and what is around them become one space."""
+    """The text on one line, safe for a terminal. A line end and the space around it become one space."""
     return safe(re.sub(r"\s*[\r\n]\s*", " ", text).replace("\t", " ").strip())
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text, or its beginning with an ellipsis if it is longer."""
+    """The text; a longer one is cut and ends with an ellipsis."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def without_middle(text: str, longest: int) -> str:
-    """The text, or its beginning and its end if it is longer."""
+    """The text; a longer one loses its middle."""
     if len(text) <= longest:
         return text
     end = longest // 3
     return f"{text[: longest - end - 1]}…{text[-end:]}"
 
 
-def json_text(value: Any) -> str:
-    """JSON on one line. The standard library's: it writes integers of any size, and Unicode as it is.
+def plural(number: int, word: str) -> str:
+    """A number and a word in its singular or plural, as in ``2 threads``."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
-    But for what could steer a terminal or end a line there: that is escaped, which is equal JSON.
+
+def plural_if_any(number: int, word: str) -> str:
+    """The same, empty for none."""
+    return plural(number, word) if number else ""
+
+
+def joined(*parts: str) -> str:
+    """The parts that are not empty, with dots between them."""
+    return " · ".join(part for part in parts if part)
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1_000:  # noqa: PLR2004  # as the unit's name says
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1_000
+    return f"{size:,.1f} TB"
+
+
+def failure_text(error: Failure, *, message: bool = True) -> str:
+    """An error on one line: its class, the service's status and code and, with ``message``, its message."""
+    named = " ".join(str(each) for each in (error.kind, error.status, error.code) if each is not None)
+    return f"{named}: {error.message}" if message and error.message is not None else named
+
+
+def time_text(time: datetime) -> str:
+    """A time for people, in UTC, to the second; ``--at`` accepts it."""
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def minute_text(time: datetime) -> str:
+    """A time for people, in UTC, to the minute, without a zone: for columns that have a heading."""
+    return time_text(time)[:16]
+
+
+def json_time(time: datetime) -> str:
+    """A time for JSON: ISO 8601 in UTC, to the microsecond."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON with Unicode unescaped, except what could control a terminal or end a line. On one line without ``indent``.
+
+    The standard library writes it: it takes integers of any size.
     """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def pretty_json(value: Any) -> str:
-    """JSON on many lines, for people; safe for a terminal, and equal all the same."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=None if indent else (",", ":"))
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def write_json(value: Any) -> None:
-    """One value on a line of stdout, in UTF-8 wherever that goes."""
-    utf_8_output()
-    sys.stdout.write(json_text(with_names(value)) + "\n")
+    """Write one value on a line of stdout, in UTF-8 on every terminal."""
+    use_utf_8()
+    sys.stdout.write(json_text(with_fields(value)) + "\n")
 
 
-def with_names(value: Any) -> Any:
-    """The object with the fields before it that ``named`` says."""
-    names = _names.get()
-    return value if names is None else {**names, **value}
+def with_fields(value: Any) -> Any:
+    """The object, with the fields of ``first_fields`` at its start."""
+    fields = _fields.get()
+    return value if fields is None else {**fields, **value}
 
 
 @contextmanager
-def named(**names: str) -> Iterator[None]:
-    """Let each object that is written in the block begin with these fields."""
-    before = _names.set(names)
+def first_fields(**fields: str) -> Iterator[None]:
+    """Let each JSON object that is written in the block start with these fields."""
+    before = _fields.set(fields)
     try:
         yield
     finally:
-        _names.reset(before)
+        _fields.reset(before)
 
 
-def utf_8_output() -> None:
-    """Write UTF-8 to stdout, whatever the terminal's own encoding is."""
+def use_utf_8() -> None:
+    """Write UTF-8 to stdout, whatever the encoding of the terminal."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding != "utf-8":
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")
 
 
-def json_time(time: datetime) -> str:
-    """A moment in JSON: ISO 8601 in UTC, to the microsecond."""
-    return time.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def shown_time(time: datetime) -> str:
-    """A moment for people, in UTC, to the second; ``--at`` takes it."""
-    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def counted(number: int, word: str) -> str:
-    """A number of things, empty for none."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}" if number else ""
-
-
-def joined(*parts: str) -> str:
-    """The parts that there are, in a row."""
-    return " · ".join(part for part in parts if part)
-
-
-def failure(error: Failure, *, said: bool = True) -> str:
-    """What went wrong, on one line: the class, what a service said of it, and, if it is to be ``said``, the words."""
-    told = " ".join(str(each) for each in (error.kind, error.status, error.code) if each is not None)
-    return f"{told}: {error.message}" if said and error.message is not None else told
-
-
-MANY = 10_000
-"""Events that take long enough to be told of."""
-
-
 @contextmanager
-def position_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Takes how far it is and how far there is to go, in positions: shown as a share, as those may have gaps."""
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function that takes how much is done and how much there is; the bar appears only on a terminal.
+
+    The bar shows a percentage and no counts, as positions of a log may have gaps.
+    """
     if not sys.stderr.isatty():
-        yield lambda _reached, _last: None
+        yield lambda _done, _total: None
         return
 
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from clew.cli import rendering
-
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=rendering.console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
-        yield lambda reached, last: progress.update(task, completed=max(0, reached), total=last)
+        yield lambda done, total: progress.update(task, completed=max(0, done), total=total)
 
 
 def catch_up(conversations: Conversations, projection: str) -> None:
-    """Let a projection take in what was written, with a bar if that is much; otherwise reading it does so anyway."""
+    """Show a progress bar while a projection that is far behind catches up; any read catches up without one."""
     if not sys.stderr.isatty():
         return
     for status in conversations.projections():
-        if status.name == projection and status.lag >= MANY and status.state in {"live", "waiting"}:
-            with position_bar(f"Reading what is new for {projection}") as progress:
+        if status.name == projection and status.lag >= MANY_EVENTS and status.state in {"live", "waiting"}:
+            with progress_bar(f"Catching up: {projection}") as progress:
                 conversations.wait(projection=projection, progress=progress)

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError
-from clew.domain.views.diagnostics import Finding
+from clew.domain.views.diagnostics import Finding, binary_size, runs_finding
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
@@ -83,7 +83,7 @@ def of_tables(address: Address, tenant: str | None, now: int) -> Iterator[Findin
 
         yield _looked("size", address, lambda: _size(*ask("sizes")[0]))
         yield _looked("vacuum", address, lambda: of_dead_rows(ask("settings")[0][4], *ask("dead rows")[0]))
-        yield _looked("runs", address, lambda: _runs(*ask("runs", now=Int8(now))[0]))
+        yield _looked("runs", address, lambda: runs_finding(*ask("runs", now=Int8(now))[0]))
 
 
 def _looked(name: str, address: Address, look: Callable[[], Finding]) -> Finding:
@@ -188,7 +188,7 @@ def of_replication(followers: int, idle: tuple[str, int] | None) -> Finding:
     if idle is None or idle[1] < LARGE_LOG:
         return Finding("replication", "ok", found)
     advice = "Restart its reader, or drop it with pg_drop_replication_slot: it fills the disk."
-    kept = f"The unused slot {idle[0]} retains {_mebibytes(idle[1])} of the log."
+    kept = f"The unused slot {idle[0]} retains {binary_size(idle[1])} of the log."
     return Finding("replication", "warning", f"{found} {kept}", advice)
 
 
@@ -202,7 +202,7 @@ def _vector(found: Rows) -> Finding:
 
 
 def _size(everything: int, events: int) -> Finding:
-    return Finding("size", "ok", f"Clew's tables have {_mebibytes(everything)}, the events {_mebibytes(events)} of it.")
+    return Finding("size", "ok", f"Clew's tables have {binary_size(everything)}, {binary_size(events)} of it events.")
 
 
 def of_dead_rows(autovacuum: str, live: int, dead: int, of_events: int) -> Finding:
@@ -216,14 +216,3 @@ def of_dead_rows(autovacuum: str, live: int, dead: int, of_events: int) -> Findi
         advice = "VACUUM the tables, and look for a long transaction or an unused replication slot."
         return Finding("vacuum", "warning", found, advice)
     return Finding("vacuum", "ok", found)
-
-
-def _runs(leases: int, drafts: int, blobs: int, size: int) -> Finding:
-    found = (
-        f"{leases:,} under way, {drafts:,} with an answer that was arriving; {blobs:,} blobs of {size / 1024:,.1f} KiB."
-    )
-    return Finding("runs", "ok", found)
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / (1024 * 1024):,.1f} MiB"

@@ -1,0 +1,1 @@
+"""The chat: a conversation with a model in the terminal."""

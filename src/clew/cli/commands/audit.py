@@ -1,0 +1,247 @@
+"""Commands that list what happened and count it: audit and stats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clew.cli.candidates import scope_names, thread_ids
+from clew.cli.command import command
+from clew.cli.options import AGO, AllOption, AsJson, LimitOption, open_store, parse_time
+from clew.cli.output import (
+    catch_up,
+    minute_text,
+    one_line,
+    plural,
+    size_text,
+    time_text,
+    write_json,
+)
+from clew.cli.output import console as new_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from clew.service.audit_trail import AuditEntry
+    from clew.service.usage_queries import Usage
+
+SHOWN = 50
+"""Entries without --limit."""
+
+BIGGEST = 5
+"""Threads below the totals."""
+
+DAYS = 14
+"""Days below the totals; the newest."""
+
+BAR = 32
+"""Columns of the longest bar."""
+
+WIDE = 110
+"""Columns of a terminal from which on times have seconds and ids are whole."""
+
+SHORT_ID = 8
+"""Characters of an id on a narrower terminal."""
+
+
+@command(
+    "clew audit",
+    "clew audit --actor user:42 --since 7d",
+    "clew audit --since 2026-01-01 --until 2026-02-01",
+    "clew audit --type message-redacted",
+    heading="Audit and export",
+)
+def audit(
+    context: typer.Context,
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", metavar="THREAD", help="Only events of this thread.", autocompletion=thread_ids),
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option("--scope", metavar="SCOPE", help="Only events of this memory scope.", autocompletion=scope_names),
+    ] = None,
+    actor: Annotated[str | None, typer.Option("--actor", metavar="A", help="Only what this actor did.")] = None,
+    type_: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Only events of this type, such as message-redacted.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help=f"From then on: {AGO}.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then, as for --since.")] = None,
+    limit: LimitOption = None,
+    all_: AllOption = False,
+    as_json: AsJson = False,
+) -> None:
+    """List who did what, when and why."""
+    first, end = parse_time(context, since, "--since"), parse_time(context, until, "--until")
+    most = limit if as_json or all_ else limit or SHOWN
+    with open_store(context) as conversations:
+        id_ = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "audit")
+
+        def entries(number: int | None) -> Iterator[AuditEntry]:
+            found = conversations.audit(
+                thread=id_,
+                scope=scope,
+                actor=actor,
+                type=type_,
+                since=first,
+                until=end,
+                newest_first=number is not None,
+                limit=number,
+            )
+            return found if number is None else reversed(list(found))
+
+        if as_json:
+            from clew.cli.rendering import json_shapes
+
+            for entry in entries(most):
+                write_json(json_shapes.audit_entry(entry))
+        else:
+            _print_entries(entries(None if all_ or most is None else most + 1), most, new_console())
+
+
+def _print_entries(entries: Iterable[AuditEntry], most: int | None, console: Console) -> None:
+    """Print each entry as it comes; one more than ``most`` means that there are others."""
+    more = False
+    if most is not None:
+        listed = list(entries)
+        more = len(listed) > most
+        entries = listed[1:] if more else listed
+    printed = False
+    for entry in entries:
+        printed = True
+        line = _entry_line(entry, wide=console.width >= WIDE)
+        if console.is_terminal:
+            line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+    if not printed:
+        console.print("No matching events.")
+    if more:
+        console.print(f"These are the newest {most:,}. `--limit N` shows more, `--all` shows every one.")
+
+
+def _entry_line(entry: AuditEntry, *, wide: bool) -> Text:
+    """When, who, where, and then what and why, which a narrow terminal may cut; --json has everything."""
+    from rich.text import Text
+
+    place = one_line(entry.thread_id or entry.scope or "")
+    run = one_line(entry.run_id or "")
+    if not wide:
+        run = run[:SHORT_ID]
+        place = place[:SHORT_ID] if entry.thread_id is not None else place
+    return Text.assemble(
+        (time_text(entry.time) if wide else minute_text(entry.time), "dim"),
+        (f"  {'—' if entry.actor is None else one_line(entry.actor):<10}", "bold"),
+        (f"  {place:<{SHORT_ID}} {f'v{entry.version}':<5}", "dim"),
+        f" {one_line(entry.what)}",
+        ("" if entry.why is None else f": {one_line(entry.why)}", "italic"),
+        (f" [run {run}]" if run else "", "dim"),
+    )
+
+
+@command("clew stats", "clew stats --by day --since 30d", "clew stats 3f2a --json", heading="Audit and export")
+def stats(
+    context: typer.Context,
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="THREAD", help="A thread's id, or a unique prefix of it; by default all.", autocompletion=thread_ids
+        ),
+    ] = None,
+    by: Annotated[Literal["thread", "day"] | None, typer.Option("--by", help="Count by thread or by day.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="DAY", help="From a day on (UTC), such as 2026-01-31 or 7d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="DAY", help="Up to and including a day (UTC), as for --since.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count threads, messages, events, bytes, tokens and calls."""
+    first, last = _day(context, since, "--since"), _day(context, until, "--until")
+    with open_store(context) as conversations:
+        id_ = None if thread is None else conversations.find(thread)
+        catch_up(conversations, "usage")
+        counted = conversations.usage(thread=id_, since=first, until=last, by=by or "total")
+        if as_json:
+            from clew.cli.rendering import json_shapes
+
+            for each in counted:
+                write_json(json_shapes.usage(each))
+            return
+        console = new_console()
+        if by == "day":
+            _print_days(counted, console)
+        elif by == "thread":
+            console.print(_thread_table(counted))
+        else:
+            _print_total(counted[0], console)
+            days = conversations.usage(thread=id_, since=first, until=last, by="day")
+            if id_ is None and counted[0].threads > 1:
+                biggest = conversations.usage(since=first, until=last, by="thread")
+                console.print("\nBiggest threads")
+                console.print(_thread_table(biggest[:BIGGEST]))
+            if days:
+                console.print("\nMessages by day" + (f", the last {DAYS} of {len(days):,}" if len(days) > DAYS else ""))
+                _print_days(days[-DAYS:], console)
+
+
+def _day(context: typer.Context, text: str | None, option: str) -> date | None:
+    time = parse_time(context, text, option)
+    return None if time is None else time.astimezone(UTC).date()
+
+
+def _print_total(found: Usage, console: Console) -> None:
+    forks = f" ({plural(found.forks, 'fork')})" if found.forks else ""
+    console.print(f"Threads   {found.threads:,}{forks}")
+    console.print(f"Messages  {found.messages:,}")
+    console.print(f"Events    {found.events:,}")
+    console.print(f"Bytes     {size_text(found.bytes)}")
+    if found.input_tokens or found.output_tokens:
+        console.print(f"Tokens    {found.input_tokens:,} in, {found.output_tokens:,} out")
+    if found.model_calls or found.tool_calls or found.failed_calls:
+        failed = f", {found.failed_calls:,} failed" if found.failed_calls else ""
+        console.print(f"Calls     {found.model_calls:,} to models, {found.tool_calls:,} to tools{failed}")
+
+
+def _thread_table(found: Sequence[Usage]) -> Table:
+    from rich.text import Text
+
+    from clew.cli.rendering.threads import plain_table
+
+    table = plain_table()
+    table.add_column("Thread", overflow="fold")
+    calls = any(each.model_calls or each.tool_calls for each in found)
+    for heading in ("Messages", "Events", "Bytes", "Tokens", *(("Calls",) if calls else ())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        numbers = [each.input_tokens + each.output_tokens, *([each.model_calls + each.tool_calls] if calls else [])]
+        table.add_row(
+            Text(one_line(each.thread_id or ""), style="bold"),
+            f"{each.messages:,}",
+            f"{each.events:,}",
+            size_text(each.bytes),
+            *(f"{number:,}" if number else "" for number in numbers),
+        )
+    return table
+
+
+def _print_days(found: Sequence[Usage], console: Console) -> None:
+    from rich.text import Text
+
+    highest = max((each.messages for each in found), default=0)
+    for each in found:
+        bar = (_bar(each.messages, highest), "cyan")
+        console.print(Text.assemble(f"{each.day}  ", bar, f"  {plural(each.messages, 'message')}"))
+
+
+def _bar(number: int, highest: int) -> str:
+    """A bar in eighths of a column, padded; anything above zero is visible."""
+    eighths = 0 if not number else max(1, round(number * BAR * 8 / highest))
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(BAR)

@@ -1,0 +1,31 @@
+"""The command that shows what Clew does: demo."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from clew.cli.command import command
+from clew.cli.options import AsJson
+from clew.cli.output import use_utf_8, write_json
+
+
+@command("clew demo", "clew demo --samples > samples.jsonl", heading="Begin")
+def demo(
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Only write the demo's conversations, for you to try things with.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what Clew does, in a temporary database."""
+    from clew.cli import demo_steps
+
+    if samples:
+        use_utf_8()
+        sys.stdout.write(demo_steps.samples())
+        return
+    steps = demo_steps.run(quiet=as_json)
+    if as_json:
+        write_json(steps)

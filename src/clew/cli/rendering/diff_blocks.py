@@ -1,0 +1,206 @@
+"""What a row of a diff shows, whatever it is written on: blocks of words, each on both sides or on one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from clew.cli.output import one_line, safe, without_middle
+from clew.cli.rendering.messages import beginning, content_text
+from clew.domain.differences.content_diff import parsed
+from clew.domain.differences.word_diff import Part, Side
+from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clew.domain.differences.content_diff import FieldDiff, Path
+    from clew.domain.differences.diff import ContentDiff, Diff, Row
+    from clew.domain.history import HistoryMessage
+    from clew.domain.json_values import Json
+    from clew.domain.messages import Content
+
+LONGEST = 300
+"""Characters of a value that is no text somebody said; ``--all`` shows it whole."""
+
+LONG = 80
+"""Characters of what was or of what is instead, from which on each begins on a line of its own."""
+
+_ONLY_A: Side = "only-a"
+_ONLY_B: Side = "only-b"
+
+
+class Block(NamedTuple):
+    """Something to show: perhaps a label, and words of which some may be on one side only.
+
+    ``inner`` says that it belongs to the block before it, as an argument does to its call.
+    """
+
+    parts: tuple[Part, ...]
+    label: str = ""
+    inner: bool = False
+
+
+class Run(NamedTuple):
+    """Rows of one kind that follow each other; ``shared`` says that they are the same events."""
+
+    kind: str
+    shared: bool
+    rows: tuple[Row, ...]
+
+
+def runs(found: Diff) -> Iterator[Run]:
+    """The rows, those of one kind together."""
+    waiting: list[Row] = []
+    for number, row in enumerate(found.rows):
+        if waiting and (row.kind != waiting[-1].kind or number == found.shared):
+            yield Run(waiting[-1].kind, number <= found.shared, tuple(waiting))
+            waiting = []
+        waiting.append(row)
+    if waiting:
+        yield Run(waiting[-1].kind, len(found.rows) <= found.shared, tuple(waiting))
+
+
+def messages_same(run: Run) -> tuple[str, str]:
+    """What is said in the place of messages that are the same: how many there are, and how the last one begins."""
+    count = len(run.rows)
+    word = "shared" if run.shared else "the same"
+    ours, theirs = _versions([row.a for row in run.rows]), _versions([row.b for row in run.rows])
+    where = ours if ours == theirs else f"{ours} ⇄ {theirs}"
+    many = (
+        f"{count:,} messages {word} (versions {where}), the last"
+        if count > 1
+        else f"1 message {word} (version {where})"
+    )
+    last = run.rows[-1].a
+    words = "" if last is None or last.message is None else beginning(last.message)
+    return many, "" if last is None else f"{last.role}: {words or ('[redacted]' if last.redacted else '[no content]')}"
+
+
+def summary(found: Diff) -> str:
+    """How many messages there are of each kind."""
+    counts = found.counts
+    kinds = ((counts.same, "the same"), (counts.changed, "changed"), (counts.only_a, "only in a"))
+    said = [f"{count:,} {kind}" for count, kind in (*kinds, (counts.only_b, "only in b")) if count]
+    return ", ".join(said) or "no messages"
+
+
+def blocks(row: Row, *, whole: bool) -> Iterator[Block]:
+    """What there is to show of a row. What only one side has is marked where the row itself is on both."""
+    if row.kind != "changed":
+        said = row.a or row.b
+        if said is not None and said.contents:
+            for content in said.contents:
+                yield from _whole(content, "same", whole=whole)
+        elif said is not None:
+            yield Block((Part("same", "[redacted]" if said.redacted else "[no content]"),))
+        return
+    for field in row.fields:
+        yield Block(_values(field, whole=whole), _shown_path(field.path))
+    for side, kind in ((row.a, _ONLY_A), (row.b, _ONLY_B)):
+        if side is not None and side.redacted:
+            yield Block((Part(kind, "[redacted]"),))
+    for found in row.contents:
+        yield from _content_blocks(found, whole=whole)
+
+
+def in_one(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The parts for a text of both sides: what was and what is instead stand apart, on lines of their own when long."""
+    found: list[Part] = []
+    for part in parts:
+        if found and (found[-1].kind, part.kind) == ("only-a", "only-b"):
+            found.append(Part("same", "\n" if max(len(found[-1].text), len(part.text)) > LONG else " "))
+        found.append(part)
+    return tuple(found)
+
+
+def _content_blocks(found: ContentDiff, *, whole: bool) -> Iterator[Block]:
+    if found.a is None or found.b is None:
+        for content, kind in ((found.a, _ONLY_A), (found.b, _ONLY_B)):
+            if content is not None:
+                yield from _whole(content, kind, whole=whole)
+    elif found.kind == "same":
+        yield from _whole(found.a, "same", whole=whole)
+    elif isinstance(found.a, Text | Reasoning):
+        for field in found.fields:
+            yield Block(_values(field, whole=True), "" if field.path == ("text",) else _shown_path(field.path))
+    else:
+        yield from _field_blocks(found.a, found.b, found.fields, whole=whole)
+
+
+def _whole(content: Content, kind: Side, *, whole: bool) -> Iterator[Block]:
+    """A content that is on one side, or the same on both; a call with its arguments one below the other."""
+    arguments = parsed(content.arguments) if isinstance(content, FunctionCall) else None
+    if isinstance(content, FunctionCall) and isinstance(arguments, dict):
+        yield Block((Part(kind, f"→ {one_line(content.name)}"),))
+        for name, value in arguments.items():
+            yield Block((Part(kind, _shown(value, whole=whole)),), _shown_path((name,)), inner=True)
+    else:
+        yield Block((Part(kind, _text(content, whole=whole)),))
+
+
+def _field_blocks(a: Content, b: Content, fields: Sequence[FieldDiff], *, whole: bool) -> Iterator[Block]:
+    """A call or a result by its name, then what differs in it; anything else by its type."""
+    head: tuple[Part, ...] = (Part("same", a.type),)
+    within = None
+    if isinstance(a, FunctionCall | FunctionResult) and isinstance(b, FunctionCall | FunctionResult):
+        sign, within = ("→ ", "arguments") if isinstance(a, FunctionCall) else ("← ", "result")
+        named = [field for field in fields if field.path == ("name",)]
+        name = _values(named[0], whole=True) if named else (Part("same", one_line(a.name or "")),)
+        head = (Part("same", sign), *name)
+    yield Block(head)
+    for field in fields:
+        if within is None or field.path[0] == within:
+            path = field.path[1:] if within else field.path
+            yield Block(_values(field, whole=whole), _shown_path(path), inner=True)
+
+
+def _values(field: FieldDiff, *, whole: bool) -> tuple[Part, ...]:
+    if field.parts:
+        return tuple(part._replace(text=_words(part, whole=whole)) for part in field.parts)
+    found: list[Part] = []
+    if field.kind != "only-b":
+        found.append(Part("only-a", _shown(field.a, whole=whole)))
+    if field.kind != "only-a":
+        found.append(Part("only-b", _shown(field.b, whole=whole)))
+    return tuple(found)
+
+
+def _words(part: Part, *, whole: bool) -> str:
+    text = safe(part.text)
+    if whole:
+        return text
+    return without_middle(text, LONGEST) if part.kind == "same" else _cut(text)
+
+
+def _text(content: Content, *, whole: bool) -> str:
+    text = content_text(content).plain
+    return text if whole or isinstance(content, Text | Reasoning) else _cut(text)
+
+
+def _shown(value: Json, *, whole: bool) -> str:
+    text = safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return text if whole else _cut(text)
+
+
+def _cut(text: str) -> str:
+    """The beginning of a long text, and how long it is."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}… ({len(text):,} characters)"
+
+
+def _shown_path(path: Path) -> str:
+    """Where a field is, as in flights[0].date; keys that are no plain word are quoted."""
+    shown = ""
+    for step in path:
+        if isinstance(step, int):
+            shown += f"[{step}]"
+        elif step.replace("-", "_").isidentifier():
+            shown += f".{step}" if shown else step
+        else:
+            shown += f"[{json.dumps(step, ensure_ascii=False)}]"
+    return one_line(shown)
+
+
+def _versions(said: Sequence[HistoryMessage | None]) -> str:
+    first, *_, last = [each.version for each in said if each is not None] * 2
+    return str(first) if first == last else f"{first}–{last}"  # noqa: RUF001  # the dash of ranges

@@ -1,0 +1,207 @@
+"""Threads as a table, and as a tree in which each fork hangs at the version where it left its parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from clew.cli.output import minute_text, one_line, plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clew.domain.event_types import Status
+    from clew.domain.views.fork_tree import Branch
+    from clew.service.thread_queries import ThreadSummary
+
+STATUS_STYLES: Mapping[Status, str] = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}
+
+ROOMY = 72
+"""Columns of a terminal from which on lists show every column."""
+
+WIDE = 100
+"""Columns of a terminal from which on a tree writes everything out."""
+
+STATE = 31
+"""Columns to the right of the ids and titles in a tree on a narrow terminal."""
+
+LEVEL = 3
+"""Columns of a level of the tree."""
+
+NARROWEST = 16
+"""Columns that a thread's id and title always have."""
+
+DEEPEST = 5
+"""Levels of forks that the table indents."""
+
+
+def plain_table(*, expand: bool = False) -> Table:
+    """A table with a line below its headings and no other lines."""
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), expand=expand)
+
+
+def thread_table(
+    threads: Sequence[tuple[ThreadSummary, str | None]], console: Console, *, nested: bool = True
+) -> Table:
+    """A row for each thread, with its first words in place of a missing title.
+
+    Forks come under their parents, or with ``nested=False`` in the order given.
+    """
+    roomy = console.width >= ROOMY
+    table = plain_table(expand=True)
+    table.add_column("Thread", overflow="fold", no_wrap=False, min_width=12)
+    table.add_column("Title", overflow="ellipsis", no_wrap=True, ratio=1, min_width=8)
+    table.add_column("Status", no_wrap=True)
+    table.add_column("Msgs", justify="right", no_wrap=True)
+    if roomy:
+        table.add_column("Ver", justify="right", no_wrap=True)
+        table.add_column("Updated", no_wrap=True)
+    for depth, summary, words in _forks_under_parents(threads) if nested else ((0, *each) for each in threads):
+        branch = "  " * (depth - 1) + "└ " if depth else ""
+        table.add_row(
+            Text.assemble((branch, "dim"), (one_line(summary.id), "bold")),
+            Text(words or "", style="dim italic") if summary.title is None else Text(one_line(summary.title)),
+            Text(summary.status, style=STATUS_STYLES[summary.status]),
+            str(summary.messages),
+            *((str(summary.version), minute_text(summary.updated_at)) if roomy else ()),
+        )
+    return table
+
+
+def _forks_under_parents(
+    threads: Sequence[tuple[ThreadSummary, str | None]],
+) -> Iterator[tuple[int, ThreadSummary, str | None]]:
+    """Depth first, siblings in the order given. Without recursion, as forks may be of any depth."""
+    listed = {summary.id for summary, _ in threads}
+    children: dict[str | None, list[tuple[ThreadSummary, str | None]]] = {}
+    for summary, words in threads:
+        parent = summary.parent_id if summary.parent_id in listed else None
+        children.setdefault(parent, []).append((summary, words))
+    waiting = [(0, *each) for each in reversed(children.get(None, []))]
+    while waiting:
+        depth, summary, words = waiting.pop()
+        yield min(depth, DEEPEST), summary, words
+        waiting += [(depth + 1, *each) for each in reversed(children.get(summary.id, []))]
+
+
+class _Shown(NamedTuple):
+    """What is drawn of a tree: its branches, and by thread how many forks are drawn and how many are left out."""
+
+    branches: list[Branch[ThreadSummary]]
+    forks: dict[str, int]
+    left_out: dict[str, int]
+
+
+def tree_lines(
+    branches: Sequence[Branch[ThreadSummary]],
+    width: int,
+    name: Callable[[ThreadSummary], Text],
+    *,
+    marked: str | None = None,
+    most: int | None = None,
+) -> Iterator[Text]:
+    """The lines of one tree, whose branches come depth first; ``name`` gives the title of a thread.
+
+    Of each thread's forks ``most`` are drawn, and those that lead to the thread that is ``marked``.
+    """
+    shown = _select(branches, marked, most)
+    ancestors = _Ancestors(max(2, (width - STATE) // (LEVEL * LEVEL)))
+    for branch in shown.branches:
+        yield from _left_out(shown, ancestors, branch.depth)
+        yield _thread_line(branch, ancestors.joint(branch.thread.forked_at), width, name, marked=marked)
+        id_ = branch.thread.id
+        ancestors.open.append((id_, shown.forks.get(id_, 0) + (id_ in shown.left_out)))
+        if branch.checkpoints:
+            yield _checkpoint_line(branch, ancestors.bars(), width)
+    yield from _left_out(shown, ancestors, 0)
+
+
+def _select(branches: Sequence[Branch[ThreadSummary]], marked: str | None, most: int | None) -> _Shown:
+    parents = {branch.thread.id: branch.thread.parent_id for branch in branches}
+    lead_to_marked: set[str] = set()
+    id_ = marked
+    while id_ is not None:
+        lead_to_marked.add(id_)
+        id_ = parents.get(id_)
+    shown = _Shown([], {}, {})
+    hidden_at: int | None = None
+    for branch in branches:
+        if hidden_at is not None and branch.depth > hidden_at:
+            continue
+        hidden_at = None
+        parent = branch.thread.parent_id
+        if branch.depth and parent is not None:
+            number = shown.forks.get(parent, 0)
+            if most is not None and number >= most and branch.thread.id not in lead_to_marked:
+                shown.left_out[parent] = shown.left_out.get(parent, 0) + 1
+                hidden_at = branch.depth
+                continue
+            shown.forks[parent] = number + 1
+        shown.branches.append(branch)
+    return shown
+
+
+class _Ancestors:
+    """The threads above a line, each with the number of lines still to come below it; draws the innermost levels."""
+
+    def __init__(self, levels: int) -> None:
+        self.open: list[tuple[str, int]] = []
+        self._levels = levels
+
+    def bars(self, upto: int | None = None) -> str:
+        """What leads past a line to the lines below it."""
+        above = self.open[:upto]
+        bars = "".join("│  " if left > 0 else "   " for _, left in above[-self._levels :])
+        return ("⋯  " if len(above) > self._levels else "") + bars
+
+    def joint(self, cut: int | None) -> str:
+        """What leads to a line below the innermost thread, which then has one line less to come."""
+        if not self.open:
+            return ""
+        id_, left = self.open[-1]
+        self.open[-1] = (id_, left - 1)
+        joint = "├" if left > 1 else "└"
+        return self.bars(-1) + (f"{joint}─ " if cut is None else f"{joint}─{cut}─ ")
+
+
+def _left_out(shown: _Shown, ancestors: _Ancestors, depth: int) -> Iterator[Text]:
+    """Leave the threads that are at least as deep; a line for each says how many of its forks are not drawn."""
+    while len(ancestors.open) > depth:
+        number = shown.left_out.get(ancestors.open[-1][0])
+        if number:
+            yield Text(
+                f"{ancestors.joint(None)}… and {number:,} more {'fork' if number == 1 else 'forks'}", style="dim"
+            )
+        ancestors.open.pop()
+
+
+def _thread_line(
+    branch: Branch[ThreadSummary], left: str, width: int, name: Callable[[ThreadSummary], Text], *, marked: str | None
+) -> Text:
+    thread = branch.thread
+    messages = f"{plural(thread.messages, 'message'):>14}" if width >= WIDE else f"{thread.messages:>5,} msg"
+    state = Text.assemble(
+        (f" {thread.status:<9}", STATUS_STYLES[thread.status]),
+        messages,
+        (f"{f'v{thread.version}':>6}", "dim"),
+        (f"  {minute_text(thread.updated_at)}" if width >= ROOMY else "", "dim"),
+    )
+    here = thread.id == marked
+    line = Text.assemble(
+        (left, "dim"), (one_line(thread.id), "bold reverse" if here else "bold"), " ◀ " if here else "  "
+    )
+    line.append_text(name(thread))
+    line.truncate(max(width - len(state), NARROWEST), overflow="ellipsis", pad=True)
+    return line.append_text(state)
+
+
+def _checkpoint_line(branch: Branch[ThreadSummary], left: str, width: int) -> Text:
+    """The checkpoints that were made in a thread, by version, below it."""
+    marks = "  ".join(f"◆ {mark.version} {one_line(mark.name)}" for mark in branch.checkpoints)
+    line = Text.assemble((left, "dim"), (marks, "magenta"))
+    line.truncate(width, overflow="ellipsis")
+    return line

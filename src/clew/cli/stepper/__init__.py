@@ -1,0 +1,1 @@
+"""The stepper: one thread, version by version, in the whole terminal."""
