@@ -211,7 +211,7 @@ async def test_what_makes_one_may_be_async() -> None:
     [
         (InItself, "threads share nothing"),
         (CountsInItself, "as if it were the only one"),
-        (ByThread, "a fork goes on as its parent did"),
+        (ByThread, "a fork continues as its parent did"),
         (OneStateForAll, "threads share nothing"),
         (NoContext, "none of its hooks fails: invoking does.*not a Context"),
         (NoText, "none of its hooks fails: invoking does.*instructions"),
@@ -227,7 +227,7 @@ async def test_what_makes_one_may_be_async() -> None:
         (CannotEnd, "none of its hooks fails: on_thread_ended does.*no summary"),
         (IsSlow, "none of its hooks fails: invoking does.*0.01 s"),
         (Blocks, "its hooks are async: invoking"),
-        (TakesLess, "its hooks take what they are given: invoked"),
+        (TakesLess, "its hooks accept their arguments: invoked"),
         (Misspelt, "on_thread_end'"),
         (NoHook, "its hooks are methods: invoking is str"),
         (with_field(id=7), "its id is a name.*int"),
@@ -237,8 +237,8 @@ async def test_what_makes_one_may_be_async() -> None:
         (with_field(timeout=0), "its timeout is.*0"),
         (with_field(timeout=True), "its timeout is.*True"),
         (with_field(state_model=dict), "its state_model is"),
-        (lambda: Preferences, "made of the class ContextProvider: it is the class Preferences"),
-        (object, "made of the class ContextProvider"),
+        (lambda: Preferences, "an instance of ContextProvider: it is the class Preferences"),
+        (object, "an instance of ContextProvider"),
     ],
 )
 async def test_says_which_rule_is_broken(provider: Any, rule: str) -> None:
@@ -248,7 +248,7 @@ async def test_says_which_rule_is_broken(provider: Any, rule: str) -> None:
 
 async def test_refuses_one_object_for_all() -> None:
     one = Preferences()
-    with pytest.raises(ProviderContractError, match="makes another"):
+    with pytest.raises(ProviderContractError, match="returns another"):
         await check_context_provider(lambda: one)
 
 
@@ -260,7 +260,7 @@ async def test_refuses_an_id_that_changes() -> None:
         provider.id = f"preferences-{next(numbers)}"
         return provider
 
-    with pytest.raises(ProviderContractError, match="its id stays"):
+    with pytest.raises(ProviderContractError, match="its id is always the same"):
         await check_context_provider(make)
 
 
@@ -275,7 +275,7 @@ async def test_a_broken_rule_is_a_failed_test_and_an_error_of_clews() -> None:
     with pytest.raises(AssertionError) as raised:
         await check_context_provider(object)  # type: ignore[arg-type]
     assert isinstance(raised.value, ProviderContractError)
-    assert raised.value.rule == "it is made of the class ContextProvider"
+    assert raised.value.rule == "it is an instance of ContextProvider"
 
 
 async def test_needs_two_texts() -> None:

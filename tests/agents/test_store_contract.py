@@ -89,15 +89,15 @@ def test_a_store_without_a_state_passes() -> None:
 @pytest.mark.parametrize(
     ("kind", "rule", "found"),
     [
-        (Changing, "equal to what they were", r"\[2\] changed"),
-        (Reversing, "in the order", r"lists \[2, 1\]"),
+        (Changing, "unchanged", r"\[2\] changed"),
+        (Reversing, "in order", r"lists \[2, 1\]"),
         (KeepingTheOldest, "the newest", r"lists \[1, 2\]"),
-        (Doubling, "passed over", r"\[1, 2, 3, 4, 5, 5"),
+        (Doubling, "not added again", r"\[1, 2, 3, 4, 5, 5"),
         (Listless, "it lists", "Give a list of StoredMessage"),
         (Careless, "without credentials", "a URL with a password"),
         (Vague, "is JSON", "object is not JSON"),
-        (Alike, "no other thread has it", "the same state"),
-        (Lost, "found again", r"lists \[\]"),
+        (Alike, "belongs to one thread", "the same state"),
+        (Lost, "leads to the messages", r"lists \[\]"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -125,5 +125,5 @@ def test_finds_threads_that_are_kept_in_one_place(key: Any) -> None:
 
 
 def test_a_factory_that_makes_no_store_is_told() -> None:
-    with pytest.raises(HistoryStoreContractError, match="it made NoneType"):
+    with pytest.raises(HistoryStoreContractError, match="it returned NoneType"):
         asyncio.run(check_history_store(lambda _: None))  # type: ignore[arg-type,return-value]  # on purpose

@@ -1,4 +1,4 @@
-"""What tests and demos of agents need: the lines of a ScriptedChatClient's script, and the contracts of components."""
+"""For tests and demos of agents: a model client with a script, and the contracts of your own components."""
 
 from __future__ import annotations
 

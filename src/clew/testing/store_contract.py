@@ -1,4 +1,4 @@
-"""The contract of history stores: what anybody's own must hold, tried on threads that nobody else has."""
+"""The contract of history stores, as a test: it uses a store for new threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.domain.history_stores import HistoryStore, StoreContext, StoredMessage
 from clew.domain.json_values import Json, check_json
 from clew.domain.messages import FunctionCall, Message, Text
 
-_SAID = (
+_MESSAGES = (
     Message.system("Be brief."),
     Message.user("Was it günstig?\n\t— 🪢", author="Zoë", metadata={"big": 10**300, "of": [None, 1.5, {}]}),
     Message.assistant("Let me look.", calls=[FunctionCall(call_id="call_1", name="look", arguments='{"at": "sky"}')]),
@@ -20,43 +20,41 @@ _SAID = (
     Message(role="assistant", contents=(Text(text=""), Text(text="Yes.")), source={"refusal": None}),
 )
 
-_BETWEEN = "/:-_."
-"""What stores put between the names of a tenant and a thread."""
+_SEPARATORS = "/:-_."
+"""Separators that stores put between the names of a tenant and a thread."""
 
 
 async def check_history_store(factory: StoreFactory) -> None:
-    """Try a history store with a few messages. Raises HistoryStoreContractError, which names the rule it breaks.
+    """Use a history store for a few messages. Raises HistoryStoreContractError, which names the broken rule.
 
-    ``factory`` is what an agent is given. It must make a store of the same place each time that it is given the same
-    thread. A store that bounds itself may let go of the oldest messages, but has to keep the newest: give it room for
-    two, a call and its result.
+    ``factory`` is what an agent gets. For the same thread it must always return a store of the same messages. A store
+    with a limit may drop the oldest messages, but must keep the newest: let it hold at least two, a call and its
+    result.
     """
-    lab = _Lab(factory)
+    contract = _Contract(factory)
     for check in (_check_order, _check_repeats, _check_apart, _check_state):
-        await check(lab)
+        await check(contract)
 
 
-class _Lab:
-    """Where a store is tried: on threads with names that are used once."""
+class _Contract:
+    """The factory and the messages of the checks. Each thread is used once."""
 
     def __init__(self, factory: StoreFactory) -> None:
         self._factory = factory
-        self.messages = [StoredMessage(uuid.uuid4().hex, each) for each in _SAID]
+        self.messages = [StoredMessage(uuid.uuid4().hex, each) for each in _MESSAGES]
 
     def context(self, tenant: str = "check") -> StoreContext:
-        """A thread that nothing was kept of."""
+        """A new thread."""
         return StoreContext(tenant, f"check-{uuid.uuid4().hex}")
 
     async def store(self, context: StoreContext) -> HistoryStore:
-        """The store of a thread."""
         made = self._factory(context)
         store = await made if inspect.isawaitable(made) else made
         if not isinstance(store, HistoryStore):
-            raise HistoryStoreContractError("the factory makes a HistoryStore", f"it made {type(store).__name__}")
+            raise HistoryStoreContractError("the factory returns a HistoryStore", f"it returned {type(store).__name__}")
         return store
 
     async def held(self, store: HistoryStore, rule: str) -> list[StoredMessage]:
-        """What a store lists."""
         listing = await store.list_messages()
         try:
             ids_of(listing)
@@ -65,71 +63,71 @@ class _Lab:
         return list(listing)
 
 
-def _check_ends(held: Sequence[StoredMessage], said: Sequence[StoredMessage], rule: str) -> None:
-    """Raise unless a store holds the newest of what was said, equal and in order."""
-    if not held or list(held) != list(said[-len(held) :]):
-        known = {each.id: number for number, each in enumerate(said, 1)}
+def _check_ends(held: Sequence[StoredMessage], sent: Sequence[StoredMessage], rule: str) -> None:
+    """Raise unless a store holds the newest of the sent messages, equal and in order."""
+    if not held or list(held) != list(sent[-len(held) :]):
+        known = {each.id: number for number, each in enumerate(sent, 1)}
         found = [known.get(each.id, each.id) for each in held]
-        changed = [known[each.id] for each in held if each.id in known and each != said[known[each.id] - 1]]
+        changed = [known[each.id] for each in held if each.id in known and each != sent[known[each.id] - 1]]
         raise HistoryStoreContractError(
-            rule, f"of messages 1 to {len(said)} it lists {found}" + (f", {changed} changed" if changed else "")
+            rule, f"of messages 1 to {len(sent)} it lists {found}" + (f", {changed} changed" if changed else "")
         )
 
 
-async def _check_order(lab: _Lab) -> None:
-    rule = "it lists the newest messages, equal to what they were, in the order in which they came"
-    store = await lab.store(lab.context())
-    if await lab.held(store, rule):
-        raise HistoryStoreContractError("a thread that is new to it has no messages", "it lists some")
+async def _check_order(contract: _Contract) -> None:
+    rule = "it lists the newest messages, unchanged and in order"
+    store = await contract.store(contract.context())
+    if await contract.held(store, rule):
+        raise HistoryStoreContractError("a new thread has no messages", "it lists some")
     await store.add_messages([])
-    for number, message in enumerate(lab.messages, 1):
+    for number, message in enumerate(contract.messages, 1):
         await store.add_messages([message])
-        _check_ends(await lab.held(store, rule), lab.messages[:number], rule)
+        _check_ends(await contract.held(store, rule), contract.messages[:number], rule)
 
 
-async def _check_repeats(lab: _Lab) -> None:
-    rule = "a message that it holds is passed over when it comes again"
-    context = lab.context()
-    store = await lab.store(context)
-    await store.add_messages(lab.messages)
-    first = await lab.held(store, rule)
+async def _check_repeats(contract: _Contract) -> None:
+    rule = "a message that it already holds is not added again"
+    context = contract.context()
+    store = await contract.store(context)
+    await store.add_messages(contract.messages)
+    first = await contract.held(store, rule)
     newest = first[-1:]
     await store.add_messages([*newest, *newest])
-    again = await lab.store(context)
+    again = await contract.store(context)
     await again.add_messages(newest)
-    _check_ends(await lab.held(store, rule), lab.messages, rule)
-    if await lab.held(again, rule) != first:
-        raise HistoryStoreContractError(rule, "it lists others than before")
+    _check_ends(await contract.held(store, rule), contract.messages, rule)
+    if await contract.held(again, rule) != first:
+        raise HistoryStoreContractError(rule, "it lists other messages than before")
 
 
-async def _check_apart(lab: _Lab) -> None:
+async def _check_apart(contract: _Contract) -> None:
     rule = "threads and tenants are kept apart"
-    one = lab.context()
-    contexts = [one, lab.context(), one._replace(tenant="check-other")]
-    for between in _BETWEEN:  # both names are the same when they are but put together
-        contexts.append(StoreContext(f"check{between}a", one.thread_id))
-        contexts.append(StoreContext("check", f"a{between}{one.thread_id}"))
-    said = [lab.messages[at % 2]._replace(id=f"apart-{at}") for at in range(len(contexts))]
-    for context, message in zip(contexts, said, strict=True):
-        await (await lab.store(context)).add_messages([message])
-    for context, message in zip(contexts, said, strict=True):
-        _check_ends(await lab.held(await lab.store(context), rule), [message], rule)
+    one = contract.context()
+    contexts = [one, contract.context(), one._replace(tenant="check-other")]
+    for separator in _SEPARATORS:  # the two joined names are equal
+        contexts.append(StoreContext(f"check{separator}a", one.thread_id))
+        contexts.append(StoreContext("check", f"a{separator}{one.thread_id}"))
+    sent = [contract.messages[at % 2]._replace(id=f"apart-{at}") for at in range(len(contexts))]
+    for context, message in zip(contexts, sent, strict=True):
+        await (await contract.store(context)).add_messages([message])
+    for context, message in zip(contexts, sent, strict=True):
+        _check_ends(await contract.held(await contract.store(context), rule), [message], rule)
 
 
-async def _check_state(lab: _Lab) -> None:
-    rule = "its state is JSON without credentials, no other thread has it, and by it the messages are found again"
-    context = lab.context()
-    store = await lab.store(context)
-    await store.add_messages(lab.messages)
+async def _check_state(contract: _Contract) -> None:
+    rule = "its state is JSON without credentials, belongs to one thread, and leads to the messages"
+    context = contract.context()
+    store = await contract.store(context)
+    await store.add_messages(contract.messages)
     state: Json = await store.serialize()
     try:
         check_json(state, "state")
         check_no_credentials(state, "state")
     except ClewError as error:
         raise HistoryStoreContractError(rule, str(error)) from None
-    if is_key(state) and await (await lab.store(lab.context())).serialize() == state:
+    if is_key(state) and await (await contract.store(contract.context())).serialize() == state:
         raise HistoryStoreContractError(rule, "two threads have the same state")
-    found = await lab.store(context._replace(state=state))
+    found = await contract.store(context._replace(state=state))
     if state is not None:
         await found.update_from_state(state)
-    _check_ends(await lab.held(found, rule), lab.messages, rule)
+    _check_ends(await contract.held(found, rule), contract.messages, rule)
