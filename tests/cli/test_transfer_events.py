@@ -118,7 +118,7 @@ def test_what_is_refused_is_named_with_its_line(clew: Clew, exported: str) -> No
     done = clew.run(*COPY, "import", "copy.jsonl")
     assert done.returncode == 1
     line = len(exported.splitlines())
-    assert done.stderr.startswith(f"clew: copy.jsonl:{line}: Thread 'other' is there with another past: version 6")
+    assert done.stderr.startswith(f"clew: copy.jsonl:{line}: Thread 'other' exists with another past: its version 6")
     damaged = exported.replace("Four", "Five")
     clew.folder.joinpath("copy.jsonl").write_text(damaged, encoding="utf-8")
     found = json.loads(clew.run("--db", "sqlite:///new.db", "import", "copy.jsonl", "--json").stdout)

@@ -51,15 +51,30 @@ Each message says what was requested, what was found and what to do.
 
 from __future__ import annotations
 
+from functools import partial
 from shlex import quote
+from typing import Any, Self
 
 
 class ClewError(Exception):
     """The root of all errors that Clew raises on purpose."""
 
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Keep the arguments for pickling."""
+        error = super().__new__(cls, *arguments)
+        error._arguments = arguments, options
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling, as exceptions that cross processes must: made again from the same arguments."""
+        arguments, options = self._arguments
+        return partial(type(self), *arguments, **options), (), self.__dict__
+
 
 class InvalidContentError(ClewError):
-    """What was given cannot be stored and come back equal: not JSON, too deep, too large or not Unicode."""
+    """The content cannot be stored and come back equal: not JSON, too deep, too large or not Unicode."""
 
 
 class InvalidNameError(ClewError):
@@ -67,45 +82,41 @@ class InvalidNameError(ClewError):
 
 
 class InvalidTimeError(ClewError):
-    """A time without a zone, so that it names no moment."""
+    """A time without a UTC offset, or outside the years 1 to 9999."""
 
 
 class InvalidAuthorizeError(ClewError):
-    """``authorize`` is no function that returns True or False."""
+    """``authorize`` is not a function that returns True or False."""
 
 
 class NotAuthorizedError(ClewError):
-    """Who acts may not do that with the thread. It does not tell whether there is a thread of that id.
+    """The actor may not do that with the thread. The error does not tell whether such a thread exists.
 
-    Attributes: ``actor`` (None where nobody acts), ``action`` and ``thread_id``, None for what is of no thread.
+    Attributes: ``actor`` (None without an actor), ``action`` and ``thread_id`` (None for actions without a thread).
     """
 
     def __init__(self, actor: str | None, action: str, thread_id: str | None) -> None:
-        who = "Nobody in particular" if actor is None else f"{actor!r}"
-        what = "what is of no one thread" if thread_id is None else f"thread {thread_id!r}, if there is one"
+        who = "A caller without an actor" if actor is None else f"{actor!r}"
+        what = "what belongs to no single thread" if thread_id is None else f"thread {thread_id!r}, if it exists"
         asked = {"memory": "use memory", "rows": "read the rows of projections"}.get(action) or f"{action} {what}"
         super().__init__(
-            f"{who} may not {asked}. Act as somebody who may, with acting_as(actor), or have authorize allow it."
+            f"{who} may not {asked}. Use acting_as(actor) with an actor who may, or allow it in authorize."
         )
         self.actor = actor
         self.action = action
         self.thread_id = thread_id
 
-    def __reduce__(self) -> tuple[type, tuple[str | None, str, str | None]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.actor, self.action, self.thread_id)
-
 
 class UnknownThreadError(ClewError):
-    """No thread of that id is in the store."""
+    """The store has no thread with that id."""
 
     def __init__(self, thread_id: str) -> None:
-        super().__init__(f"There is no thread {thread_id!r}. List the threads that there are, or start it first.")
+        super().__init__(f"There is no thread {thread_id!r}. List the existing threads, or start it first.")
         self.thread_id = thread_id
 
 
 class AmbiguousThreadError(ClewError):
-    """The ids of several threads begin so."""
+    """The ids of several threads begin with this prefix."""
 
     def __init__(self, prefix: str, candidates: list[str], *, more: bool = False) -> None:
         there = ", ".join(candidates) + (" and others" if more else "")
@@ -115,11 +126,11 @@ class AmbiguousThreadError(ClewError):
 
 
 class UnknownVersionError(ClewError):
-    """The thread has no such version, no such message, or had not begun at that time."""
+    """The thread has no such version or message, or did not exist at that time."""
 
 
 class UnknownCheckpointError(ClewError):
-    """The thread has no checkpoint of that name."""
+    """The thread has no checkpoint with that name."""
 
     def __init__(self, thread_id: str, name: str, known: list[str]) -> None:
         there = "It has none." if not known else "It has: " + ", ".join(repr(k) for k in known[:10]) + "."
@@ -129,25 +140,25 @@ class UnknownCheckpointError(ClewError):
 
 
 class ThreadExistsError(ClewError):
-    """A thread of that id is in the store already."""
+    """The store already has a thread with that id."""
 
     def __init__(self, thread_id: str, found: str = "", advice: str = "Choose another id, or") -> None:
-        super().__init__(f"There is already a thread {thread_id!r}{found}. {advice} open the one that is there.")
+        super().__init__(f"There is already a thread {thread_id!r}{found}. {advice} open the existing one.")
         self.thread_id = thread_id
 
 
 class ThreadAheadError(ThreadExistsError):
-    """The thread of a document is in the store, and has gone on since. ``there`` and ``given`` are the versions."""
+    """The store has newer versions of the document's thread. ``there`` and ``given`` are the two versions."""
 
     def __init__(self, thread_id: str, there: int, given: int) -> None:
-        found = f", at version {there}, and the document is of version {given} of it"
-        super().__init__(thread_id, found, 'Give on_existing="fork" to go on from the document, or')
+        found = f", at version {there}, and the document has its version {given}"
+        super().__init__(thread_id, found, 'Give on_existing="fork" to continue from the document, or')
         self.there = there
         self.given = given
 
 
 class CheckpointExistsError(ClewError):
-    """The name of the checkpoint is taken along the thread's lineage."""
+    """The checkpoint's name is already used along the thread's lineage."""
 
     def __init__(self, thread_id: str, name: str, version: int) -> None:
         super().__init__(
@@ -159,7 +170,7 @@ class CheckpointExistsError(ClewError):
 
 
 class ThreadStatusError(ClewError):
-    """The thread's status does not allow what was asked."""
+    """The thread's status does not allow the request."""
 
     def __init__(self, thread_id: str, status: str, asked: str, advice: str) -> None:
         super().__init__(f"Thread {thread_id!r} is {status}: {asked} is refused. {advice}")
@@ -173,31 +184,27 @@ class ThreadDeletedError(ThreadStatusError):
 
 
 class NotRedactableError(ClewError):
-    """The version holds no message, or one that is redacted already."""
+    """The version holds no message, or a message that is already redacted."""
 
 
 class ConflictError(ClewError):
-    """Somebody else wrote to the stream first.
+    """Another writer was first.
 
-    Attributes: ``stream`` (its name or the thread's id), ``expected`` and ``actual`` (versions; 0 for a stream that
-    is not there).
+    Attributes: ``stream`` (its name or the thread's id), ``expected`` and ``actual`` (versions; 0 for a missing
+    stream).
     """
 
     def __init__(self, stream: str, expected: int, actual: int) -> None:
         super().__init__(
-            f"{stream}: expected version {expected}, found version {actual}. Read what is there, then decide again."
+            f"{stream}: expected version {expected}, found version {actual}. Read the new events, then decide again."
         )
         self.stream = stream
         self.expected = expected
         self.actual = actual
 
-    def __reduce__(self) -> tuple[type, tuple[str, int, int]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.stream, self.expected, self.actual)
-
 
 class IdempotencyKeyReusedError(ClewError):
-    """An idempotency key that already stands for other content."""
+    """The idempotency key was used with other content."""
 
     def __init__(self, stream: str, key: str) -> None:
         super().__init__(
@@ -208,22 +215,22 @@ class IdempotencyKeyReusedError(ClewError):
 
 
 class InvalidSearchError(ClewError):
-    """A search that asks for nothing."""
+    """A search without search terms."""
 
 
 class ImportFormatError(ClewError):
-    """A file, a line or a conversation that is not in the format it should have."""
+    """A file, a line or a conversation in the wrong format."""
 
 
 class ThreadDocumentError(ClewError):
-    """A document of a thread that is none, is of a newer version, or is not as it was written: says where."""
+    """Not a thread document, one of a newer version, or a changed one. The message says where."""
 
 
 class ThreadDivergedError(ClewError):
-    """A thread of a file or a document is in the store already, with another event at the same version.
+    """The store has the thread of a file or a document with another event at the same version.
 
-    Attributes: ``thread_id``, ``version``, and the hashes of that version in hex, ``there`` (None where the thread that
-    is there has no such event of its own) and as ``given``.
+    Attributes: ``thread_id``, ``version``, and the hashes of that version in hex: ``there`` in the store (None if the
+    thread there has no such event of its own) and ``given``.
     """
 
     def __init__(
@@ -232,12 +239,12 @@ class ThreadDivergedError(ClewError):
         version: int,
         there: str | None,
         given: str,
-        advice: str = "Import the file into another database to have both.",
+        advice: str = "Import the file into another database to keep both.",
     ) -> None:
         found = "is not an event of its own" if there is None else f"has the hash {there}"
         super().__init__(
-            f"Thread {thread_id!r} is there with another past: version {version} {found}, and what was given has the "
-            f"hash {given}. The thread was left as it is. {advice}"
+            f"Thread {thread_id!r} exists with another past: its version {version} {found}, and the given one "
+            f"has the hash {given}. The thread was not changed. {advice}"
         )
         self.thread_id = thread_id
         self.version = version
@@ -246,11 +253,11 @@ class ThreadDivergedError(ClewError):
 
 
 class InvalidProjectionError(ClewError):
-    """The declaration of a projection cannot be carried out, or two have one name."""
+    """The declaration of a projection is invalid, or two projections have the same name."""
 
 
 class UnknownProjectionError(ClewError):
-    """No projection of that name."""
+    """No projection has that name."""
 
     def __init__(self, name: str, known: list[str], *, unfilled: bool = False) -> None:
         if unfilled:
@@ -267,11 +274,11 @@ class UnknownProjectionError(ClewError):
 
 
 class ProjectionBehindError(ClewError):
-    """A projection has not come as far as was waited for."""
+    """The projection did not reach the requested position in time."""
 
 
 class StoreError(ClewError):
-    """The store cannot do what was asked."""
+    """The store cannot do what was requested."""
 
 
 class StoreUrlError(StoreError):
@@ -291,14 +298,14 @@ class ShardError(StoreError):
 
 
 class TenantRequiredError(StoreError):
-    """The database keeps tenants apart by itself, and the connection is on behalf of none."""
+    """The database separates tenants, and the connection has no tenant."""
 
 
 class CorruptEventError(StoreError):
-    """Stored bytes that are no event of the type that the row names.
+    """Stored bytes that are not an event of the row's type.
 
-    Attributes: ``stream``, ``version`` and ``position`` of the row, None where it was not a row of the store that was
-    read. What comes after it can be read: a thread's events after the version, or the store's after the position.
+    Attributes: ``stream``, ``version`` and ``position`` of the row, None if it was not read from the store. To read on,
+    continue after the version in the thread, or after the position in the store.
     """
 
     stream: str | None = None
@@ -311,11 +318,11 @@ class ClosedError(StoreError):
 
 
 class ScopeError(ClewError):
-    """A scope or a namespace that is none, or that is not the caller's to write: unset never means everyone's."""
+    """Not a valid scope or namespace, or the caller may not write to it. A missing name never means all of them."""
 
 
 class UnknownFactError(ClewError):
-    """The scope holds no live fact of that id."""
+    """The scope has no live fact with that id."""
 
     def __init__(self, scope: str, fact: str) -> None:
         super().__init__(
@@ -324,34 +331,26 @@ class UnknownFactError(ClewError):
         self.scope = scope
         self.fact = fact
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.scope, self.fact)
-
 
 class UnknownDocumentError(ClewError):
-    """The namespace holds no document of that id or link."""
+    """The namespace has no document with that id or link."""
 
 
 class FactRefusedError(ClewError):
-    """The scope's screen keeps the fact out; ``reason`` is what it gave as its own."""
+    """The scope's screen refuses the fact. ``reason`` is the screen's reason."""
 
     def __init__(self, scope: str, reason: str) -> None:
-        super().__init__(f"Scope {scope!r} does not take the fact: {reason}")
+        super().__init__(f"Scope {scope!r} refuses the fact: {reason}")
         self.scope = scope
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.scope, self.reason)
-
 
 class EmbeddingError(ClewError):
-    """No vectors were to be had for a text. Nothing was stored."""
+    """The embedder gave no valid vectors. Nothing was stored."""
 
 
 class EmbeddingMismatchError(EmbeddingError):
-    """Vectors of another model, or of another size, than those that the scope is searched by. Nothing was stored."""
+    """Vectors of another model or size than the scope's. Nothing was stored."""
 
 
 class MemoryServiceError(ClewError):
@@ -359,66 +358,50 @@ class MemoryServiceError(ClewError):
 
 
 class ReducerError(ClewError):
-    """A reducer gave what no request can be made of. ``reducer`` is its name; nothing was recorded."""
+    """A reducer returned something that no request can be made of. ``reducer`` is its name; nothing was recorded."""
 
     def __init__(self, reducer: str, problem: str) -> None:
         super().__init__(f"The reducer {reducer} {problem}")
         self.reducer = reducer
         self.problem = problem
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.reducer, self.problem)
-
 
 class HistoryStoreError(ClewError):
-    """A history store that could not be reached, refused, or gave what is no list of messages."""
+    """A history store that cannot be reached, refuses, or does not return a list of messages."""
 
 
 class HistoryStoreSharedError(HistoryStoreError):
-    """Two threads of a tenant have a history store of the same state: each would be shown what the other said.
+    """Two threads of a tenant have the same history store state, so each would see the other's messages.
 
-    Attributes: ``provider`` whose state it is, ``thread_id``, and ``other``, the thread that had it first.
+    Attributes: ``provider``, which has the state, ``thread_id``, and ``other``, the thread that had the state first.
     """
 
     def __init__(self, provider: str, thread_id: str, other: str) -> None:
         super().__init__(
             f"Thread {thread_id!r} has the same state of {provider!r} as thread {other!r}: both would be kept in one "
-            "place. Give each thread its own: make it from ctx.tenant and ctx.thread_id."
+            "place. Make the state of each thread from ctx.tenant and ctx.thread_id."
         )
         self.provider = provider
         self.thread_id = thread_id
         self.other = other
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.provider, self.thread_id, self.other)
-
 
 class HistoryStoreContractError(HistoryStoreError, AssertionError):
-    """A history store does what none may do: ``rule`` is what it breaks. In a test, a failure."""
+    """A history store breaks a rule of the contract, ``rule``. In a test it counts as a failure."""
 
     def __init__(self, rule: str, found: str) -> None:
         super().__init__(f"The history store breaks the rule that {rule}: {found}.")
         self.rule = rule
         self.found = found
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.rule, self.found)
-
 
 class CredentialError(ClewError):
-    """Something that looks like a credential was about to be stored, or given out. ``place`` says where it is."""
+    """Something that looks like a credential would be stored or shown. ``place`` says where it is."""
 
     def __init__(self, place: str, found: str) -> None:
         super().__init__(
-            f"{place}: it looks like {found}. Credentials are not kept in threads: leave it out, and have the process "
-            "that needs it read it from its own settings."
+            f"{place}: it looks like {found}. Threads never hold credentials. Leave it out; the process that needs it "
+            "reads it from its own settings."
         )
         self.place = place
         self.found = found
-
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.place, self.found)

@@ -283,10 +283,6 @@ class RunInProgressError(ConflictError):
         self.expected = self.actual = 0
         self._advice = advice
 
-    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:  # type: ignore[override]  # other arguments
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.stream, self.holder, self._advice)
-
 
 class RunTakenOverError(ConflictError):
     """The run was ended, or gone on with, by somebody else: nothing more is recorded of it here."""
@@ -300,10 +296,6 @@ class RunTakenOverError(ConflictError):
         self.stream = stream
         self.run_id = run_id
         self.expected = self.actual = 0
-
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # type: ignore[override]  # other arguments
-        """Survive pickling, as exceptions that cross processes must."""
-        return type(self), (self.stream, self.run_id)
 
 
 class ContextProviderError(ClewError):
