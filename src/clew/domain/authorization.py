@@ -1,4 +1,4 @@
-"""The function of an application that says who may read what."""
+"""``authorize``: the application's function that decides who may read what."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from clew.domain.errors import InvalidAuthorizeError
 
 Action: TypeAlias = Literal["read", "list", "search", "subscribe", "export", "audit", "memory", "rows"]
-"""What somebody is about to do.
+"""What an actor is about to do.
 
 ``read`` what a thread says and is, and write to it; ``list`` it among others; ``search`` in it; ``subscribe`` to its
 events; ``export`` it; ``audit`` what was done with it, how much it is and whether it verifies. ``memory`` is to read or
@@ -25,12 +25,12 @@ projections, and the store as a whole where it is verified.
 
 
 def check_function(authorize: object) -> None:
-    """Raise InvalidAuthorizeError for what is no function, and for a coroutine function: what it returns is true."""
+    """Raise InvalidAuthorizeError for other objects and for coroutine functions: a coroutine would count as True."""
     if authorize is None:
         return
     called = getattr(authorize, "__call__", None)  # noqa: B004  # what is called, to see whether it must be awaited
     if called is None or inspect.iscoroutinefunction(authorize) or inspect.iscoroutinefunction(called):
         raise InvalidAuthorizeError(
-            f"authorize: {type(authorize).__name__} is no function that returns True or False. Give a plain one of "
-            "(actor, action, thread); it may block, as an Engine calls it in a thread."
+            f"authorize: {type(authorize).__name__} is not a function that returns True or False. Give a plain "
+            "function of (actor, action, thread). It may block: an Engine calls it in a worker thread."
         )

@@ -1,4 +1,4 @@
-"""The small state that decisions need: bounded, never the history."""
+"""The control of a thread: the small, bounded state that decisions need. It never holds the history."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from clew.domain.runs.events import RunResumed, RunStarted, ServiceThreadBound
 from clew.domain.runs.open_run import OpenRun, run_after
 
 SNAPSHOT_EVERY = 128
-"""Versions between two snapshots of the control: what an append or a fork folds at the most."""
+"""Versions between two snapshots of the control: an append or a fork folds at most that many events."""
 
 
 class Control(NamedTuple):
-    """What is true of a thread at a version, but for its history.
+    """The state of a thread at a version, without its history.
 
-    ``head`` is the hash of the version, empty where it is not recorded yet; ``messages`` counts those on the
-    path; ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
-    conversation that was imported as this thread; ``run`` is the run that has begun and not ended;
-    ``agents`` maps the ids of agents to the version where each last began, or went on with, a run;
-    ``service_thread_id`` is what the service that holds the thread calls it; ``as_of`` is the cut, by thread and
-    version, as of which it reads memory scopes, None when it reads them as they are. Nothing in it is changed in place.
+    ``head`` is the hash of the version, empty until it is recorded; ``messages`` counts the messages on the path;
+    ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
+    conversation that was imported as this thread; ``run`` is the open run; ``agents`` maps the ids of agents to the
+    version where each last began or resumed a run; ``service_thread_id`` is the id of the thread at the service that
+    holds it; ``as_of`` is the cut, by thread and version, as of which the thread reads memory scopes, None if it reads
+    their current state. Nothing in it is changed in place.
     """
 
     version: int = 0
@@ -66,7 +66,7 @@ class Control(NamedTuple):
 
 
 def detached(control: Control) -> Control:
-    """The same, sharing nothing that could be changed in place."""
+    """A copy that shares no mutable object."""
     return control._replace(
         labels=deepcopy(control.labels),
         metadata=deepcopy(control.metadata),
@@ -171,4 +171,4 @@ _CHANGES: dict[type, Callable[[Control, Event, Any], Control]] = {
     RunStarted: _run_began,
     RunResumed: _run_began,
 }
-"""What events change of the control; all others leave it as it is, but for the open run."""
+"""What events change in the control. Other events change at most the open run."""

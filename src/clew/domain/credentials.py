@@ -1,4 +1,4 @@
-"""What looks like a credential: it is refused by name where it would be stored in a thread, or given out with one."""
+"""Detection of credentials: they are refused where a thread would store or show them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _NAMES = frozenset(
         "apikey",
     }
 )
-"""Words that a key ends with whose value is a credential."""
+"""A key that ends with one of these words holds a credential."""
 
 _KEYS = frozenset({"access", "account", "api", "auth", "encryption", "private", "secret", "signing"})
-"""Words before ``key`` with which it is one that opens something."""
+"""A key that ends with one of these words and ``key`` holds a credential."""
 
 _RANDOM = r"(?=\S{0,60}(?:[0-9]|[a-z][A-Z]))"
-"""What comes next is no word."""
+"""The next characters are not a word."""
 
 _NAMED = r"(?:password|passwd|pwd|passphrase|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)"
 
@@ -50,13 +50,13 @@ _LOOKS = (
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), "an access key"),
     (re.compile(r"\bAIza[A-Za-z0-9_-]{30}"), "an API key"),
 )
-"""How credentials look. Every repetition is bounded: text may be long, and made to be searched slowly."""
+"""Patterns of credentials. Every repetition is bounded, because a text may be written to slow the search down."""
 
 _SHOWN = 120
 
 
 def check_no_credentials(value: Json, where: str) -> None:
-    """Raise CredentialError, naming the place and never the value, for what looks like a credential.
+    """Raise CredentialError, which names the place and never the value, for anything that looks like a credential.
 
     It goes by the names of keys (``password``, ``apiKey``, ``access_token`` …) whose values are text, and by how text
     looks: a URL with a password, a private key, the keys of well-known services. ``value`` is plain JSON.
@@ -77,7 +77,7 @@ def check_no_credentials(value: Json, where: str) -> None:
 
 
 def _names_one(key: str) -> bool:
-    words = [word.lower() for word in _WORDS.findall(key.rstrip("0123456789_- "))]  # also the second of them
+    words = [word.lower() for word in _WORDS.findall(key.rstrip("0123456789_- "))]  # password2 is a password
     if not words:
         return False
     opens = len(words) > 1 and words[-1] in {"key", "keys"} and words[-2] in _KEYS
@@ -85,7 +85,7 @@ def _names_one(key: str) -> bool:
 
 
 def _says_something(value: Json) -> bool:
-    """Whether there is text in it: a number under ``max_tokens`` opens nothing."""
+    """Whether it contains text: a number under ``max_tokens`` is not a credential."""
     if isinstance(value, str):
         return bool(value.strip())
     if isinstance(value, list | dict):

@@ -1,4 +1,4 @@
-"""What may happen: a pure function from the control and an intent to events, or an error."""
+"""The decider of threads: a pure function from the control and an intent to events, or an error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from clew.domain.runs.open_run import check_step, run_after
 from clew.domain.values import Value
 
 RunStep: TypeAlias = RunEvent | ContextEvent | Message
-"""What an attempt of a run records: its events, what components did in it, and messages."""
+"""A step of a run: an event of the run or of a component, or a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Begin a thread at a cut; the control is that of the thread to be forked, at the cut."""
+    """Begin a thread at a cut; the control is that of the parent at the cut."""
 
     parent_id: str
     parent_version: int
@@ -84,9 +84,9 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Record what happens in a run, by who carries out this attempt of it: its events, and messages among them.
+    """Record steps of an attempt of a run.
 
-    A reference below 0 counts back from the event that holds it.
+    References below 0 in its events count back from the event that holds them.
     """
 
     run_id: str
@@ -96,7 +96,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record events that the thread's status alone decides about: their declarations say which statuses take them."""
+    """Record events that any thread in one of their declared statuses takes."""
 
     events: tuple[ThreadEvent, ...]
 
@@ -110,7 +110,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Name a version; None is the newest."""
+    """Name a version; None names the newest."""
 
     name: str
     at: int | None = None
@@ -118,9 +118,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Go on from version ``to``, on whose path there are ``messages`` messages.
+    """Continue from version ``to``, whose path has ``messages`` messages.
 
-    ``service_thread_id`` is what the service that holds the thread called it there.
+    ``service_thread_id`` is the id of the thread at its service at that version.
     """
 
     to: int
@@ -140,14 +140,14 @@ class Redact:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Let the thread rest."""
+    """Suspend the thread: it takes no messages until it is resumed."""
 
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Let the thread go on."""
+    """Resume a suspended thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Take the thread away from its readers; ``service`` says what became of the service's side of it."""
+    """Delete the thread for its readers; ``service`` says what happened to its copy at the service."""
 
     reason: str | None = None
     service: tuple[ServiceDeletion, ...] = ()
@@ -220,7 +220,7 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
 def _is_allowed(status: Status, intent: _Change) -> bool:
     match intent:
         case Advance(steps=steps):
-            # A run that began before the thread was suspended goes on; none begins.
+            # A run that began before the thread was suspended continues; no run begins.
             return status == "active" or (
                 status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
             )

@@ -1,4 +1,4 @@
-"""What happened: the events of a thread, and the envelope that each of them is recorded in."""
+"""The events of threads, and the envelope in which each event is recorded."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from clew.domain.runs.events import RunEvent
 from clew.domain.values import Value
 
 MemoryReading: TypeAlias = Literal["live", "as-of"]
-"""How a thread reads shared memory scopes: as they are, or as they were at a cut, with what was learned from there."""
+"""How a thread reads shared memory scopes: live, or as of a cut with what was learned from there on."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Source(Value):
-    """Where an imported thread comes from.
+    """The source of an imported thread.
 
-    ``id`` is the conversation's id there, None if it had none; ``fields`` are the other fields of its object, as they
-    were, without the messages.
+    ``id`` is the conversation's id in the source, None if it had none; ``fields`` are the other fields of its object,
+    unchanged, without the messages.
     """
 
     id: Json = None
@@ -46,7 +46,7 @@ class Source(Value):
     shreddable=False,
 )
 class ThreadStarted(Value):
-    """A conversation began; ``kind`` says who holds its history."""
+    """A thread began; ``kind`` says who holds its history."""
 
     kind: ThreadKind = Field(default="local", exclude_if=lambda kind: kind == "local")
     title: str | None = None
@@ -70,9 +70,9 @@ class ThreadForked(Value):
     parent_hash: str
     title: str | None = None
     kind: ThreadKind | None = Field(default=None, exclude_if=lambda kind: kind is None)
-    """None when it is of the parent's kind; a thread that a service holds can be forked into a local one."""
+    """None for the parent's kind; a thread that a service holds can be forked into a local one."""
     memory: MemoryReading | None = Field(default=None, exclude_if=lambda memory: memory is None)
-    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None as its parent does."""
+    """How it reads memory scopes: ``live``, or ``as-of`` the cut; None for the parent's way."""
 
 
 @event_type(
@@ -96,7 +96,7 @@ class ThreadLabelled(Value):
     statuses=ACTIVE,
 )
 class MessageAppended(Value):
-    """A message was said. Every message of a history is exactly one such event."""
+    """A message was appended. Every message of a history is exactly one such event."""
 
     message: Message
 
@@ -112,7 +112,7 @@ class MessageAppended(Value):
 class MessageRedacted(Value):
     """The message at ``version`` of this stream was shredded.
 
-    ``digest`` is the SHA-256 of the bytes that were there, in hex; ``stub`` is what the row holds instead.
+    ``digest`` is the SHA-256 of the shredded bytes, in hex; ``stub`` is what the row holds now.
     """
 
     version: int
@@ -130,11 +130,11 @@ class MessageRedacted(Value):
     shreddable=False,
 )
 class HistoryRewound(Value):
-    """The path goes on from version ``to``."""
+    """The path continues from version ``to``."""
 
     to: int
     service_thread_id: str | None = Field(default=None, exclude_if=lambda id_: id_ is None)
-    """What the service that holds the thread called it there."""
+    """The id of the thread at its service at that version."""
 
 
 @event_type(
@@ -145,7 +145,7 @@ class HistoryRewound(Value):
     statuses=UNDELETED,
 )
 class CheckpointMade(Value):
-    """Version ``at`` got a name."""
+    """Version ``at`` was named."""
 
     name: str
     at: int
@@ -159,7 +159,7 @@ class CheckpointMade(Value):
     statuses=ACTIVE,
 )
 class ThreadSuspended(Value):
-    """The thread rests: nothing is appended until it is resumed."""
+    """The thread was suspended: it takes no messages until it is resumed."""
 
     reason: str | None = None
 
@@ -171,7 +171,7 @@ class ThreadSuspended(Value):
     statuses=OPEN,
 )
 class ThreadResumed(Value):
-    """The thread goes on after a rest."""
+    """The suspended thread was resumed."""
 
 
 @event_type(
@@ -182,13 +182,13 @@ class ThreadResumed(Value):
     statuses=OPEN,
 )
 class ThreadEnded(Value):
-    """The conversation is over; it can still be read and forked."""
+    """The thread was ended; it can still be read and forked."""
 
     reason: str | None = None
 
 
 class ServiceDeletion(Value):
-    """What became of the service's side of a thread: ``failed`` says why it is still there, None if it is gone."""
+    """The deletion of a thread at its service: ``failed`` says why it remains there, None if it was deleted."""
 
     id: str
     failed: str | None = None
@@ -202,9 +202,9 @@ class ServiceDeletion(Value):
     statuses=UNDELETED,
 )
 class ThreadDeleted(Value):
-    """The thread is not to be read any more. Its events remain until they are erased.
+    """The thread was deleted for its readers. Its events remain until they are erased.
 
-    ``service`` says what became of the service's side of it, when that was to be deleted, too.
+    ``service`` has the results if it was to be deleted at its service, too.
     """
 
     reason: str | None = None
@@ -219,7 +219,7 @@ class ThreadDeleted(Value):
     stream="system",
 )
 class StateClaimed(Value):
-    """The state that the stream is named after is that of a thread, for good: no other thread's may equal it."""
+    """The state that the stream is named after belongs to a thread for good: no other thread may have an equal one."""
 
     provider: str
     thread_id: str
@@ -234,7 +234,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Shredded:
-    """What is left of an event whose content was shredded; ``role`` is the role of the message that it was."""
+    """The rest of an event whose content was shredded; ``role`` is the role of its message."""
 
     role: Role | None
 
@@ -267,16 +267,16 @@ TYPE_NAMES = event_types.TYPE_NAMES
 MESSAGE_APPENDED = "message-appended"
 
 NEVER_SHREDDED = frozenset(name for name, declared in EVENT_TYPES.items() if not declared.shreddable)
-"""Types whose stored bytes are never replaced by a stub."""
+"""The types whose stored bytes are never replaced by a stub."""
 
 
 class Event(NamedTuple):
-    """An event in its envelope: what happened, and when, by whom and why.
+    """An event in its envelope: what happened, when, by whom and why.
 
     ``stream`` and ``version`` are its address; ``recorded_at`` is in microseconds since 1970 (UTC) and never decreases
-    along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 when an opaque event does
-    not say. ``position`` and ``hash`` are None until it is recorded. A tuple, because a long history is many of them
-    and tuples are made fastest.
+    along a lineage; ``messages`` is the number of messages on the thread's path after it, -1 if an opaque event does
+    not say. ``position`` and ``hash`` are None until it is recorded. It is a tuple because tuples are made fastest,
+    and a long history has many events.
     """
 
     stream: str
@@ -301,23 +301,23 @@ class Event(NamedTuple):
 
     @property
     def thread_id(self) -> str:
-        """The id of the thread that the event is recorded in: for an inherited one, the ancestor's."""
+        """The id of the thread in which the event is recorded: for an inherited event, the ancestor's."""
         name = parse_stream_name(self.stream)
         return self.stream if name is None else name.id
 
     @property
     def originator_id(self) -> str:
-        """The stream's name, as the eventsourcing library calls it."""
+        """The stream's name, under the eventsourcing library's name for it."""
         return self.stream
 
     @property
     def originator_version(self) -> int:
-        """The version, as the eventsourcing library calls it."""
+        """The version, under the eventsourcing library's name for it."""
         return self.version
 
 
 def to_time(microseconds: int) -> datetime:
-    """The moment that lies so many microseconds after 1970, in UTC."""
+    """The UTC time of a number of microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HistoryMessage(NamedTuple):
-    """A message in its place: ``message`` is None when it was redacted."""
+    """A message of a history; ``message`` is None if it was redacted."""
 
     version: int
     role: Role
@@ -39,37 +39,37 @@ class HistoryMessage(NamedTuple):
 
     @property
     def redacted(self) -> bool:
-        """Whether its content was shredded."""
+        """Whether its content was redacted."""
         return self.message is None
 
     @property
     def text(self) -> str:
-        """The words of the message, nothing when it was redacted."""
+        """The text of the message, empty if it was redacted."""
         return "" if self.message is None else self.message.text
 
     @property
     def contents(self) -> tuple[Content, ...]:
-        """What the message is made of, nothing when it was redacted."""
+        """The contents of the message, empty if it was redacted."""
         return () if self.message is None else self.message.contents
 
     @property
     def calls(self) -> tuple[FunctionCall, ...]:
-        """The function calls in the message, none when it was redacted."""
+        """The function calls in the message, empty if it was redacted."""
         return () if self.message is None else self.message.calls
 
     @property
     def results(self) -> tuple[FunctionResult, ...]:
-        """The function results in the message, none when it was redacted."""
+        """The function results in the message, empty if it was redacted."""
         return () if self.message is None else self.message.results
 
     @property
     def author(self) -> str | None:
-        """Who speaks within the role."""
+        """The speaker within the role."""
         return None if self.message is None else self.message.author
 
     @property
     def metadata(self) -> JsonObject:
-        """The application's own JSON, as a copy: the message itself is shared by all who read it."""
+        """A copy of the application's own JSON: all readers share the message itself."""
         return {} if self.message is None else deepcopy(self.message.metadata)
 
     @property
@@ -97,7 +97,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    """What a thread is at a version: its control and its messages.
+    """The state of a thread at a version: its control and its messages.
 
     ``kept`` is what is kept for components. ``past`` holds the messages and that after each earlier version, which a
     rewind goes back to; only ``evolve`` needs it.
@@ -110,7 +110,7 @@ class ThreadState:
 
     @property
     def version(self) -> int:
-        """The version that this is the state of."""
+        """The version of this state."""
         return self.control.version
 
     @property
@@ -135,28 +135,28 @@ class ThreadState:
 
     @property
     def service_thread_id(self) -> str | None:
-        """What the service that holds the thread calls it, None when none does or it has not named it."""
+        """The id of the thread at the service that holds it, None if Clew holds it or the service has not named it."""
         return self.control.service_thread_id
 
     @property
     def checkpoints(self) -> dict[str, int]:
-        """Names and the versions that they stand for."""
+        """The names of checkpoints and their versions."""
         return self.control.checkpoints
 
     @property
     def states(self) -> dict[str, Json]:
-        """What components keep of the thread, by the ids of context providers."""
+        """The states that context providers store in the thread, by their ids."""
         return {provider: deepcopy(found.state) for provider, found in self.context.states.items()}
 
 
 def evolve(state: ThreadState, event: Event) -> ThreadState:
-    """The state after one more event of the lineage. This is the definition; HistoryBuilder is its fast form."""
+    """The state after one more event of the lineage. This is the definition; HistoryBuilder is the fast form."""
     messages, context = state.messages, state.context
     if event.type in CONTEXT_STATE_EVENTS:
         context = next_context_state(context, event)
     past = (*state.past, (state.messages, state.context))
     if isinstance(event.data, HistoryRewound):
-        target = min(event.data.to, state.version)  # a stored target that lies ahead, which no append makes, ends too
+        target = min(event.data.to, state.version)  # no append stores a later target; a forged one must not loop
         messages, then = past[target]
         context = context._replace(states=then.states, reductions=then.reductions, completed=then.completed)
     elif (said := as_message(event)) is not None:
@@ -165,7 +165,7 @@ def evolve(state: ThreadState, event: Event) -> ThreadState:
 
 
 def as_message(event: Event) -> HistoryMessage | None:
-    """The message that an event appended, redacted or not; None for other events."""
+    """The message of an event, redacted or not; None for other events."""
     data = event.data
     if isinstance(data, MessageAppended):
         message = data.message
@@ -176,9 +176,9 @@ def as_message(event: Event) -> HistoryMessage | None:
 
 
 def unshared(event: Event) -> Event | None:
-    """An event that was just written, as it would be read: sharing nothing that its writer could still change.
+    """A just written event as a reader would get it, without objects that its writer could still change.
 
-    None for what takes reading it.
+    None if it must be read from the store for that.
     """
     if not isinstance(event.data, MessageAppended):
         return event
@@ -196,7 +196,7 @@ def _is_fixed(content: Content) -> bool:
 
 
 class HistoryBuilder:
-    """The messages of a lineage, read once and forwards, and from them the history at any of its versions."""
+    """Reads a lineage once, forwards, and gives the history at any of its versions."""
 
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
@@ -208,11 +208,11 @@ class HistoryBuilder:
 
     @property
     def weight(self) -> int:
-        """How much is held, in messages of an ordinary length."""
+        """The size of what is held, in messages of usual length."""
         return len(self._messages) + self._context.weight
 
     def add(self, events: Iterable[Event]) -> None:
-        """Take in the next events of the lineage."""
+        """Add the next events of the lineage."""
         version = self.version
         for event in events:
             version = event.version
@@ -238,14 +238,14 @@ class HistoryBuilder:
 
 
 class StateBuilder:
-    """The state after each event of a lineage, one after the other: the fast form of folding ``evolve``."""
+    """The state after each event of a lineage: the fast form of folding ``evolve``."""
 
     def __init__(self) -> None:
         self._control = Control()
         self._builder = HistoryBuilder("")
 
     def add(self, event: Event) -> ThreadState:
-        """Take in the next event; returns the state after it."""
+        """Add the next event; returns the state after it."""
         self._control = advance(self._control, event)
         self._builder.add((event,))
         found = self._builder.history()

@@ -1,4 +1,4 @@
-"""What user data may be: plain JSON that goes in and comes out equal."""
+"""User data: plain JSON that is read back equal to what was written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = JsonValue
 else:
-    Json = Any  # checked once, on the way in, by check_json: not again on every read
+    Json = Any  # checked once, before it is stored, by check_json: not on every read
 
 MAX_DEPTH = 100
 """Levels of lists and objects in one value; parsers give up at about 200."""
@@ -21,7 +21,7 @@ MAX_BITS = 14_000
 """Bits of an integer: about 4,200 digits. Python reads and writes no more than 4,300."""
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Bytes of one stored event, which the values in it are a part of."""
+"""Bytes of one stored event, including all values in it."""
 
 _SHOWN = 80
 
@@ -29,7 +29,7 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 def check_json(value: object, where: str) -> None:
-    """Raise InvalidContentError, naming the place, unless ``value`` is plain JSON that will come back equal.
+    """Raise InvalidContentError, which names the place, unless ``value`` is plain JSON that can be read back equal.
 
     Plain means: None, bool, int, float, str, list, dict with string keys, and no subclass of them; finite numbers;
     text without lone surrogates; at most 100 levels deep.
@@ -55,7 +55,7 @@ def check_text(value: str, where: str) -> None:
 
 
 class _NotJsonError(Exception):
-    """What is wrong with a value; the steps to it are added, innermost first, as the error passes them."""
+    """Why a value is not JSON. The path to it is added while the error rises, innermost step first."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -121,6 +121,6 @@ def _check_unicode(text: str, what: str = "") -> None:
 
 
 def _short(where: str) -> str:
-    """A place in one short line: keys may be long, and hold anything."""
+    """A path in one short line: keys may be long and contain any character."""
     shown = where if len(where) <= _SHOWN else where[: _SHOWN - 1] + "…"
     return shown if shown.isprintable() else "".join(each if each.isprintable() else "?" for each in shown)

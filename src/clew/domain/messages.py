@@ -1,4 +1,4 @@
-"""What is said: messages, and the contents that they are made of."""
+"""Messages and their contents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ROLES: tuple[Role, ...] = ("system", "developer", "user", "assistant", "tool")
 
 
 class Text(Value):
-    """Something said in words."""
+    """Plain text."""
 
     type: Literal["text"] = "text"
     text: str
 
 
 class Reasoning(Value):
-    """What a model thought before it answered; ``data`` is the provider's own item, which goes back unchanged."""
+    """The reasoning of a model before its answer. ``data`` is the provider's own item, which is sent back unchanged."""
 
     type: Literal["reasoning"] = "reasoning"
     text: str
@@ -33,7 +33,7 @@ class Reasoning(Value):
 
 
 class Media(Value):
-    """A picture, a sound or a file: ``uri`` is its address, or a ``data:`` URI that holds it."""
+    """An image, audio or a file: ``uri`` is its address, or a ``data:`` URI that contains it."""
 
     type: Literal["media"] = "media"
     uri: str
@@ -41,7 +41,7 @@ class Media(Value):
 
 
 class FunctionCall(Value):
-    """A model's wish to have a function called; ``arguments`` is the text that the model wrote, mostly JSON."""
+    """A model's request to call a function; ``arguments`` is the text that the model wrote, usually JSON."""
 
     type: Literal["function-call"] = "function-call"
     call_id: str
@@ -50,7 +50,7 @@ class FunctionCall(Value):
 
 
 class FunctionResult(Value):
-    """What a function gave back. Call ids recur within a conversation: pair by order, not by id alone."""
+    """The result of a function call. Call ids repeat within a conversation: match by order, not by id alone."""
 
     type: Literal["function-result"] = "function-result"
     call_id: str
@@ -59,7 +59,7 @@ class FunctionResult(Value):
 
 
 class ApprovalRequest(Value):
-    """A call that waits for somebody's approval."""
+    """A function call that waits for approval."""
 
     type: Literal["approval-request"] = "approval-request"
     approval_id: str
@@ -68,7 +68,7 @@ class ApprovalRequest(Value):
 
 
 class ApprovalResponse(Value):
-    """Somebody's answer to an approval request."""
+    """The decision on an approval request."""
 
     type: Literal["approval-response"] = "approval-response"
     approval_id: str
@@ -77,7 +77,7 @@ class ApprovalResponse(Value):
 
 
 class Raw(Value):
-    """A provider's item that Clew has no word for, kept as it came."""
+    """A provider's item of another kind, unchanged."""
 
     type: Literal["raw"] = "raw"
     value: Json = None
@@ -89,8 +89,8 @@ Content: TypeAlias = Text | Reasoning | Media | FunctionCall | FunctionResult | 
 class Message(Value):
     """One message of a conversation.
 
-    ``author`` names who speaks within the role; ``metadata`` is the application's own JSON; ``source`` holds what the
-    format that the message came in says and these fields do not, so that export gives back what import took.
+    ``author`` names the speaker within the role; ``metadata`` is the application's own JSON; ``source`` holds the parts
+    of an imported message that these fields cannot hold, so that an export equals the import.
     """
 
     role: Role
@@ -114,7 +114,7 @@ class Message(Value):
 
     @classmethod
     def user(cls, text: str, *, author: str | None = None, metadata: JsonObject | None = None) -> Message:
-        """Something that a person says."""
+        """A message of a person."""
         return cls(role="user", author=author, contents=(Text(text=text),), metadata=metadata or {})
 
     @classmethod
@@ -126,7 +126,7 @@ class Message(Value):
         author: str | None = None,
         metadata: JsonObject | None = None,
     ) -> Message:
-        """Something that a model says, the functions that it wants called, or both."""
+        """A message of a model: text, function calls, or both."""
         words = () if text is None else (Text(text=text),)
         return cls(role="assistant", author=author, contents=(*words, *calls), metadata=metadata or {})
 
@@ -134,13 +134,13 @@ class Message(Value):
     def tool(
         cls, call_id: str, result: Json, *, name: str | None = None, metadata: JsonObject | None = None
     ) -> Message:
-        """What a function gave back."""
+        """The result of a function call."""
         contents = (FunctionResult(call_id=call_id, name=name, result=result),)
         return cls(role="tool", contents=contents, metadata=metadata or {})
 
     @property
     def text(self) -> str:
-        """The words of the message, its text contents joined."""
+        """The text of the message: its text contents, joined."""
         return "".join(content.text for content in self.contents if isinstance(content, Text))
 
     @property
@@ -155,7 +155,7 @@ class Message(Value):
 
 
 def only_text(message: Message) -> str | None:
-    """The words of a message that is one text and nothing else, as most are; None for any other."""
+    """The text of a message with one text content and nothing else, as most are; None for any other."""
     contents = message.contents
     if len(contents) == 1:
         content = contents[0]
@@ -168,9 +168,9 @@ _CONTENTS = "contents: it must be a tuple of contents such as Text."
 
 
 def check_message(message: Message) -> None:
-    """Raise InvalidContentError unless everything in ``message`` will come back equal.
+    """Raise InvalidContentError unless everything in ``message`` can be stored and come back equal.
 
-    That it is of the right types is checked again: pydantic's ``model_copy`` and ``model_construct`` do not.
+    The types are checked again, because pydantic's ``model_copy`` and ``model_construct`` do not check them.
     """
     contents, metadata, source = message.contents, message.metadata, message.source
     if message.role not in ROLES:
@@ -187,7 +187,7 @@ def check_message(message: Message) -> None:
         check_text(message.author, "author")
     for content in contents:
         text = content.text if type(content) is Text else None
-        if type(text) is not str or not text.isascii():  # as by far the most are
+        if type(text) is not str or not text.isascii():  # most are
             _check_contents(contents)
             break
 

@@ -1,7 +1,7 @@
 """The model view: the messages that a model is sent, with every call followed by its result.
 
-Providers refuse a call without its result and a result without its call. Real logs hold both, after crashes, forks,
-rewinds and redactions. The log keeps what was; the view is repaired, and says where.
+Providers refuse a call without its result and a result without its call. Crashes, forks, rewinds and redactions leave
+both in real logs. The log stays as it is; the view is repaired and lists the repairs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from clew.domain.history import HistoryMessage
 
 NO_RESULT = "No result was recorded for this call."
-"""What a model is told of a call whose result is not on the path."""
+"""The result that a model gets for a call without a result on the path."""
 
 RepairReason: TypeAlias = Literal["result-missing", "result-moved", "result-without-call", "redacted"]
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One difference between a history and its view: at which version, why, and of which call."""
+    """A difference between a history and its view: its version, its reason and its call."""
 
     version: int
     reason: RepairReason
@@ -33,10 +33,9 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """What a model is sent, and what was repaired to make it so.
+    """The messages that a model is sent, and the repairs.
 
-    ``versions`` says of each message where it is in the history; a result that only says that there is none is where
-    its call is.
+    ``versions`` has the version of each message; an added result has the version of its call.
     """
 
     messages: tuple[Message, ...]
@@ -45,8 +44,8 @@ class ModelView:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A call, which of its message's it is, and its result as far as it was found."""
+class _Call:
+    """A call, its number in its message, and its result if it was found."""
 
     version: int
     number: int
@@ -57,21 +56,21 @@ class _Asked:
 
 
 class _Pairing:
-    """Gives each result its call while a history is walked."""
+    """Matches results with calls, message by message."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, list[_Asked]] = {}
+        self.asked: dict[int, list[_Call]] = {}
         self.repairs: list[Repair] = []
-        self._open: dict[str, list[list[_Asked]]] = {}
+        self._open: dict[str, list[list[_Call]]] = {}
         self._caller: int | None = None
         self._answered = -1
 
-    def walk(self, version: int, message: Message | None) -> None:
-        """Take in the next message, None for a redacted one."""
+    def add(self, version: int, message: Message | None) -> None:
+        """Add the next message, None for a redacted one."""
         if message is None:
             self.repairs.append(Repair(version, "redacted"))
             return
-        if only_text(message) is not None:  # by far the most
+        if only_text(message) is not None:  # most messages
             self._caller = None
             return
         if not _holds_only_results(message):
@@ -86,7 +85,7 @@ class _Pairing:
 
     def _ask(self, version: int, call: FunctionCall) -> None:
         calls = self.asked.setdefault(version, [])
-        asked = _Asked(version, len(calls), call)
+        asked = _Call(version, len(calls), call)
         calls.append(asked)
         waiting = self._open.setdefault(call.call_id, [])
         if waiting and waiting[-1][0].version == version:
@@ -112,10 +111,10 @@ class _Pairing:
 def model_view(history: Iterable[HistoryMessage]) -> ModelView:
     """The view of a history.
 
-    Results come right after the message with their calls, in the order of the calls; a call without a result gets one
-    that says so; a result without its call and a redacted message are left out. Call ids recur within one conversation:
-    a result belongs to the first open call of its id in the newest message that has one. Without repairs the view is
-    the history.
+    Results follow the message with their calls, in the order of the calls. A call without a result gets one that says
+    so. Results without a call and redacted messages are left out. Call ids repeat within a conversation: a result
+    belongs to the first open call with its id in the newest message that has one. Without repairs the view equals the
+    history.
     """
     messages = [(said.version, said.message) for said in history]
     if _is_plain(messages):
@@ -123,7 +122,7 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
         return ModelView(contents, (), versions)
     pairing = _Pairing()
     for version, message in messages:
-        pairing.walk(version, message)
+        pairing.add(version, message)
     view: list[tuple[int, Message]] = []
     for version, message in messages:
         if message is None:
@@ -151,7 +150,7 @@ def _is_plain(messages: Sequence[tuple[int, Message | None]]) -> bool:
 
 
 def _results(pairing: _Pairing, caller: int) -> list[tuple[int, Message]]:
-    """What follows a message with calls; parallel results that came as one message stay one."""
+    """The results after a message with calls; parallel results that came in one message stay in one."""
     found: list[tuple[int, Message, tuple[FunctionResult, ...]]] = []
     last = 0
     for asked in pairing.asked.get(caller, ()):

@@ -1,4 +1,4 @@
-"""What every value of the domain is: frozen, strict about its fields, and clear about what is wrong with them."""
+"""The base class of all values of the domain: frozen, strict about its fields, with clear errors."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ is_none = partial(is_, None)
 
 
 class Value(BaseModel):
-    """A frozen value. Building one from wrong parts raises InvalidContentError."""
+    """A frozen value. Invalid fields raise InvalidContentError."""
 
-    # NaN is written as what it is, and so found and refused: pydantic would write null in its place.
+    # NaN is written as NaN, so that it can be found and refused: pydantic would write null instead.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     if not TYPE_CHECKING:  # type checkers see the fields, not this signature
 
         def __init__(self, **fields: Any) -> None:
             try:
-                self.__pydantic_validator__.validate_python(fields, self_instance=self)  # as pydantic's own does
+                self.__pydantic_validator__.validate_python(fields, self_instance=self)  # as in pydantic's own
             except ValidationError as error:
                 raise InvalidContentError(explain(type(self).__name__, error) + self._advice(fields)) from None
 
-        # Only a direct call comes through here: bulk reads are validated without a Python call a value.
+        # Only direct calls come through here: bulk reads are validated without a Python call per value.
         __init__.__pydantic_base_init__ = True
 
     @classmethod
     def _advice(cls, fields: dict[str, Any]) -> str:
-        """What to write instead of these fields, which are invalid; with a space before it."""
+        """Advice for these invalid fields, with a space before it."""
         del fields
         return ""
 
 
 def explain(name: str, error: ValidationError) -> str:
-    """One line for a validation error: where, what was expected; never the input, which may be private."""
+    """One line for a validation error: the place and what is expected, but never the input, which may be private."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     more = error.error_count() - 1
-    return f"{name}{'.' + where if where else ''}: {_said(first)}" + (f" (and {more} more)" if more else "") + "."
+    return f"{name}{'.' + where if where else ''}: {_reason(first)}" + (f" (and {more} more)" if more else "") + "."
 
 
-def _said(error: ErrorDetails) -> str:
-    """What pydantic says; of an unknown type it would quote the input."""
+def _reason(error: ErrorDetails) -> str:
+    """Pydantic's message, except for unknown types, where it would quote the input."""
     return "its type is not known" if error["type"] == "union_tag_invalid" else error["msg"]

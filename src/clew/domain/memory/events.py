@@ -1,6 +1,6 @@
-"""What happens in a memory scope: facts that are learned, replaced and taken back, and documents to look things up in.
+"""The events of memory scopes: facts are remembered, replaced and retracted, documents are added and removed.
 
-Nothing is overwritten: what was known at any version, and what was held to be true at any time, can be read for ever.
+Nothing is overwritten, so that the facts of any version and any time can always be read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def _is_none(value: object) -> bool:
 
 
 class Provenance(Value):
-    """Where something was learned: a version of a thread, most often that of a message."""
+    """Where a fact was learned: a version of a thread, usually that of a message."""
 
     thread: str
     version: int
 
 
 class FactReference(Value):
-    """A fact of a scope, as it was at a version of the scope's stream."""
+    """A fact of a scope at a version of the scope's stream."""
 
     scope: str
     fact: str
@@ -36,7 +36,7 @@ class FactReference(Value):
 
 
 class ScopeRead(Value):
-    """A memory scope that was read, at which version of its stream."""
+    """A read of a memory scope: its name and the version of its stream."""
 
     scope: str
     version: int
@@ -50,9 +50,9 @@ class ScopeRead(Value):
     stream="memory",
 )
 class ScopeOpened(Value):
-    """A scope began. ``embedder`` names the model whose vectors it is searched by, None when it is searched by words.
+    """A scope was opened. ``embedder`` names the model of the vectors for its search, None for search by words.
 
-    ``dimensions`` is how many numbers a vector of that model has.
+    ``dimensions`` is the number of numbers in such a vector.
     """
 
     holds: Literal["facts", "documents"]
@@ -61,12 +61,12 @@ class ScopeOpened(Value):
 
 
 class Statement(Value):
-    """What a fact says.
+    """The content of a fact.
 
-    ``key`` names what it is about, where there is one answer at a time (``units``); ``kind`` is a sort of facts that is
-    told apart from others (``summary``). It holds from ``valid_from`` until before ``valid_to``, in microseconds since
-    1970: None is from when it was recorded, and for ever. ``learned`` is where it was learned, ``promoted`` the fact of
-    a narrower scope that it was taken from.
+    ``key`` names its subject if that has one answer at a time (``units``); ``kind`` separates sorts of facts
+    (``summary``). The fact holds from ``valid_from`` until before ``valid_to``, in microseconds since 1970: None means
+    from its recording, and for ever. ``learned`` is where it was learned, ``promoted`` the fact of a narrower scope
+    that it was copied from.
     """
 
     text: str
@@ -87,7 +87,7 @@ class Statement(Value):
     stream="memory",
 )
 class FactRemembered(Value):
-    """Something is known from now on; ``fact`` is its id."""
+    """A fact was remembered; ``fact`` is its id."""
 
     fact: str
     statement: Statement
@@ -101,7 +101,7 @@ class FactRemembered(Value):
     stream="memory",
 )
 class FactSuperseded(Value):
-    """What is known instead of ``fact`` from now on; ``by`` is the id of the new fact."""
+    """A fact was replaced; ``by`` is the id of the new fact."""
 
     fact: str
     by: str
@@ -116,9 +116,9 @@ class FactSuperseded(Value):
     stream="memory",
 )
 class FactRetracted(Value):
-    """The fact is not held to be true any more; ``valid_to`` says since when, None is from now.
+    """A fact was retracted; ``valid_to`` says since when it is not true, None since this event.
 
-    ``learned`` is where that was learned.
+    ``learned`` is where the retraction was learned.
     """
 
     fact: str
@@ -135,7 +135,7 @@ class FactRetracted(Value):
     stream="memory",
 )
 class DocumentAdded(Value):
-    """A document can be found; ``replaces`` is the id of the one with the same link, which no longer can."""
+    """A document was added; ``replaces`` is the id of the document with the same link that it replaces."""
 
     document: str
     text: str
@@ -154,7 +154,7 @@ class DocumentAdded(Value):
     stream="memory",
 )
 class DocumentRemoved(Value):
-    """A document can no longer be found."""
+    """A document was removed: searches no longer find it."""
 
     document: str
     reason: str | None = Field(default=None, exclude_if=_is_none)

@@ -1,4 +1,4 @@
-"""A memory scope: what it knows at any of its versions, and what may be written to it. A pure fold of its stream."""
+"""A memory scope: a fold of its stream that answers for any version, and the decisions on writes. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clew.domain.memory.facts import Fact, FactStatus
 
 
 class Inherited(NamedTuple):
-    """How far a thread's past goes through an ancestor: the version that it leaves it at, and that one's position."""
+    """The part of an ancestor in a thread's past: up to a version, which has a position."""
 
     version: int
     position: int
@@ -33,11 +33,11 @@ class Inherited(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A thread that reads scopes as of a cut: what was recorded up to ``position``, and what it has learned since.
+    """How a thread reads scopes as of a cut: facts recorded up to ``position``, and facts that it learned since.
 
-    ``version`` is that of the cut. ``inherited`` are the threads between the fork that cut and this one, which it has
-    its past from: what they learned up to there is the thread's, too. ``before`` is how the thread that was cut reads,
-    None where it reads scopes as they are: nobody knows more of the time before the cut than was known there.
+    ``version`` is that of the cut. ``inherited`` are the threads between the fork at the cut and this one; what they
+    learned in this thread's past belongs to it, too. ``before`` is how the parent at the cut reads scopes, None for
+    their current state: it limits what is known of the time before the cut.
     """
 
     thread: str
@@ -48,11 +48,11 @@ class AsOf:
 
     @property
     def first(self) -> int:
-        """The position up to which everything is known, wherever it was learned."""
+        """The position up to which every fact is known, wherever it was learned."""
         return self.position if self.before is None else self.before.first
 
     def sees(self, position: int, learned: Provenance | None) -> bool:
-        """Whether the thread knows what was recorded at a position, and was learned there."""
+        """Whether the thread knows an event that was recorded at a position and learned there."""
         if position <= self.position:
             return self.before is None or self.before.sees(position, learned)
         if learned is None:
@@ -67,13 +67,13 @@ class AsOf:
 
 
 MAX_WORD = 200
-"""Characters of a key or a kind."""
+"""The most characters of a key or a kind."""
 
 
 class ReadPoint(NamedTuple):
-    """Where a scope is read: what it knew at ``version``, of that what ``as_of`` lets a thread see.
+    """The point at which a scope is read: its facts at ``version`` that ``as_of`` lets a thread see.
 
-    ``valid_at`` is the time that the facts are to be true of (microseconds since 1970), None for any.
+    ``valid_at`` limits them to facts that are true at that time (microseconds since 1970), None for any.
     """
 
     version: int
@@ -81,16 +81,16 @@ class ReadPoint(NamedTuple):
     as_of: AsOf | None = None
 
     def sees(self, version: int, position: int, learned: Provenance | None) -> bool:
-        """Whether what was recorded there is known here."""
+        """Whether an event is known at this point."""
         return version <= self.version and (self.as_of is None or self.as_of.sees(position, learned))
 
     def sees_fact(self, known: _RecordedFact) -> bool:
-        """Whether a fact was known here, live or not."""
+        """Whether a fact is known at this point, live or not."""
         return self.sees(known.version, known.position, known.statement.learned)
 
 
 class _Ending(NamedTuple):
-    """An event after which a fact is not live any more; it holds until before ``valid_to``."""
+    """An event that ends a fact, which holds until before ``valid_to``."""
 
     version: int
     position: int
@@ -100,7 +100,7 @@ class _Ending(NamedTuple):
 
 
 class _RecordedFact(NamedTuple):
-    """A fact as it was recorded, with all that ended it: two threads that see different pasts may each end it."""
+    """A fact as it was recorded, with all its endings: two threads that see different pasts may each end it."""
 
     id: str
     version: int
@@ -113,10 +113,10 @@ class _RecordedFact(NamedTuple):
 
 
 class ScopeFold:
-    """What is known of a scope, by which it can be read at any version: it only grows.
+    """The facts of a scope, readable at any version: the fold only grows.
 
-    One at a time may add; whoever reads meanwhile reads what was there at the version that they ask for.
-    ``recorded_at`` is the time of the newest event, ``opened`` says how the scope began, None before it has.
+    One caller at a time may add events; others may read earlier versions meanwhile. ``recorded_at`` is the time of the
+    newest event, ``opened`` the event that opened the scope, None before it.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class ScopeFold:
         return len(self._known)
 
     def add(self, event: Event) -> None:
-        """Go on with the next event of the stream. What is shredded, or not understood, is not known."""
+        """Add the next event of the stream. Shredded and unknown events change nothing."""
         self.recorded_at = max(self.recorded_at, event.recorded_at)
         self._times.append(self.recorded_at)
         position = event.position or 0
@@ -151,32 +151,32 @@ class ScopeFold:
             case _:
                 pass
         self.head = event.hash or b""
-        self.version = event.version  # last: who reads by it finds all that came with it
+        self.version = event.version  # last, because readers go by the version
 
     def version_at(self, time: int) -> int:
-        """The last version that was recorded at or before a time, 0 if the scope had not begun."""
+        """The last version that was recorded at or before a time, 0 before the scope was opened."""
         return bisect_right(self._times, time)
 
     def time_of(self, version: int) -> int:
-        """When a version was recorded."""
+        """The time at which a version was recorded."""
         return self._times[version - 1] if version else 0
 
     def facts(
         self, scope: str, point: ReadPoint, *, key: str | None = None, kind: str | None = None, history: bool = False
     ) -> list[Fact]:
-        """What holds at a point, in the order in which it was remembered; with ``history`` also what has ended."""
+        """The facts that hold at a point, in the order of their recording; with ``history`` also ended ones."""
         return [_as_fact(scope, known, point) for _, known in self._at(point, key, kind, history=history)]
 
     def numbers(self, point: ReadPoint, *, kind: str | None = None) -> set[int]:
-        """The numbers of the facts that hold at a point: those of their texts in texts()."""
+        """The numbers of the facts that hold at a point: the places of their texts in texts()."""
         return {number for number, _ in self._at(point, None, kind)}
 
     def numbered(self, scope: str, number: int, point: ReadPoint) -> Fact:
-        """The fact of a number."""
+        """The fact with a number."""
         return _as_fact(scope, self._known[number], point)
 
     def texts(self) -> list[str]:
-        """What all facts say that were ever known; a fact's number is its place here, for good."""
+        """The texts of all facts ever recorded; a fact's number is its place here, for good."""
         return [known.statement.text for known in list(self._known)]
 
     def fact_at(self, version: int) -> str | None:
@@ -186,7 +186,7 @@ class ScopeFold:
         return known.id if known is not None and known.version == version else None
 
     def fact(self, scope: str, id_: str, point: ReadPoint) -> Fact | None:
-        """A fact, live or not; None when it is not known at the point."""
+        """A fact, live or not; None if it is not known at the point."""
         place = self._places.get(id_)
         known = None if place is None else self._known[place]
         return None if known is None or not point.sees_fact(known) else _as_fact(scope, known, point)
@@ -220,7 +220,7 @@ class ScopeFold:
 
 
 def _ending(known: _RecordedFact, point: ReadPoint) -> _Ending | None:
-    """What has ended a fact first, as far as it is known at a point."""
+    """The first ending of a fact that is known at a point."""
     if not known.endings:
         return None
     seen = [each for each in known.endings if point.sees(each.version, each.position, each.learned)]
@@ -228,7 +228,7 @@ def _ending(known: _RecordedFact, point: ReadPoint) -> _Ending | None:
 
 
 def _span(known: _RecordedFact, ending: _Ending | None) -> tuple[int, int | None]:
-    """From when a fact holds, and until before when, None for ever."""
+    """The time span in which a fact holds; its end is excluded, None means for ever."""
     said = known.statement
     valid_from = known.recorded_at if said.valid_from is None else said.valid_from
     if ending is None:
@@ -239,7 +239,7 @@ def _span(known: _RecordedFact, ending: _Ending | None) -> tuple[int, int | None
 
 
 def _holds(known: _RecordedFact, point: ReadPoint, *, history: bool) -> bool:
-    """Whether a fact is true of the time that is asked about; of what ever was known nothing is left out."""
+    """Whether a fact holds at the point's time; with ``history`` and without a time all facts do."""
     ending = _ending(known, point)
     if point.valid_at is None:
         return history or ending is None
@@ -248,7 +248,7 @@ def _holds(known: _RecordedFact, point: ReadPoint, *, history: bool) -> bool:
 
 
 def _as_fact(scope: str, known: _RecordedFact, point: ReadPoint) -> Fact:
-    """A fact as it is known at a point."""
+    """A fact as known at a point."""
     said, ending = known.statement, _ending(known, point)
     valid_from, valid_to = _span(known, ending)
     return Fact(
@@ -272,7 +272,7 @@ def _as_fact(scope: str, known: _RecordedFact, point: ReadPoint) -> Fact:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Know something from now on."""
+    """Remember a new fact."""
 
     fact: str
     statement: Statement
@@ -280,7 +280,7 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Know something from now on, in place of the newest live fact of its key, if it has one and there is one."""
+    """Remember a fact in place of the newest live fact with its key, if any."""
 
     fact: str
     statement: Statement
@@ -288,7 +288,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Supersede:
-    """Know something else instead of a live fact, of the same key and kind."""
+    """Replace a live fact by one with the same key and kind."""
 
     fact: str
     by: str
@@ -297,7 +297,7 @@ class Supersede:
 
 @dataclass(frozen=True, slots=True)
 class Retract:
-    """Hold a live fact to be true no more."""
+    """Retract a live fact."""
 
     fact: str
     reason: str | None = None
@@ -311,10 +311,10 @@ MemoryIntent: TypeAlias = Remember | Store | Supersede | Retract
 def decide(
     scope: str, fold: ScopeFold, intent: MemoryIntent, *, now: int, as_of: AsOf | None, opening: ScopeOpened
 ) -> list[MemoryEvent]:
-    """The events that an intent leads to, at the time ``now``; the scope begins with the first fact.
+    """The events that an intent leads to at the time ``now``; the first fact opens the scope.
 
-    A fact is live to whoever writes when it is live as they read: ``as_of``. One that is to end some day can be ended
-    before. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
+    Only facts that are live for the writer, who reads ``as_of``, can be ended. A fact with a future end can be ended
+    earlier. Raises UnknownFactError, InvalidContentError or InvalidTimeError.
     """
     if isinstance(intent, Store):
         intent = _resolve_store(scope, fold, intent, ReadPoint(fold.version, now, as_of))
@@ -337,7 +337,7 @@ def decide(
 
 
 def _resolve_store(scope: str, fold: ScopeFold, intent: Store, point: ReadPoint) -> Remember | Supersede:
-    """What it is to store something there."""
+    """Store means remember, or supersede the live fact with the same key."""
     key = intent.statement.key
     there = [] if key is None else [fact for fact in fold.facts(scope, point, key=key) if fact.status == "live"]
     if not there:
@@ -346,17 +346,17 @@ def _resolve_store(scope: str, fold: ScopeFold, intent: Store, point: ReadPoint)
 
 
 def _ends_before(fact: Fact, intent: MemoryIntent, now: int) -> bool:
-    """Whether a fact is taken back before the time at which it ends already."""
+    """Whether a retraction ends a fact before its present end."""
     if not isinstance(intent, Retract) or fact.valid_to is None:
         return False
     return to_time(now if intent.valid_to is None else intent.valid_to) < fact.valid_to
 
 
 def check_fact(text: str, key: str | None, kind: str | None, metadata: JsonObject | None) -> None:
-    """Raise InvalidContentError for what no fact can say."""
+    """Raise InvalidContentError for content that no fact can have."""
     check_text(text, "text")
     if not text.strip():
-        raise InvalidContentError("text: it says nothing. Give the words of the fact.")
+        raise InvalidContentError("text: it is empty. Give the words of the fact.")
     for name, word in (("key", key), ("kind", kind)):
         if word is None:
             continue
@@ -379,5 +379,5 @@ def _check_statement(statement: Statement, now: int) -> None:
 
 
 def _own(statement: Statement) -> Statement:
-    """The statement, sharing nothing that the caller could change in place."""
+    """A copy that shares no object with the caller."""
     return statement.model_copy(update={"metadata": deepcopy(statement.metadata)})
