@@ -274,6 +274,18 @@ def test_the_tree_in_the_architecture_has_every_room() -> None:
     assert {room for room in rooms if f"{room}/" not in tree} == set()
 
 
+RECIPES = ("an event type", "a projection", "a context provider", "a model client", "a store", "a command")
+
+
+def test_each_recipe_is_followed_by_a_test() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for recipe in RECIPES:
+        _, heading, section = text.partition(f"\n## Add {recipe}\n")
+        assert heading, f"CONTRIBUTING.md has no recipe for {recipe}"
+        named = re.findall(r"`(tests/[\w/]+\.py)`", section.partition("\n## ")[0])
+        assert any((ROOT / path).is_file() for path in named), f"no test follows the recipe for {recipe}: {named}"
+
+
 def test_every_link_of_the_documents_leads_somewhere() -> None:
     documents = [*PAGES, *MORE_PAGES]
     missing = [
