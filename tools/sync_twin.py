@@ -23,6 +23,7 @@ TWINS = {
         "The threads and memory scopes of Conversations: a call is done when it returns.",
     ),
     "aio/memory.py": ("sync/memory.py", "The memory of Conversations: scopes of facts."),
+    "aio/subscription.py": ("sync/subscription.py", "Live subscriptions of Conversations."),
     "aio/threads.py": (
         "sync/threads.py",
         "A thread of Conversations: one class with everything that can be done with a conversation and read of it.",
@@ -35,8 +36,10 @@ HEADER = """# Generated from src/clew/{source} by `make generate`. Do not edit i
 """
 
 WORDS = [
-    (r"^from clew\.service\.async_operations import Subscription, drive$",
-     "from clew.service.operations import run\nfrom clew.service.subscription import Subscription"),
+    (r"^from clew\.service\.async_operations import ThreadsafeEvent, drive$",
+     "import threading\nfrom clew.service.operations import run"),
+    (r"\bThreadsafeEvent\b", "threading.Event"),
+    (r"\bStopAsyncIteration\b", "StopIteration"),
     (r"^from clew\.service\.async_operations import drive$", "from clew.service.operations import run"),
     (r"clew\.aio\b", "clew.sync"),
     (r"\bdrive\(", "run("),

@@ -49,11 +49,11 @@ from clew.service.message_search import Hit
 from clew.service.operations import read, run
 from clew.service.pages import Pages
 from clew.service.projection_status import ProjectionStatus
-from clew.service.subscription import Subscription
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
 from clew.service.usage_queries import By, Usage
 from clew.sync.memory import MemoryScope
+from clew.sync.subscription import Subscription
 from clew.sync.threads import LocalThread, RemoteThread, thread_class
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from clew.agents.agent import Agent as AgentOf
 from clew.agents.agent import set_engine_factory
 from clew.agents.run_loop import ends_recorded
 from clew.aio.memory import DocumentStore, MemoryScope
+from clew.aio.subscription import Subscription
 from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders
@@ -50,7 +51,7 @@ from clew.service import (
     thread_versions,
     usage_queries,
 )
-from clew.service.async_operations import Subscription, drive
+from clew.service.async_operations import drive
 from clew.service.audit_trail import AuditEntry
 from clew.service.core import Core, open_core
 from clew.service.feeds import store_feed

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clew.agents.stream import AgentStream
     from clew.agents.tools import Approval as ToolApproval
     from clew.agents.tools import Tool, ToolErrors, ToolFailure, ToolOutcome
+    from clew.aio.subscription import Subscription
     from clew.aio.threads import LocalThread, RemoteThread, Thread
     from clew.domain.authorization import Action, Authorize
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
@@ -86,18 +87,17 @@ if TYPE_CHECKING:
     from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
     from clew.infrastructure.shards import Shard
     from clew.memory.text_retrieval import When as RetrievalTime
-    from clew.service.async_operations import Subscription
     from clew.service.audit_trail import AuditEntry
     from clew.service.memory.scope_queries import ScopeSummary
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
     from clew.service.shards import ShardEvent, ShardEvents
-    from clew.service.subscription import Subscription as SyncSubscription
     from clew.service.thread_directory import Order as ThreadOrder
     from clew.service.thread_queries import At, ThreadSummary
     from clew.service.usage_queries import By as UsageBy
     from clew.service.usage_queries import Usage
     from clew.sync.memory import MemoryScope as SyncMemoryScope
+    from clew.sync.subscription import Subscription as SyncSubscription
     from clew.sync.threads import LocalThread as SyncLocalThread
     from clew.sync.threads import RemoteThread as SyncRemoteThread
     from clew.sync.threads import Thread as SyncThread
@@ -347,11 +347,11 @@ _HOMES = {
     "Status": "clew.domain.event_types",
     "Step": "clew.domain.views.replay",
     "StoreFactory": "clew.domain.history_stores",
-    "Subscription": "clew.service.async_operations",
+    "Subscription": "clew.aio.subscription",
     "SyncLocalThread": "clew.sync.threads:LocalThread",
     "SyncMemoryScope": "clew.sync.memory:MemoryScope",
     "SyncRemoteThread": "clew.sync.threads:RemoteThread",
-    "SyncSubscription": "clew.service.subscription:Subscription",
+    "SyncSubscription": "clew.sync.subscription:Subscription",
     "SyncThread": "clew.sync.threads:Thread",
     "Text": "clew.domain.messages",
     "TextDelta": "clew.domain.models.client",

@@ -12,6 +12,7 @@ import pytest
 
 from clew import Agent, Context, ContextProvider, Conversations, Engine, Message, ScriptedChatClient
 from clew.aio import memory as aio_memory
+from clew.aio import subscription as aio_subscription
 from clew.aio import threads as aio_threads
 from clew.domain.context.provider import ProviderContext
 from clew.domain.formats.conversation_import import Item
@@ -20,8 +21,8 @@ from clew.domain.memory.events import Provenance
 from clew.domain.memory.facts import Document
 from clew.domain.projection import Query
 from clew.errors import ClewError, NotAuthorizedError
-from clew.service import async_operations, run_log, subscription
-from clew.sync import memory, threads
+from clew.service import run_log
+from clew.sync import memory, subscription, threads
 
 CANARY = "xyzzy"
 HIDDEN = "hidden"
@@ -291,7 +292,7 @@ async def outcome(ask: Ask, held: Held) -> tuple[type[BaseException] | None, str
     """What a call comes to: what was raised, and everything that was said, causes too."""
     try:
         found = await got(ask.call(held))
-        if isinstance(found, subscription.Subscription | async_operations.Subscription):
+        if isinstance(found, subscription.Subscription | aio_subscription.Subscription):
             found = await got(found.wait(0))
         elif isinstance(found, AsyncIterator):
             found = [each async for each in found]
@@ -329,7 +330,7 @@ def asked_of(held: Held) -> list[tuple[str, Ask]]:
         ((run_log.ThreadRuns,), RUNS, HARMLESS_OF_RUNS),
         ((memory.MemoryScope, aio_memory.MemoryScope), SCOPE, HARMLESS_OF_SCOPE),
         ((aio_memory.DocumentStore,), DOCUMENTS, {"name", "namespace"}),
-        ((subscription.Subscription, async_operations.Subscription), SUBSCRIPTION, {"close"}),
+        ((subscription.Subscription, aio_subscription.Subscription), SUBSCRIPTION, {"close"}),
     ],
 )
 def test_every_public_name_is_asked_or_said_to_be_harmless(

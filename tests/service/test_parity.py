@@ -1,4 +1,4 @@
-"""The two faces say the same: one is generated from the other, and the subscriptions are written twice."""
+"""The two faces have the same names: one is generated from the other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from clew import conversations, engine
 from clew.aio import memory as aio_memory
+from clew.aio import subscription as aio_subscription
 from clew.aio import threads as aio_threads
 from clew.domain.runs.ports import EnginePort, ThreadPort
-from clew.service import async_operations, subscription
-from clew.sync import memory, threads
+from clew.sync import memory, subscription, threads
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -88,7 +88,7 @@ PAIRS = [
     (threads.LocalThread, aio_threads.LocalThread, FOR_AGENTS),
     (threads.RemoteThread, aio_threads.RemoteThread, FOR_AGENTS | {"service_history", "reconcile"}),
     (memory.MemoryScope, aio_memory.MemoryScope, {"of_thread", "reads", "tools"}),
-    (subscription.Subscription, async_operations.Subscription, set()),
+    (subscription.Subscription, aio_subscription.Subscription, set()),
 ]
 
 
@@ -99,9 +99,3 @@ def test_only_what_agents_need_is_missing_from_the_sync_face(sync: type, aio: ty
     for name in public(sync):
         assert inspect.getdoc(getattr(sync, name))
         assert inspect.getdoc(getattr(aio, name))
-
-
-def test_both_subscriptions_take_the_same_parameters() -> None:
-    for name in public(subscription.Subscription):
-        sync, aio = (inspect.signature(getattr(each.Subscription, name)) for each in (subscription, async_operations))
-        assert list(sync.parameters.values()) == list(aio.parameters.values())

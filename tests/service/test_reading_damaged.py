@@ -23,7 +23,7 @@ from clew.infrastructure.shards import Positions, Shard
 from clew.infrastructure.stores import store_at
 from clew.service import feeds, shards, thread_queries
 from clew.service.shards import ShardEvents
-from clew.service.subscription import Subscription
+from clew.sync.subscription import Subscription
 
 DAMAGED = bytes(17) + b"{"
 

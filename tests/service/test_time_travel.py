@@ -19,7 +19,7 @@ from clew.domain.errors import (
 )
 from clew.domain.events import Event, to_time
 from clew.domain.messages import FunctionCall, Message
-from clew.service.subscription import Subscription
+from clew.sync.subscription import Subscription
 from clew.sync.threads import Thread
 
 

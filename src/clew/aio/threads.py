@@ -17,6 +17,7 @@ from clew.agents.service_threads import delete_at_service, service_threads
 from clew.agents.stream import AgentStream
 from clew.agents.thread_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import MemoryScope
+from clew.aio.subscription import Subscription
 from clew.domain.context.events import Hook
 from clew.domain.context.provider import Context, ContextProvider
 from clew.domain.context.thread_providers import ThreadProviders
@@ -45,7 +46,7 @@ from clew.service import (
     thread_queries,
     thread_versions,
 )
-from clew.service.async_operations import Subscription, drive
+from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.memory.scopes import visible_version

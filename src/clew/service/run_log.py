@@ -19,7 +19,7 @@ from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
 from clew.domain.runs.service_state import ServiceSide
 from clew.service import thread_queries
-from clew.service.async_operations import drive, settled, waker
+from clew.service.async_operations import ThreadsafeEvent, drive, settled
 from clew.service.authorization import check
 from clew.service.core import Core, Terms, commit, load
 from clew.service.operations import Operation, read, wait
@@ -179,9 +179,8 @@ class ThreadRuns:
 
     async def changed(self, after: int, seconds: float) -> None:
         """Wait until the thread has a version later than ``after``, at most that many seconds."""
-        woken = asyncio.Event()
-        wake = waker(asyncio.get_running_loop(), woken)
-        end = self._core.log.listen(wake)
+        woken = ThreadsafeEvent()
+        end = self._core.log.listen(woken.set)
         try:
             async with asyncio.timeout(seconds):
                 while (await drive(load(self._core, self.thread_id))).version <= after:

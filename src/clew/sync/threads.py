@@ -29,8 +29,8 @@ from clew.service import (
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.operations import run
-from clew.service.subscription import Subscription
 from clew.service.thread_queries import At, ThreadSummary
+from clew.sync.subscription import Subscription
 
 OtherT = TypeVar("OtherT", bound="Thread")
 

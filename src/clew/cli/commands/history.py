@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clew.domain.events import Event
     from clew.domain.history import History
     from clew.domain.runs.summaries import RunSummary
-    from clew.service.subscription import Subscription
+    from clew.sync.subscription import Subscription
 
 PATIENCE = 0.5
 """Seconds between checks whether anybody still reads the output."""

@@ -1,4 +1,5 @@
-"""A live subscription for a thread of control."""
+# Generated from src/clew/aio/subscription.py by `make generate`. Do not edit it: edit the source.
+"""Live subscriptions of Conversations."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ from clew.service.operations import run
 
 
 class Subscription(Iterator[Event]):
-    """A live stream of events: iterate over it, close it to end the iteration. It holds no thread."""
+    """A live stream of events: iterate over it, close it to end the iteration. It occupies no thread."""
 
     def __init__(self, core: Core, feed: Feed, live: weakref.WeakSet[Subscription]) -> None:
         self._feed = feed
         self._page: list[Event] = []
         self._next = 0
         self._closed = False
-        self._woken = threading.Event()
-        self._end = core.log.listen(self._woken.set)
-        weakref.finalize(self, self._end).atexit = False
+        self._news = threading.Event()  # the log keeps this, and not the subscription, which may be dropped
+        self._stop_listening = core.log.listen(self._news.set)
+        weakref.finalize(self, self._stop_listening).atexit = False
         live.add(self)
 
     def __next__(self) -> Event:
@@ -36,31 +37,31 @@ class Subscription(Iterator[Event]):
         return event
 
     def wait(self, timeout: float | None) -> Event | None:
-        """The next event; None when the subscription is closed or nothing came for so many seconds."""
+        """The next event; None when the subscription is closed, or after ``timeout`` seconds without an event."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._closed:
             if self._next < len(self._page):
                 self._next += 1
                 return self._page[self._next - 1]
-            self._woken.clear()
+            self._news.clear()
             try:
                 self._page, self._next = run(self._feed.next_page()), 0
             except ClosedError:
-                if self._closed:  # the service was closed while this read
+                if self._closed:  # the service was closed during the read
                     return None
                 raise
             left = None if until is None else until - time.monotonic()
             if self._page or self._closed:
                 continue
-            if (left is not None and left <= 0) or not self._woken.wait(left):
+            if (left is not None and left <= 0) or not self._news.wait(left):
                 return None
         return None
 
     def close(self) -> None:
-        """End the iteration, also of a thread that waits in it."""
+        """End the iteration, even while it waits."""
         self._closed = True
-        self._end()
-        self._woken.set()
+        self._stop_listening()
+        self._news.set()
 
     def __enter__(self) -> Self:
         return self
