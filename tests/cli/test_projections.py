@@ -59,7 +59,7 @@ def test_says_how_far_projections_are_and_fills_none(filled: CalledClew, tmp_pat
     assert [each["state"] for each in lines(filled, "project", "status", "--json")] == ["waiting"] * 5
     assert not (tmp_path / "clew.db.projections").exists()
     assert filled.text("project", "status", "--name", "search").startswith(
-        "search  version 1  waiting   position 0 of "
+        "search  version 2  waiting   position 0 of "
     )
 
 
@@ -69,7 +69,7 @@ def test_the_json_of_a_projection(filled: CalledClew) -> None:
     last = found[0]["last_position"]
     assert found[1] == {
         "name": "search",
-        "version": 1,
+        "version": 2,
         "state": "live",
         "position": last,
         "last_position": last,
@@ -141,7 +141,7 @@ def test_shows_a_bar_on_a_terminal(filled: CalledClew, tmp_path: Path) -> None:
     shown = os.read(terminal, 100_000).decode()
     os.close(terminal)
     assert "Rebuilding search" in shown
-    assert done.stdout.startswith(b"search  version 1  live")
+    assert done.stdout.startswith(b"search  version 2  live")
 
 
 @pytest.mark.parametrize(

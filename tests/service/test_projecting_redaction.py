@@ -52,7 +52,7 @@ def test_no_byte_of_redacted_text_is_in_any_file(
     fork = thread.fork()
     thread.append([Message.user(f"more{number}") for number in range(50)])
     conversations.wait()
-    assert found(conversations) == 1
+    assert found(conversations) == (0 if message.author else 1), "an author is not a word of the message"
     assert is_left(tmp_path)
     fork.redact(said.version)
     assert not is_left(tmp_path), "it is gone when the redaction is answered"

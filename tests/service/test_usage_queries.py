@@ -111,5 +111,5 @@ def test_where_nothing_is_there_is_nothing(conversations: Conversations) -> None
     assert conversations.usage(by="day") == conversations.usage(by="thread") == []
     with pytest.raises(UnknownThreadError):
         conversations.usage(thread="nobody")
-    with pytest.raises(InvalidContentError, match="There are: total"):
+    with pytest.raises(InvalidContentError, match="Use one of: total"):
         conversations.usage(by="week")  # type: ignore[arg-type]

@@ -13,15 +13,15 @@ from clew.domain.messages import Message, Role
 
 Kind: TypeAlias = Literal["integer", "text", "json"]
 Value: TypeAlias = Any
-"""What a column holds: an integer, a text, JSON, or None."""
+"""A value of a column: an integer, a text, JSON, or None."""
 
 
 class Recorded(NamedTuple):
-    """An event as a projection sees it: its envelope, and its data as plain JSON in the shape of today's schema.
+    """An event as a projection sees it: its envelope, and its data as plain JSON in the current schema.
 
-    ``data`` is None where there is none to read: the content was shredded (``redacted``; ``role`` is then the role of
-    the message that it was), or this version of Clew does not know it. ``recorded_at`` is in microseconds since 1970
-    (UTC), ``size`` the number of bytes stored, ``messages`` the number of messages on the thread's path after it.
+    ``data`` is None where it cannot be read: the content was shredded (``redacted``; ``role`` is then the role of the
+    shredded message), or this version of Clew does not know the type. ``recorded_at`` is in microseconds since 1970
+    (UTC), ``size`` is the number of bytes stored, ``messages`` the number of messages on the thread's path after it.
     """
 
     position: int
@@ -45,19 +45,19 @@ class Recorded(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When it was recorded, in UTC."""
+        """The time when it was recorded, in UTC."""
         return to_time(self.recorded_at)
 
     @property
     def message(self) -> Message | None:
-        """The message that was appended; None for other events, and when it is redacted."""
+        """The appended message; None for other events, and for a redacted message."""
         if self.type != "message-appended" or self.data is None:
             return None
         return Message.model_validate(self.data["message"])
 
 
 class Unreadable(NamedTuple):
-    """A row that no event can be read from; ``error`` says why."""
+    """A row of the log whose event cannot be read; ``error`` says why."""
 
     position: int
     stream: str
@@ -68,7 +68,7 @@ class Unreadable(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of a table. One that ``adds`` holds a sum: what is upserted is added to what is there."""
+    """A column of a table. A column that ``adds`` holds a sum: an upserted value is added to the stored one."""
 
     name: str
     kind: Kind = "text"
@@ -76,11 +76,11 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table: its columns, those that are its key, and the groups of columns that it is searched or sorted by.
+    """A table: its columns, its key, and its indexes, each a group of columns to search or sort by.
 
-    A row that is upserted without some of the columns keeps what is there; a new row has 0 where a column adds, else
-    None. Message text has no place in a table: redacted text leaves the indexes of words, and nothing else. The texts
-    of a key, or of a row in an index, have 2,600 bytes together at the most: PostgreSQL takes no more.
+    A row that is upserted without some of the columns keeps their values; in a new row they are 0 where a column adds,
+    else None. Do not store message text in a table: redaction removes it from the indexes of words only. The texts of a
+    key, or of one row in an index, can have at most 2,600 bytes in total: this is PostgreSQL's limit.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Table(NamedTuple):
 
 
 class Upsert(NamedTuple):
-    """Set these columns of the row with this key, which is made if it is not there. ``values`` holds the key, too."""
+    """Set these columns of the row with this key, or insert it. ``values`` contains the key, too."""
 
     table: str
     values: Mapping[str, Value]
@@ -104,7 +104,7 @@ class Delete(NamedTuple):
 
 
 class IndexText(NamedTuple):
-    """Let the event be found by the words of a text; ``scopes`` are what a search can be narrowed to."""
+    """Index the words of a text, so that they find the event; a search can be narrowed to one or more ``scopes``."""
 
     text_index: str
     text: str
@@ -112,7 +112,7 @@ class IndexText(NamedTuple):
 
 
 class ForgetText(NamedTuple):
-    """Let an event not be found by any words, and leave nothing of its text in the store: it was shredded."""
+    """Remove an event from an index, and its text from the store: the event was shredded."""
 
     text_index: str
     tenant: str
@@ -122,10 +122,10 @@ class ForgetText(NamedTuple):
 
 
 class Recount(NamedTuple):
-    """Delete a thread's rows and make them anew from its own events so far, as the log has them now.
+    """Delete a thread's rows and compute them again from its own events so far, as the log has them now.
 
-    For what adds up, when one of the events that it was added up from was shredded. The first columns of the key of
-    ``table`` are to be ``tenant`` and ``thread_id``.
+    For sums, after one of the events that they were computed from was shredded. The key of ``table`` must begin with
+    ``tenant`` and ``thread_id``.
     """
 
     table: str
@@ -138,7 +138,7 @@ Change: TypeAlias = Upsert | Delete | IndexText | ForgetText | Recount
 
 
 class Where(NamedTuple):
-    """A condition on a column. With ``in`` the value is a sequence, or a Query of one column."""
+    """A condition on a column. For ``in`` the value is a sequence, or a Query of one column."""
 
     column: str
     is_: Literal["=", "<", "<=", ">", ">=", "in"]
@@ -146,7 +146,7 @@ class Where(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Rows of a table. ``order`` names columns, with ``-`` before the name for descending."""
+    """Rows of a table. ``order`` names columns; a ``-`` before a name means descending."""
 
     table: str
     where: Sequence[Where] = ()
@@ -156,9 +156,9 @@ class Query(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What a text is searched for: all of ``phrases``, all of ``beginnings`` of words, and none of ``without``.
+    """A search for texts with all ``phrases``, with a word for each of ``beginnings``, and with none of ``without``.
 
-    A phrase is one word, or several in that order. ``scopes`` narrow the search to texts that have all of them.
+    A phrase is one word, or several in that order. ``scopes`` narrow the search to texts that have all of these scopes.
     """
 
     phrases: tuple[str, ...] = ()
@@ -171,11 +171,11 @@ RowValues: TypeAlias = dict[str, Value]
 
 
 class Built(NamedTuple):
-    """A generation of a projection: tables that were filled by one state of its code, up to a position.
+    """A generation of a projection: tables that one state of its code built, up to a position.
 
-    ``code`` and ``shape`` are digests, of the code and of the tables as they were declared and made; ``hash`` is that
-    of the event at ``position``. The ``live`` one is read; another is being built beside it. Of one that is ``stale`` a
-    part of an index is to be made anew, and may be empty until then.
+    ``code`` and ``shape`` are the digests of that code, and of the tables as they were declared and created; ``hash``
+    is that of the event at ``position``. Reads use the ``live`` generation; another one can be built next to it. In a
+    ``stale`` one a part of an index must be built again, and may be empty until then.
     """
 
     generation: int
@@ -190,18 +190,18 @@ class Built(NamedTuple):
 
 
 class Parked(NamedTuple):
-    """An event that a projection could not take in, and went on without."""
+    """An event that a projection failed on and skipped."""
 
     position: int
     stream: str
     version: int
     type: str
     error: str
-    """What kind of error, and where; nothing of the event's content."""
+    """The kind of error and its place; nothing of the event's content."""
 
 
 class Indexed(NamedTuple):
-    """What the event at a position, which is a tenant's, is found by."""
+    """A text that finds the event at a position, which belongs to a tenant."""
 
     position: int
     tenant: str
@@ -210,7 +210,7 @@ class Indexed(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A part of an index of words that is to be made anew: the positions ``first`` to ``last``."""
+    """A part of an index of words that must be built again: the positions ``first`` to ``last``."""
 
     text_index: str
     first: int
@@ -218,32 +218,32 @@ class Span(NamedTuple):
 
 
 class Rows(Protocol):
-    """The rows of the projection's own tables, as they are after the events before this one."""
+    """The rows of the projection's own tables, after the events before this one."""
 
     def get(self, table: str, *key: Value) -> RowValues | None:
         """The row with this key."""
         ...
 
     def select(self, query: Query) -> list[RowValues]:
-        """The rows that a query names."""
+        """The rows that match a query."""
         ...
 
 
 class Projection(Protocol):
-    """A read model. It holds nothing: all it knows is in its tables, so it can be built anew from the log at any time.
+    """A read model. All of its state is in its tables, so it can be rebuilt from the log at any time.
 
-    ``version`` counts up when what it makes of events changes: then it is rebuilt. ``types`` are the event types that
-    it wants, None for all; other events move its position only.
+    Raise ``version`` when it makes other rows of the same events: then it is rebuilt. ``types`` are the event types
+    that it is given, None for all; other events move its position only.
     """
 
     @property
     def name(self) -> str:
-        """What it is called: lower-case letters, digits and ``_``."""
+        """Its name: lower-case letters, digits and ``_``."""
         ...
 
     @property
     def version(self) -> int:
-        """From 1; a higher one is built anew."""
+        """From 1; a higher version is rebuilt."""
         ...
 
     @property
@@ -258,13 +258,13 @@ class Projection(Protocol):
 
     @property
     def types(self) -> frozenset[str] | None:
-        """The event types that it wants."""
+        """The event types that it is given."""
         ...
 
     def project(self, event: Recorded, rows: Rows, /) -> Iterable[Change]:
-        """The changes that an event makes. Pure: only the event and the rows say what they are.
+        """The changes that an event makes. Pure: they depend on the event and the rows only.
 
-        What is indexed of a text, and what is recounted, must follow from the event alone.
+        Indexed texts, and rows that are recounted, must depend on the event alone.
         """
         ...
 
@@ -273,7 +273,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 def check_projections(projections: Iterable[Projection]) -> None:
-    """Raise InvalidProjectionError for declarations that no store could carry out, and for two of one name."""
+    """Raise InvalidProjectionError for declarations that no store can create, and for two of the same name."""
     names: set[str] = set()
     for projection in projections:
         check_projection(projection)
@@ -283,11 +283,11 @@ def check_projections(projections: Iterable[Projection]) -> None:
 
 
 def check_projection(projection: Projection) -> None:
-    """Raise InvalidProjectionError for a declaration that no store could carry out."""
+    """Raise InvalidProjectionError for a declaration that no store can create."""
     name = projection.name
     _check_name(name, "projection")
     if type(projection.version) is not int or projection.version < 1:
-        raise InvalidProjectionError(f"projection {name!r}: version {projection.version!r} is no integer from 1.")
+        raise InvalidProjectionError(f"projection {name!r}: version {projection.version!r} is not an integer from 1.")
     tables = [table.name for table in projection.tables]
     for each in (*tables, *projection.texts):
         _check_name(each, f"projection {name!r}, table or index")

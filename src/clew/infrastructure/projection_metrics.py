@@ -17,7 +17,7 @@ NAME = "clew.projection.name"
 
 
 class Measured(NamedTuple):
-    """How far a projection is behind, in events and in seconds, and how many events it went on without."""
+    """The lag of a projection, in events and in seconds, and the number of events that it skipped."""
 
     projection: str
     lag_events: int
@@ -26,22 +26,22 @@ class Measured(NamedTuple):
 
 
 _GAUGES = (
-    ("clew.projection.lag.events", "{event}", "Events that it has not taken in yet", "lag_events"),
-    ("clew.projection.lag.seconds", "s", "How long the first of them has been there", "lag_seconds"),
-    ("clew.projection.parked", "{event}", "Events that it went on without", "parked"),
+    ("clew.projection.lag.events", "{event}", "Events that it has not applied yet", "lag_events"),
+    ("clew.projection.lag.seconds", "s", "Age of the first of them", "lag_seconds"),
+    ("clew.projection.parked", "{event}", "Events that it skipped", "parked"),
 )
 
 
 class ProjectionMetrics:
-    """What a process that fills projections tells OpenTelemetry; ``measure`` is asked whenever somebody collects.
+    """The metrics of a process that maintains projections; ``measure`` is called at each collection.
 
-    The provider is the application's global one unless another is given. A store that cannot be read just then is not
-    told of.
+    The provider is the application's global one unless another is given. A store that cannot be read at a collection
+    is left out of it.
     """
 
     def __init__(self, measure: Callable[[], Sequence[Measured]], provider: MeterProvider | None = None) -> None:
         self._measure: Callable[[], Sequence[Measured]] | None = measure
-        self._beside: list[ProjectionMetrics] = []
+        self._peers: list[ProjectionMetrics] = []
         try:
             from opentelemetry import metrics
         except ImportError:
@@ -49,31 +49,31 @@ class ProjectionMetrics:
             return
         own = metrics.get_meter_provider() if provider is None else provider
         meter = own.get_meter(SCOPE)
-        if own not in _telling:
-            told = _telling[own] = []
+        if own not in _by_provider:
+            sources = _by_provider[own] = []
             for name, unit, description, field in _GAUGES:
                 meter.create_observable_gauge(
-                    name, [partial(_observe, told, field)], unit=unit, description=description
+                    name, [partial(_observe, sources, field)], unit=unit, description=description
                 )
-        self._beside = _telling[own]
-        self._beside.append(self)
+        self._peers = _by_provider[own]
+        self._peers.append(self)
         self._events = meter.create_counter(
-            "clew.projection.events", unit="{event}", description="Events by which it has come further"
+            "clew.projection.events", unit="{event}", description="Events that it has applied"
         )
 
     def counted(self, projection: str, events: int) -> None:
-        """A projection has come further by so many events."""
+        """A projection has applied this many events."""
         if self._events is not None:
             self._events.add(events, {NAME: projection})
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """Report nothing more."""
         self._measure = None
-        if self in self._beside:
-            self._beside.remove(self)
+        if self in self._peers:
+            self._peers.remove(self)
 
     def measured(self) -> Sequence[Measured]:
-        """How far the projections are now."""
+        """The current lag of the projections."""
         measure = self._measure
         try:
             return () if measure is None else measure()
@@ -81,13 +81,13 @@ class ProjectionMetrics:
             return ()
 
 
-_telling: WeakKeyDictionary[MeterProvider, list[ProjectionMetrics]] = WeakKeyDictionary()
-"""Who is asked by the gauges of each provider: they are made once, and never taken back."""
+_by_provider: WeakKeyDictionary[MeterProvider, list[ProjectionMetrics]] = WeakKeyDictionary()
+"""The metrics that the gauges of each provider read: gauges are created once, and cannot be removed."""
 
 
-def _observe(told: Sequence[ProjectionMetrics], field: str, _: CallbackOptions) -> Iterable[Observation]:
+def _observe(sources: Sequence[ProjectionMetrics], field: str, _: CallbackOptions) -> Iterable[Observation]:
     from opentelemetry.metrics import Observation
 
-    for metrics in list(told):
+    for metrics in list(sources):
         for each in metrics.measured():
             yield Observation(getattr(each, field), {NAME: each.projection})

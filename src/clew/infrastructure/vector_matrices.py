@@ -1,4 +1,4 @@
-"""Vectors in memory to be compared: a matrix for each collection, gone on with rather than made again."""
+"""Vectors in memory, to compare them: a matrix for each collection, which is extended rather than built again."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 MOST_BYTES = 1 << 30
-"""What the matrices take together, but for the one that is used."""
+"""Most bytes of all matrices together; the one in use does not count."""
 
 Fetch: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
-"""The vectors, as float32, of those of some digests that there are any of."""
+"""Reads the vectors, as float32, of the digests that have one."""
 
 
 def packed(vector: Sequence[float]) -> bytes:
-    """A vector as it is kept: float32, little-endian."""
+    """A vector as it is stored: float32, little-endian."""
     return bytes(_numpy().asarray(vector, dtype="<f4").tobytes())
 
 
 def unpacked(sent: bytes) -> bytes:
-    """A vector as it is kept, from the binary form of pgvector: a header of four bytes, then float32, big-endian."""
+    """A vector as it is stored, from pgvector's binary form: a header of four bytes, then float32, big-endian."""
     np = _numpy()
     return bytes(np.frombuffer(sent, dtype=">f4", offset=4).astype("<f4").tobytes())
 
 
 def check_installed() -> None:
-    """Raise MissingExtraError where numpy is not there, before anything is embedded or stored for nothing."""
+    """Raise MissingExtraError if numpy is not installed, before anything is embedded or stored in vain."""
     _numpy()
 
 
 class Matrices:
-    """The matrices of some collections, those that were used last. It serves many threads, one at a time."""
+    """The matrices of the collections that were used last. Threads use it one at a time."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
@@ -48,7 +48,7 @@ class Matrices:
         process_forks.watch(self)
 
     def _begin(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], _Matrix] = OrderedDict()
+        self._matrices: OrderedDict[tuple[str, str], _Matrix] = OrderedDict()
         self._lock = threading.Lock()
 
     def nearest(
@@ -62,31 +62,31 @@ class Matrices:
     ) -> list[tuple[int, float]]:
         """The entries nearest to a vector, by cosine, best first."""
         with self._lock:
-            matrix = self._kept.setdefault(name, _Matrix())
-            self._kept.move_to_end(name)
-            matrix.hold(entries, stamp, fetch)
-            while len(self._kept) > 1 and sum(each.size for each in self._kept.values()) > self._most:
-                self._kept.popitem(last=False)
+            matrix = self._matrices.setdefault(name, _Matrix())
+            self._matrices.move_to_end(name)
+            matrix.update(entries, stamp, fetch)
+            while len(self._matrices) > 1 and sum(each.size for each in self._matrices.values()) > self._most:
+                self._matrices.popitem(last=False)
             return matrix.nearest(vector, top)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Release all matrices."""
         with self._lock:
-            self._kept.clear()
+            self._matrices.clear()
 
     def before_fork(self) -> None:
-        """Nothing is to be brought to rest: the child takes none of it."""
+        """Nothing to do: the child uses nothing of it."""
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
 
     def after_fork_in_child(self) -> None:
-        """Begin with nothing: a lock that another thread of the parent held would never be released here."""
+        """Start empty: a lock that another thread of the parent held would never be released here."""
         self._begin()
 
 
 class _Matrix:
-    """Unit vectors in rows, and the entry that each row is of."""
+    """Unit vectors in rows, and the entry of each row."""
 
     def __init__(self) -> None:
         np = _numpy()
@@ -101,8 +101,8 @@ class _Matrix:
         """Bytes."""
         return int(self._rows.nbytes + self._numbers.nbytes)
 
-    def hold(self, entries: Mapping[int, bytes], stamp: int, fetch: Fetch) -> None:
-        """Hold these entries, as far as they have vectors, and no others."""
+    def update(self, entries: Mapping[int, bytes], stamp: int, fetch: Fetch) -> None:
+        """Contain exactly these entries, as far as they have vectors."""
         if stamp == self._stamp and len(self._places) == len(entries):
             return
         for number, digest in self._entries.items() - entries.items():
@@ -115,7 +115,7 @@ class _Matrix:
         self._stamp = stamp
 
     def nearest(self, vector: Sequence[float], top: int) -> list[tuple[int, float]]:
-        """The nearest rows; of those that are equally near the lower numbers come first."""
+        """The nearest rows; of equally near ones the lower numbers come first."""
         np = _numpy()
         held = len(self._places)
         if not held or top < 1:
@@ -141,7 +141,7 @@ class _Matrix:
         rows = np.frombuffer(joined, dtype="<f4").reshape(len(numbers), -1).astype(np.float32)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         np.divide(rows, lengths, out=rows, where=lengths > 0)
-        if needed > len(self._numbers):  # half as much again, so that many small additions stay cheap
+        if needed > len(self._numbers):  # half as many again, so that many small additions stay cheap
             most = needed if not held else needed + needed // 2
             grown = np.empty((most, rows.shape[1]), dtype=np.float32)
             if held:
@@ -153,7 +153,7 @@ class _Matrix:
         self._places.update((number, held + place) for place, number in enumerate(numbers))
 
     def _remove(self, number: int) -> None:
-        """Take a row out; the last one takes its place."""
+        """Remove a row; the last one takes its place."""
         place = self._places.pop(number)
         last = len(self._places)
         if place != last:

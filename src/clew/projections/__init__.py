@@ -1,6 +1,6 @@
-"""Read models: each declared as tables and a pure function, filled from the log, and built anew from it at will.
+"""Read models: the projections that Clew ships, and the types to declare your own.
 
-Those that are shipped, and what it takes to write one.
+A projection declares tables and a pure function. Its tables are built from the log, and can be rebuilt at any time.
 """
 
 from clew.domain.projection import (
@@ -25,7 +25,7 @@ from clew.projections.search import Search
 from clew.projections.usage import Usage
 
 SHIPPED = (Directory(), Search(), Audit(), Usage(), Memory())
-"""The projections that every service has unless it is told otherwise."""
+"""The projections of every service that is opened without others."""
 
 __all__ = [
     "SHIPPED",

@@ -1,4 +1,4 @@
-"""The audit trail: which event is whose, of what type and when; what it says is read from the event."""
+"""The audit trail: the actor, type and time of every event; the rest of an entry is read from the event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
 
 
 class Audit:
-    """A row an event, to be found by thread or memory scope, actor, type and time.
+    """One row for each event, indexed by thread or memory scope, actor, type and time.
 
     ``thread_id`` is the id of a thread or, where ``memory`` is 1 and not 0, the name of a scope. ``recorded_at`` is
     microseconds since 1970.
@@ -33,8 +33,8 @@ class Audit:
             indexes=(
                 ("tenant", "type", "position"),
                 ("tenant", "actor", "position"),
-                ("tenant", "thread_id", "position"),  # after them: of two that fit as well SQLite takes the later one
-                ("tenant", "position", "recorded_at"),  # the order of the store, in which the time is looked at
+                ("tenant", "thread_id", "position"),  # last: of two equally good indexes SQLite takes the later one
+                ("tenant", "position", "recorded_at"),  # the order of the store; the time is checked in it
             ),
         ),
     )
@@ -42,7 +42,7 @@ class Audit:
     types = None
 
     def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
-        """Every event of a thread or of a scope is an entry."""
+        """Add an entry for every event of a thread or of a scope."""
         del rows
         if event.kind in {"thread", "memory"}:
             yield Upsert(

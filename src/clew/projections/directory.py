@@ -1,4 +1,4 @@
-"""The directory of threads: what a list says of each, with labels, checkpoints and the tree of forks."""
+"""The directory of threads: what a list shows of each, with labels, checkpoints and the tree of forks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert, Where
 
 _LONGEST = 200
-"""Characters of the value of a label that it is compared by as it is."""
+"""Longest JSON of a label's value that is compared as it is, in characters; a longer one is compared by its digest."""
 
 _THREAD = (Column("tenant"), Column("thread_id"))
 
 
 class Directory:
-    """A row a thread, forks too; ``begun`` is the position of its first event, times are microseconds since 1970.
+    """One row for each thread, forks included. Times are microseconds since 1970.
 
-    ``tree`` is where the thread began that has no parent, and that this one comes from by forks.
+    ``begun`` is the position of the thread's first event. ``tree`` is that position of the root of its tree of forks.
     """
 
     name = "directory"
@@ -83,7 +83,7 @@ class Directory:
     types = None
 
     def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
-        """Every event moves the thread's version and head; some change what it is."""
+        """Move the thread's version and head; some events change other columns."""
         if event.kind != "thread":
             return ()
         row: dict[str, Any] = {
@@ -96,14 +96,14 @@ class Directory:
             row["messages"] = event.messages
         if event.recorded_at:
             row["updated_at"] = event.recorded_at
-        if event.type == "message-appended":  # by far the most
+        if event.type == "message-appended":  # by far the most frequent
             return (Upsert("thread", row),)
         return self._other(event, row, rows)
 
     def _other(self, event: Recorded, row: dict[str, Any], rows: Rows) -> Iterator[Change]:
         if event.data is not None:
             yield from self._change(event, event.data, row, rows)
-        elif rows.get("thread", event.tenant, event.thread_id) is None:  # it begins with what is not known here
+        elif rows.get("thread", event.tenant, event.thread_id) is None:  # this Clew does not know its first event
             row |= {**_begun(event), "created_at": 0, "metadata": {}, "imported": 0, "kind": "local"}
         yield Upsert("thread", row)
 
@@ -143,7 +143,7 @@ class Directory:
                 pass
 
     def _fork(self, event: Recorded, data: dict[str, Any], row: dict[str, Any], rows: Rows) -> Iterator[Change]:
-        """What the thread has from its parent at the cut."""
+        """Copy what the thread inherits from its parent at the cut."""
         parent, cut = data["parent_id"], data["parent_version"]
         there = rows.get("thread", event.tenant, parent) or {}
         title = data.get("title")
@@ -168,7 +168,7 @@ class Directory:
     def _label(
         self, event: Recorded, labels: dict[str, Any], row: dict[str, Any], now: dict[str, Any], begun: int | None
     ) -> Iterator[Change]:
-        """Set labels beside those that are there ``now``, which are rows by their names."""
+        """Set labels, in addition to those that the thread has ``now``, which are rows by name."""
         for name, value in labels.items():
             if name in now:
                 yield Upsert("label", {**now[name], "newest": 0})
@@ -179,9 +179,9 @@ class Directory:
 
 
 def comparable(value: Any) -> str:
-    """What the value of a label is compared by: equal JSON is equal text, in whatever order its fields are.
+    """The text that the value of a label is compared by: equal for equal JSON, whatever the order of its fields.
 
-    Of a long one it is the digest, since it is to fit into an index.
+    For a long value it is a digest, so that it fits into an index.
     """
     text = json.dumps(value, sort_keys=True)
     return text if len(text) <= _LONGEST else sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What became of what is remembered: which facts were passed on to runs, and where."""
+"""Uses of memory: the facts that were given to runs, and where."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from clew.domain.projection import Change, Column, Recorded, Rows, Table, Upsert
 
 
 class Memory:
-    """A row for each fact and each time that a context provider passed it on: no text, only ids.
+    """One row for each time that a context provider gave a fact to a run: ids only, no text.
 
-    ``version`` is that of the ``context-provided`` event in the thread that it is recorded in, ``position`` its place
-    in the store.
+    ``version`` is the version of the ``context-provided`` event in its thread, ``position`` its place in the store.
     """
 
     name = "memory"
@@ -36,7 +35,7 @@ class Memory:
     types = frozenset({"context-provided"})
 
     def project(self, event: Recorded, rows: Rows) -> Iterator[Change]:
-        """Each fact that was passed on is a use of it."""
+        """Add a use for each fact that was given."""
         del rows
         if event.data is None or event.kind != "thread":
             return

@@ -1,4 +1,4 @@
-"""Usage: how much each thread holds, by day."""
+"""Usage: the events, messages, bytes, tokens and calls of each thread, by day."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _CALLS = {
     "answer-interrupted": "failed_calls",
     "tool-failed": "failed_calls",
 }
-"""What each of these events counts as."""
+"""The column that each of these events is counted in."""
 
 
 class Usage:
-    """A row for each thread and day (UTC): events, messages, bytes stored, the calls of runs, and tokens.
+    """One row for each thread and day (UTC): events, messages, bytes stored, the calls of runs, and tokens.
 
-    Tokens are those that models told of in runs, and that other messages tell. Failed calls are those of models and
-    tools that failed, were refused or were interrupted. A thread's own: what a fork inherited is counted where it was
-    recorded.
+    Tokens are those that models reported in runs, and those in the metadata of other messages. Failed calls are calls
+    of models and tools that failed, were refused or were interrupted. Only a thread's own events count: inherited ones
+    are counted where they were recorded.
     """
 
     name = "usage"
@@ -56,7 +56,7 @@ class Usage:
     types = None
 
     def project(self, event: Recorded, rows: Rows) -> Iterable[Change]:
-        """Every event counts; after a redaction the thread is counted again, since a row of it is shorter now."""
+        """Count every event; after a redaction count the thread again, because one of its events is shorter now."""
         del rows
         if event.kind != "thread":
             return ()
@@ -86,7 +86,7 @@ class Usage:
 
 
 def _imported(source: Any) -> Any:
-    """The ``usage`` of an OpenAI message that was imported: one of the fields that Clew has no word for."""
+    """The ``usage`` of an imported OpenAI message; Clew stores it with the fields that it does not interpret."""
     found = source
     for name in ("openai", "patch", "set", "usage"):
         found = found.get(name) if isinstance(found, dict) else None
@@ -94,7 +94,7 @@ def _imported(source: Any) -> Any:
 
 
 def tokens(usage: Any) -> dict[str, int]:
-    """The tokens that a ``usage`` tells, under the names of either API of OpenAI's."""
+    """The tokens in a ``usage``, with the names of either of OpenAI's APIs."""
     found: dict[str, int] = {}
     if isinstance(usage, dict):
         for name, other in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
@@ -108,7 +108,7 @@ _days: dict[int, str] = {}
 
 
 def _day(number: int) -> str:
-    """The date of a day since 1970, looked up: a run of events is of few days, and a date takes long to write."""
+    """The date of a day since 1970. It is cached: a batch of events has few days, and formatting a date is slow."""
     found = _days.get(number)
     if found is None:
         found = _days[number] = to_time(number * _DAY).date().isoformat()

@@ -1,4 +1,4 @@
-"""The audit trail: who did what and when, found by the read model and told from the events."""
+"""The audit trail: who did what and when. The read model finds the entries, and their events describe them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AUDIT = "audit"
 
 
 class AuditEntry(NamedTuple):
-    """One event as the audit trail tells it: of a thread, or with ``scope`` of the memory scope of that name.
+    """One event in the audit trail: of a thread, or of the memory scope that ``scope`` names.
 
-    ``what`` is a sentence that holds nothing of what messages and facts say; ``why`` is the reason that was given.
-    ``cause``, ``run_id`` and ``subject`` are those of the event. ``actor`` is None where nobody was named.
+    ``what`` is a sentence without any text of messages and facts; ``why`` is the reason that was given.
+    ``cause``, ``run_id`` and ``subject`` are those of the event. ``actor`` is None where none was named.
     """
 
     position: int
@@ -56,9 +56,10 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
     newest_first: bool = False,
     limit: int | None = None,
 ) -> Pages[AuditEntry]:
-    """The entries that are asked for, a page at a time. Raises InvalidTimeError for a time without an offset.
+    """The entries that match, a page at a time. Raises InvalidTimeError for a time without an offset.
 
-    Reading a page of a ``thread`` that may not be audited raises NotAuthorizedError; else such entries are left out.
+    Entries of threads that the actor may not audit are left out; if ``thread`` names such a thread, reading a page
+    raises NotAuthorizedError.
     """
     where = [Where("tenant", "=", core.tenant)]
     for memory, id_ in enumerate((thread, scope)):
@@ -105,9 +106,9 @@ def _page(
 
 
 def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
-    told: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
+    more: dict[str, Any] = {"run_id": None, "cause": None, "subject": None, "event_id": ""}
     if isinstance(event, Recorded):
-        told = {name: getattr(event, name) for name in told}
+        more = {name: getattr(event, name) for name in more}
         actor, id_ = event.actor, event.thread_id
     else:
         name = parse_stream_name(event.stream)
@@ -123,5 +124,5 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
         version=event.version,
         hash=event.hash.hex(),
         scope=id_ if row["memory"] else None,
-        **told,
+        **more,
     )

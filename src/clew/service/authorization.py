@@ -1,4 +1,4 @@
-"""Who may read what: the one function that everything passes which leaves the service."""
+"""Authorization: the application's function that decides about every read, asked here for all of the service."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ T = TypeVar("T")
 
 
 def allows(core: Core, action: Action, thread_id: str | None) -> bool:
-    """Whether who acts may do this: everything that is read of the store is asked here. It may block.
+    """Whether the actor may do this; every read of the store asks here. The function may block.
 
-    Raises what the function raises, and InvalidAuthorizeError for an answer that is none.
+    Raises the function's own errors, and InvalidAuthorizeError for an answer that is not a bool.
     """
     if core.authorize is None:
         return True
-    said: object = core.authorize(core.actor, action, thread_id)
-    if not isinstance(said, bool):
+    allowed: object = core.authorize(core.actor, action, thread_id)
+    if not isinstance(allowed, bool):
         raise InvalidAuthorizeError(
-            f"authorize({core.actor!r}, {action!r}, {thread_id!r}) gave {type(said).__name__}. Return True or False."
+            f"authorize({core.actor!r}, {action!r}, {thread_id!r}) returned {type(allowed).__name__}. "
+            "Return True or False."
         )
-    return said
+    return allowed
 
 
 def check(core: Core, action: Action, thread_id: str | None = None) -> Operation[None]:
-    """Raise NotAuthorizedError unless who acts may do this: before it is looked whether the thread is there."""
+    """Raise NotAuthorizedError unless the actor may do this; asked before it is known whether the thread exists."""
     if core.authorize is None:
         return
     if thread_id is not None:
-        core.stream(thread_id)  # the function is asked about what can be an id
+        core.stream(thread_id)  # the function is asked about valid ids only
     if not (yield from read(lambda: allows(core, action, thread_id))):
         raise NotAuthorizedError(core.actor, action, thread_id)
 
@@ -42,14 +43,14 @@ def check(core: Core, action: Action, thread_id: str | None = None) -> Operation
 def permitted(
     core: Core, action: Action, found: Sequence[T], thread_of: Callable[[T], str | None]
 ) -> Operation[Sequence[T]]:
-    """Of what was found what may be shown to who acts; it is asked once for each thread."""
+    """The results that the actor may see; the function is asked once for each thread."""
     if core.authorize is None or not found:
         return found
     return (yield from read(lambda: _permitted(core, action, found, thread_of)))
 
 
 def check_there(core: Core, stream: str) -> None:
-    """Raise NotAuthorizedError for a stream that is there and may not be read: what is written would tell of it."""
+    """Raise NotAuthorizedError for an existing stream that the actor may not read: a write would reveal it."""
     if core.authorize is None or core.log.stream(stream) is None:
         return
     action, thread_id = asked_of(stream, "read")
@@ -58,7 +59,7 @@ def check_there(core: Core, stream: str) -> None:
 
 
 def asked_of(stream: str, action: Action) -> tuple[Action, str | None]:
-    """What is asked where a stream is met that may be of a thread or of a memory scope, which no thread is."""
+    """The action and thread to ask about, for a stream of a thread or of a memory scope, which has no thread."""
     name = parse_stream_name(stream)
     if name is not None and name.kind == "thread":
         return action, name.id

@@ -1,6 +1,6 @@
-"""Filling projections in a process that does nothing else: once and be done, or as a worker among others.
+"""Processes that maintain projections and do nothing else: once, or as a worker among others.
 
-A worker goes on after the store was away for a while: it opens it again, for what is there then may be older.
+A worker survives an outage of the store: it opens the store again, because an older copy may be there then.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from clew.domain.projection import Built
 
 LEASE_SECONDS = 10.0
-"""How long a worker keeps its leases when it does not renew them: then others go on with its projections."""
+"""How long a lease lasts that is not renewed; then another worker takes it."""
 
 RENEW_SECONDS = 2.0
 
 AGAIN_SECONDS = 1.0
-"""How long after the store went away it is tried again; twice as long after each time that it was not there."""
+"""How long to wait for a store that is away; twice as long after each failed attempt."""
 
 LONGEST_SECONDS = 30.0
 
 
 def worker_name() -> str:
-    """A name for a worker of this process, that no other has."""
+    """A unique name for a worker of this process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 class Runner:
-    """Fills these projections of a store, by default all that it was opened with; ``told`` is called after each batch.
+    """Maintains projections of a store, by default all that it was opened with; ``told`` is called after each batch.
 
-    ``told`` is given how far those have come that are furthest behind, and how far there is to go, in positions from
-    the first event. ``worker`` is the name under which it holds leases. Raises UnknownProjectionError, or
-    StoreUnavailableError where one tenant's events alone are seen.
+    ``told`` gets the position of the projection that is furthest behind, and that of the end of the log, both counted
+    from the first event. ``worker`` is the name under which it holds leases. Raises UnknownProjectionError, or
+    StoreUnavailableError where only one tenant's events can be seen.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Runner:
         self.worker = worker or worker_name()
         self._held: list[str] = []
         self._renewed = float("-inf")
-        self._settled: tuple[int, list[Built]] | None = None
+        self._finished: tuple[int, list[Built]] | None = None
         # Not an Event, whose lock a handler of signals may find held by the very code that it interrupts.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
         self.begun = False
-        """Whether it has come to its leases once."""
+        """Whether it has claimed leases once."""
 
     def stop(self) -> None:
-        """Let ``run`` or ``follow`` return after the batch that it is at; may be called by a handler of signals."""
+        """Let ``run`` or ``follow`` return after the current batch; a signal handler may call it."""
         self._stopped = True
         self._woken.put(None)
 
@@ -78,7 +78,7 @@ class Runner:
             self._woken.put(None)
 
     def run(self) -> None:
-        """Fill until there is nothing more to do, whoever else does so too."""
+        """Apply batches until nothing is left to do, with or without leases."""
         self._held = self._names
         with self._measured():
             self.tell()
@@ -92,24 +92,24 @@ class Runner:
             self._projector.store.purge()
 
     def follow(self) -> None:
-        """Fill what no other worker does, and go on as events are appended, by anybody, until ``stop``.
+        """Maintain the projections that no other worker holds, as events are appended, until ``stop``.
 
         Raises StoreUnavailableError when the store is away.
         """
         unlisten = self._log.listen(self._wake)
         try:
-            with self._letting_go(), self._measured():
+            with self._releasing(), self._measured():
                 while not self._stopped:
                     self._renew()
-                    self._fill()
+                    self._catch_up()
                     self._projector.store.purge()  # again after each rest, until it is done
                     self._rest()
         finally:
             unlisten()
 
     @contextmanager
-    def _letting_go(self) -> Iterator[None]:
-        """Let others have the leases at the end; where the store is away they run out by themselves."""
+    def _releasing(self) -> Iterator[None]:
+        """Release the leases at the end; they expire by themselves if the store is away."""
         try:
             yield
         except StoreUnavailableError:
@@ -121,25 +121,25 @@ class Runner:
         self._projector.store.release(self.worker)
 
     def _renew(self) -> None:
-        """Keep to the leases, or come to others, when it is time to."""
+        """Renew the leases, or claim others, when it is time to."""
         if time.monotonic() < self._renewed + RENEW_SECONDS:
             return
         names = [name for name in self._names if self._projector.may_maintain(name)]
         self._held = self._projector.store.claim(self.worker, names, LEASE_SECONDS)
         self._renewed = time.monotonic()
         self.begun = True
-        # Looked at again, too: of text that somebody else forgot meanwhile neither log nor position tells.
-        self._settled = None
+        # Try again, too: neither log nor position shows that another process has removed text meanwhile.
+        self._finished = None
 
-    def _fill(self) -> None:
+    def _catch_up(self) -> None:
         while not self._stopped and self._held:
             seen = self._seen()
-            # Not even a transaction where nothing has happened: its end would wake everybody who waits for events.
-            if seen == self._settled:
+            # Where nothing has happened not even a transaction: its end would wake every process that waits for events.
+            if seen == self._finished:
                 return
             self._tell(seen)
             if not self._projector.advance(self._held):
-                self._settled = seen
+                self._finished = seen
                 return
             self._renew()
 
@@ -156,7 +156,7 @@ class Runner:
         return self._log.last_position(), self._projector.store.built()
 
     def tell(self) -> None:
-        """Tell how far they are now, whoever fills them."""
+        """Report the progress of the projections."""
         self._tell(self._seen())
 
     def _tell(self, seen: tuple[int, list[Built]]) -> None:
@@ -166,7 +166,7 @@ class Runner:
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
-        """Tell OpenTelemetry how far those are that are filled here."""
+        """Report the lag of the projections that this process maintains to OpenTelemetry."""
         metrics = ProjectionMetrics(self._measure)
         self._projector.counted = metrics.counted
         try:
@@ -181,10 +181,10 @@ class Runner:
 
 
 class LastingRunner:
-    """Lets a runner follow a store, and another after it whenever the store went away and is there again.
+    """Runs a runner that follows a store, and another one each time that the store comes back after an outage.
 
-    ``opened`` opens the store, and ``runner`` makes the runner of it. ``said`` is told what went wrong, and that it is
-    tried again. A store that was never there is waited for only if that is ``patient``.
+    ``opened`` opens the store, and ``runner`` makes its runner. ``said`` is called with each failure. A ``patient`` one
+    also waits for a store that it has never reached.
     """
 
     def __init__(
@@ -204,16 +204,16 @@ class LastingRunner:
         self._stopped = False
 
     def stop(self) -> None:
-        """Let ``follow`` return after the batch that it is at; may be called by a handler of signals."""
+        """Let ``follow`` return after the current batch; a signal handler may call it."""
         self._stopped = True
         self._woken.put(None)
         if self._runner is not None:
             self._runner.stop()
 
     def follow(self) -> StoreUnavailableError | None:
-        """Fill until ``stop``; returns what was said of a store that is away by then.
+        """Maintain projections until ``stop``; returns the error if the store is away by then.
 
-        Raises StoreUnavailableError for a store that was never there.
+        Raises StoreUnavailableError for a store that it has never reached.
         """
         begun, wait = self._patient, AGAIN_SECONDS
         while not self._stopped:
@@ -221,7 +221,7 @@ class LastingRunner:
             try:
                 self._follow_one()
             except StoreUnavailableError as error:
-                if self._stopped:  # whatever it was waiting for, it is not waited for any more
+                if self._stopped:  # no reason to wait any longer
                     return error
                 if self._runner is not None and self._runner.begun:
                     begun, wait = True, AGAIN_SECONDS

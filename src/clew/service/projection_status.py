@@ -1,4 +1,4 @@
-"""How far the projections of a store have come."""
+"""The state of the projections of a store, and their rows."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from clew.service.projector import Projector
 PARKED_SHOWN = 100
 
 MOST_COUNTED = 100_000
-"""Events that are missing are counted up to here: to count more takes long, and tells no more."""
+"""Missing events are counted up to here: counting more is slow, and not more useful."""
 
 
 class ProjectionStatus(NamedTuple):
-    """How far a projection has come.
+    """The state of a projection.
 
-    ``state`` is ``live``; ``building`` while it is built anew (``built`` is how far that is, and ``position`` how far
-    the tables are that are read meanwhile); ``waiting`` when nobody has begun it; ``changed`` when other code has built
-    it, ``newer`` when a newer version of it has, and ``other`` when it is another program's. ``lag`` is how many
-    events are missing, or the first 100,000 of them: then ``lag_exact`` is False. ``lag_seconds`` is how long the first
-    of them has been there. ``parked`` is how many events it went on without, and ``parked_events`` the first of them.
-    ``worker`` is the one that holds its lease, None without any.
+    ``state`` is ``live``; ``building`` during a rebuild (``built`` is its position, and ``position`` that of the tables
+    that are read meanwhile); ``waiting`` before it is built for the first time; ``changed`` when other code has built
+    it, ``newer`` when a newer version has, and ``other`` when it belongs to another program. ``lag`` is the number of
+    missing events; more than 100,000 are not counted: then ``lag_exact`` is False. ``lag_seconds`` is the age of the
+    first missing event. ``parked`` is the number of events that it skipped, and ``parked_events`` are the first of
+    them. ``worker`` holds its lease; None if no worker does.
     """
 
     name: str
@@ -46,13 +46,13 @@ class ProjectionStatus(NamedTuple):
 
 
 def read_statuses(projector: Projector, wanted: Sequence[str] | None = None) -> list[ProjectionStatus]:
-    """How far each projection has come, or each of those that are ``wanted``."""
+    """The state of every projection, or of those that are ``wanted``."""
     log = projector.log
     last = log.last_position()
     there = projector.store.built()
     holders = projector.store.holders()
 
-    @cache  # most of them are at the same position
+    @cache  # most projections are at the same position
     def lag(position: int) -> tuple[int, float]:
         return (0, 0.0) if position >= last else (log.count_after(position, MOST_COUNTED), _waiting(log, position))
 
@@ -69,7 +69,7 @@ def read_statuses(projector: Projector, wanted: Sequence[str] | None = None) -> 
 
 
 def _status(projector: Projector, name: str, own: Sequence[Built], holders: Mapping[str, str]) -> ProjectionStatus:
-    """What its tables say; the end of the log is left open."""
+    """The state that its tables show; the caller adds the end of the log."""
     projection = projector.projections.get(name)
     live = next((built for built in own if built.live), None)
     building = next((built for built in own if not built.live and projector.is_own(built)), None)
@@ -102,7 +102,7 @@ def _status(projector: Projector, name: str, own: Sequence[Built], holders: Mapp
 
 
 def _waiting(log: EventLog, position: int) -> float:
-    """How long the first event after a position has been there, in seconds."""
+    """The age of the first event after a position, in seconds."""
     for event in log.recorded_after(position, 1):
         if isinstance(event, Recorded):
             return max(0.0, time.time() - event.recorded_at / 1e6)
@@ -110,12 +110,12 @@ def _waiting(log: EventLog, position: int) -> float:
 
 
 def rows(core: Core, projection: str, query: Query) -> Operation[list[RowValues]]:
-    """Rows of a projection, of this tenant where they are somebody's. Raises NotAuthorizedError."""
+    """Rows of a projection; of a table with a column ``tenant`` this tenant's. Raises NotAuthorizedError."""
     yield from check(core, "rows")
     return (yield from core.models.rows(projection, query, core.tenant))
 
 
 def statuses(core: Core) -> Operation[list[ProjectionStatus]]:
-    """How far each projection has come, and what it could not take in. Raises NotAuthorizedError."""
+    """The state of every projection, with its parked events. Raises NotAuthorizedError."""
     yield from check(core, "rows")
     return (yield from read(lambda: read_statuses(core.models.projector)))

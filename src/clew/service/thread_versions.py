@@ -1,4 +1,4 @@
-"""Versions of a thread: one with its last messages, read from near it and not from the start; two, compared."""
+"""Versions of a thread: a step shows one with its last messages, a diff compares two."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, event, history, readable, resolve
 
 PAGE = 64
-"""Events that are read at once on the way back: more than a screen shows, and soon decoded."""
+"""Events that are read at once, backwards: more than a screen shows, and few enough to decode fast."""
 
 LAST = 12
-"""Messages that a step comes with when nobody says how many."""
+"""Messages that a step contains by default."""
 
 
 def step(core: Core, thread_id: str, at: At = None, at_message: int | None = None, last: int = LAST) -> Operation[Step]:
     """A version of a thread, the newest by default, with the last messages on its path.
 
     The control is folded from the snapshot before the version; the messages are read backwards along the path until
-    there are enough. Only a rewind to a version that lies ahead on another branch is read back to where they part.
+    there are enough. Only after a rewind to another branch are they read back to where the branches part.
     """
     head = yield from readable(core, thread_id, "replay")
     version = yield from resolve(core, thread_id, head, at, at_message)
@@ -43,7 +43,7 @@ def step(core: Core, thread_id: str, at: At = None, at_message: int | None = Non
 
 
 def _taken(core: Core, stream: str, happened: Event, path: Walk, last: int) -> Operation[tuple[HistoryMessage, ...]]:
-    """The messages that a rewind took away, of the last before it."""
+    """The messages that a rewind removed, of the last ones before it."""
     if not isinstance(happened.data, HistoryRewound):
         return ()
     before = Walk(happened.version - 1)
@@ -55,7 +55,7 @@ def _taken(core: Core, stream: str, happened: Event, path: Walk, last: int) -> O
 
 
 def _back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool]) -> Operation[None]:
-    """Walk back until it is enough, or nothing is left."""
+    """Walk back until there are enough, or nothing is left."""
     while walk.at and not enough():
         after = max(0, walk.at - PAGE)
         page = yield from read(partial(core.log.lineage, stream, after=after, upto=walk.at))

@@ -1,4 +1,4 @@
-"""How much there is: threads, events, messages, bytes, tokens and calls, all in all, by thread and by day."""
+"""Usage: threads, events, messages, bytes, tokens and calls; in total, by thread or by day."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _COUNTED = (
 
 
 class Usage(NamedTuple):
-    """What was recorded: of a thread, on a day, or all in all; the other of the two is None.
+    """What was recorded in a thread, on a day, or in total; ``thread_id`` or ``day`` is None where it does not apply.
 
-    ``forks`` are those of the threads that have a parent. What a fork inherited is counted where it was recorded.
-    ``bytes`` are those of the events as they are stored; tokens are those that models told of in runs, and that other
-    messages tell. ``tool_calls`` are those that were begun, and ``failed_calls`` those of models and tools that failed,
-    were refused or were interrupted.
+    ``forks`` is the number of those threads that have a parent. Inherited events are counted where they were recorded.
+    ``bytes`` are those of the stored events; tokens are those that models reported in runs, and those in the metadata
+    of other messages. ``tool_calls`` are the calls that were started, and ``failed_calls`` those of models and tools
+    that failed, were refused or were interrupted.
     """
 
     thread_id: str | None
@@ -52,11 +52,11 @@ class Usage(NamedTuple):
 def usage(core: Core, *, thread: str | None, since: date | None, until: date | None, by: By) -> Operation[list[Usage]]:
     """What was recorded on the days (UTC) from ``since`` to ``until``, both included.
 
-    By thread, the biggest first; by day, in their order; in total, one. Only threads that may be audited are counted.
+    By thread, the largest first; by day, in order; in total, one. Only threads that the actor may audit are counted.
     Raises UnknownThreadError or NotAuthorizedError.
     """
     if by not in get_args(By):
-        raise InvalidContentError(f"by: {by!r} is none. There are: {', '.join(get_args(By))}.")
+        raise InvalidContentError(f"by: {by!r} is not a grouping. Use one of: {', '.join(get_args(By))}.")
     where = [Where("tenant", "=", core.tenant)]
     if thread is not None:
         yield from existing(core, thread, "audit")
@@ -92,7 +92,7 @@ def _usage(rows: Iterable[RowValues], forks: frozenset[str], by: By, key: str) -
     for row in rows:
         threads.add(row["thread_id"])
         for name in _COUNTED:
-            counted[name] += row.get(name, 0)  # tables that are built anew meanwhile may lack one
+            counted[name] += row.get(name, 0)  # the tables of an older version may lack one
     return Usage(
         thread_id=key if by == "thread" else None,
         day=date.fromisoformat(key) if by == "day" else None,

@@ -1,4 +1,4 @@
-"""Processes that share work: each is started again when it dies, and all are ended together."""
+"""Worker processes: each is restarted when it dies, and all are ended together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 AGAIN_SECONDS = 1.0
-"""How long after the death of a worker another is started in its place."""
+"""How long after a worker died it is restarted."""
 
 TICK_SECONDS = 0.5
 
@@ -23,10 +23,10 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Workers:
-    """As many processes as there are ``arguments``, each of which calls ``target`` with its own.
+    """A process for each of ``arguments``, which calls ``target`` with them.
 
-    ``said`` is told when one died. With ``again`` another takes the place of one that failed or was killed, and of one
-    that is done, until ``stop``, and more may be added meanwhile; otherwise each is there once.
+    ``said`` is called with a sentence when one dies. With ``again`` a process that ends is replaced until ``stop``, and
+    more can be added meanwhile; otherwise each runs once.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Workers:
         self._more: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._said = said
         self._again = again
-        # Not a copy of this process: its connections and locks are its own.
+        # Not a fork of this process, whose connections and locks are its own.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, BaseProcess] = {}
         self._due: dict[int, float] = {}
@@ -52,34 +52,34 @@ class Workers:
         os.set_blocking(self._wake, False)
 
     def stop(self) -> None:
-        """Let each end with what it is at; the second time, at once. May be called by a handler of signals."""
+        """End each process after its current batch; the second call ends them at once. A signal handler may call it."""
         self._stops += 1
         try:
             os.write(self._wake, b"x")
-        except OSError:  # it is told often enough, or has come to its end
+        except OSError:  # the pipe is full of such calls, or closed
             return
 
     def add(self, arguments: tuple[Any, ...]) -> None:
-        """Let there be one more process, with these arguments. May be called by another thread."""
+        """Start one more process with these arguments. Another thread may call it."""
         self._more.put(arguments)
 
     def run(self, tick: Callable[[], object] = lambda: None) -> bool:
-        """Return when all have ended; whether each of those that are there once did what it was to do.
+        """Run until all processes have ended; whether each of those that run once succeeded.
 
-        ``tick`` is called every now and then.
+        ``tick`` is called from time to time.
         """
         self._due = dict.fromkeys(range(len(self._arguments)), 0.0)
         fine = True
         try:
             while self._running or ((self._due or self._again) and not self._stops):
-                self._take_in()
+                self._add_waiting()
                 self._start()
                 self._wait()
                 tick()
                 for number, process in list(self._running.items()):
                     if process.exitcode is not None:
                         del self._running[number]
-                        fine = self._bury(number, process) and fine
+                        fine = self._report_end(number, process) and fine
                 self._end()
         finally:
             for process in self._running.values():
@@ -87,12 +87,12 @@ class Workers:
             for process in self._running.values():
                 process.join()
             os.close(self._woken)
-            # A handler of signals must not find the number, which may be another file's by then.
+            # A signal handler must not use the number, which may be another file's by then.
             wake, self._wake = self._wake, -1
             os.close(wake)
         return fine
 
-    def _take_in(self) -> None:
+    def _add_waiting(self) -> None:
         with suppress(queue.Empty):
             while True:
                 self._arguments.append(self._more.get_nowait())
@@ -103,7 +103,7 @@ class Workers:
         for number in [number for number, due in self._due.items() if due <= now and not self._stops]:
             del self._due[number]
             process = self._context.Process(target=self._target, args=self._arguments[number], daemon=True)
-            # It meets them when it has said what is to be done then.
+            # It receives them once its handlers are installed.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
             try:
                 process.start()
@@ -115,8 +115,8 @@ class Workers:
         if self._woken in wait([self._woken, *(each.sentinel for each in self._running.values())], TICK_SECONDS):
             os.read(self._woken, 100)
 
-    def _bury(self, number: int, process: BaseProcess) -> bool:
-        """Say what became of one that has ended, and begin again or tell whether it did what it was to do."""
+    def _report_end(self, number: int, process: BaseProcess) -> bool:
+        """Report a process that has ended, and restart it; otherwise return whether it succeeded."""
         code = process.exitcode or 0
         if self._stops:
             return True
@@ -129,7 +129,7 @@ class Workers:
         return self._again or not code
 
     def _end(self) -> None:
-        """Hand on what this process was told since."""
+        """Pass on the signals that this process got since."""
         stops = self._stops
         if stops > self._ended:
             for process in self._running.values():
@@ -142,7 +142,7 @@ class Workers:
 
 @contextmanager
 def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Let the signals that end a service call ``stop``; in a worker also the end of the process that started it."""
+    """Call ``stop`` when a signal ends the service; in a worker also when its parent process ends."""
     before = {number: signal.signal(number, lambda *_: stop()) for number in _ENDING if _is_heeded(number)}
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -157,7 +157,7 @@ def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _is_heeded(number: signal.Signals) -> bool:
-    """Whether a signal ends it: who started it with nohup wants it to outlive the terminal."""
+    """Whether a signal ends it: a process that was started with nohup outlives its terminal."""
     return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 

@@ -1,8 +1,8 @@
 """The tables of projections in the PostgreSQL database of their log.
 
-A batch takes no lock that another reader or writer waits for: those who fill the same projection take turns by
-advisory locks, which end with the transaction. The rows of a batch and its position are lost together with the server
-or not at all, so a commit does not wait for the disk.
+A batch takes no lock that a reader or another writer waits for: writers of the same projection take turns by
+advisory locks, which end with the transaction. If the server crashes, the rows of a batch and its position are lost
+together or not at all, so a commit does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ T = TypeVar("T")
 
 CONNECTIONS = 4
 TRIES = 5
-"""So often a reader may find that tables were dropped between two of its queries."""
+"""How often a read is tried when tables are dropped between two of its queries."""
 
 REST = 10
-"""So many times as long as it took to clean a table is it left alone after."""
+"""How long a table is left alone after it was cleaned: this many times as long as the cleaning took."""
 
 AGAIN_SECONDS = 10.0
-"""After so long it is tried again to clean a table that could not be cleaned."""
+"""How long to wait before cleaning a table again that could not be cleaned."""
 
 _LEASES = statements("workers.sql")
 
 _log = logging.getLogger(__name__)
 
 TURN = 0.1
-"""Seconds to wait for whoever fills the same before the connection is let go of, and wait again."""
+"""Seconds to wait for another writer before the connection is released and requested again."""
 
 _SETTINGS = ("SET LOCAL synchronous_commit = off", f"SET LOCAL lock_timeout = '{PATIENCE:.0f}s'")
 
@@ -66,7 +66,7 @@ _SETTINGS = ("SET LOCAL synchronous_commit = off", f"SET LOCAL lock_timeout = '{
 class PostgresProjections:
     """The projections of the log in a database, read on behalf of ``tenant`` if one is named.
 
-    Raises StoreUrlError; what cannot be reached is a StoreUnavailableError when it is used.
+    Raises StoreUrlError, and StoreUnavailableError when a server that cannot be reached is used.
     """
 
     def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
@@ -84,12 +84,12 @@ class PostgresProjections:
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[PostgresSession]:
-        """A transaction, in which nobody else fills these projections, or any."""
-        del seen  # what is to be forgotten is taken out whenever its text was read
+        """A transaction that no other one writes these projections in, or any projection."""
+        del seen  # text is removed whichever log it was read from
         with self._using() as session:
             given = PostgresSession(session, self.address.shown)
             try:
-                if names is None:  # which is seldom: in line without a break, or others would come before it for ever
+                if names is None:  # rare: it waits in line, or others would always come first
                     _begin(session, *locks(None))
                 else:
                     _take_turn(session, locks(names))
@@ -120,7 +120,7 @@ class PostgresProjections:
                 yield session
             except psycopg.Error as error:
                 if is_refused(error):
-                    raise InvalidProjectionError(_refused(error)) from None  # its words may quote what was said
+                    raise InvalidProjectionError(_refused(error)) from None  # its message may quote a text
                 raise unavailable(self.address.shown, error) from error
 
     # Leases
@@ -183,16 +183,16 @@ class PostgresProjections:
         return self._read(do)
 
     def _live(self, session: Session, name: str) -> tuple[int, SqlTables]:
-        """The live generation as it was last seen: the tables of one that is so no more are gone."""
+        """The live generation as it was last seen: if another one is live now, its tables no longer exist."""
         found = self._seen.get(name)
         if found is None:
             found = self._seen[name] = live(session, name)
         return found
 
     def _read(self, do: Callable[[Session], T]) -> T:
-        """Read; again when tables were dropped or a standby removed rows, and on another connection when it was cut.
+        """Read; again if tables were dropped or a standby removed rows, and on another connection if it was cut.
 
-        Each statement is a transaction by itself: what it reads is of one generation, whose tables are there or gone.
+        Each statement is a transaction of its own: it reads one generation, whose tables exist or do not.
         """
         for left in reversed(range(TRIES)):
             try:
@@ -208,12 +208,12 @@ class PostgresProjections:
                 self._sessions.drop()
         raise AssertionError  # the last time it is answered or raised
 
-    # Forgetting
+    # Removed text
 
     def purge(self) -> bool:
-        """Clean the tables that words were taken out of; True when somebody reads still who may see them.
+        """Clean the tables that words were removed from; True while a reader may still see them.
 
-        What was cleaned just now waits until its turn comes again.
+        A table that was just cleaned is not cleaned again at once.
         """
         with self._cleaning:
             try:
@@ -226,7 +226,7 @@ class PostgresProjections:
             return bool(self._forgot)
 
     def _look(self) -> None:
-        """Another process may have ended before it cleaned what it took words out of."""
+        """Find the tables that another process has removed words from, and did not clean before it ended."""
         if self._looked or self._closed:
             return
         with self._sessions.use() as session:
@@ -235,7 +235,7 @@ class PostgresProjections:
         self._looked = True
 
     def _clean(self, generation: int) -> None:
-        # Before, so that what is forgotten meanwhile is noted again.
+        # First, so that text that is removed meanwhile is noted again.
         self._forgot.pop(generation)
         try:
             self._vacuum(generation)
@@ -247,7 +247,7 @@ class PostgresProjections:
         begin = time.monotonic()
         with self._sessions.use() as session:
             found = session.connection.execute(SQL["forgot"].encode(), (Int8(generation),)).fetchall()
-            if session.standby or not found:  # it was dropped
+            if session.standby or not found:  # the generation was dropped
                 return
             texts, forgot = found[0]
             tables = [table for each in texts for table in text_index.tables(generation, each)]
@@ -264,17 +264,17 @@ class PostgresProjections:
                 session.connection.execute(SQL["cleaned"].encode(), (forgot, Int8(generation)))
 
     def _dead(self, session: Session, table: str) -> bool:
-        """Whether rows that were deleted are still there."""
+        """Whether deleted rows are still in the table."""
         return bool(self._counted(session, "dead_tuples", table))
 
     def _counted(self, session: Session, what: str, table: str) -> int | None:
-        """What the server has counted of a table; None when there is none of that name."""
+        """A count of the server's for a table; None if there is no table of that name."""
         sql = f"SELECT pg_stat_get_{what}(to_regclass(%s))"
         found: int | None = session.connection.execute(sql.encode(), (table,)).fetchall()[0][0]
         return found
 
     def close(self) -> None:
-        """Let go of the connections. Does nothing the second time."""
+        """Close the connections. Does nothing the second time."""
         if not self._closed:
             self._closed = True
             process_forks.unwatch(self)
@@ -283,13 +283,13 @@ class PostgresProjections:
     # Forking
 
     def before_fork(self) -> None:
-        """Nothing: what the child has a copy of it does not use."""
+        """Nothing: the child does not use its copies."""
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
 
     def after_fork_in_child(self) -> None:
-        """Start afresh with connections of the child's own."""
+        """Start with connections of the child's own."""
         self._restart()
         self._sessions.restart()
 
@@ -299,10 +299,10 @@ def _shares(session: Session) -> list[Share]:
 
 
 def _take_turn(session: Session, locked: Sequence[str]) -> None:
-    """Begin a transaction when nobody else fills the same.
+    """Begin a transaction once no other writer has these locks.
 
-    A pooler has few connections, and who fills needs a second one to read the log. So one that waits in a transaction
-    is given back after a moment, and asked for again.
+    A pooler has few connections, and a writer needs a second one to read the log. So a connection that waits in a
+    transaction is released after a moment, and requested again.
     """
     until = time.monotonic() + PATIENCE
     while True:
@@ -317,20 +317,20 @@ def _take_turn(session: Session, locked: Sequence[str]) -> None:
 
 
 def _refused(error: psycopg.Error) -> str:
-    said = f"{type(error).__name__} ({error.sqlstate or 'of the driver'})"
-    return f"PostgreSQL refuses what a projection declares or writes: {said}. Correct the projection."
+    kind = f"{type(error).__name__} ({error.sqlstate or 'of the driver'})"
+    return f"PostgreSQL refuses what a projection declares or writes: {kind}. Correct the projection."
 
 
 def _begin(session: Session, *more: str) -> None:
     """Begin a transaction with these statements."""
     session.begin()
-    # Several statements cannot be prepared, whatever the driver has counted.
+    # Several statements cannot be prepared together.
     session.connection.execute("; ".join((*_SETTINGS, *more)).encode(), prepare=False)
 
 
 def _roll_back(session: Session) -> None:
     status = session.connection.info.transaction_status
     if status == psycopg.pq.TransactionStatus.ACTIVE:
-        session.connection.close()  # interrupted: what it was asked is still to be answered
+        session.connection.close()  # interrupted: an answer is still to come
     elif status not in {psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.UNKNOWN}:
         session.roll_back()

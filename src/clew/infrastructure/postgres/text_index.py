@@ -1,11 +1,11 @@
-"""Indexes of words in PostgreSQL: for each a table of texts, whose words are told apart here, and one of postings.
+"""Indexes of words in PostgreSQL: for each a table of texts, which are divided into words here, and one of postings.
 
-An index is cut into stretches, each of some thousand texts in the order of the log. The newest one grows, and its texts
-are looked through. One that is full is listed: for each of its words a row has the positions of the texts that have it.
-So all is written in the order in which it comes, the newest texts are found without a look at the others, and the
-postings of a word go with the last text that had it.
+An index is divided into stretches, each of some thousand texts in the order of the log. The newest stretch grows, and a
+search scans its texts. A full stretch is listed: for each of its words a row has the positions of the texts with it. So
+all rows are written in the order of the log, the newest texts are found without reading the others, and the postings of
+a word are deleted with the last text that has it.
 
-A text is kept as the row of its words, in which phrases are looked for; its scopes stand behind them, as words.
+A text is stored as its words in a row, in which phrases are searched; its scopes follow them, as words.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from clew.infrastructure.postgres.identifiers import HIGHEST, index_name, table_
 from clew.infrastructure.postgres.sql_files import statements
 
 STRETCH = 4_000_000
-"""The size of a stretch that is full: the characters of its texts, and ``TEXT`` for each."""
+"""The size of a full stretch: the characters of its texts, and ``TEXT`` for each."""
 
 TEXT = 500
 
 AT_LEAST = STRETCH // 4
-"""The size of a stretch that is listed before it is full, if its texts came in one transaction: they are at hand."""
+"""The size of a stretch that is listed before it is full, if one transaction wrote it: its texts are in memory."""
 
 STRETCHES = 512
-"""Stretches that are searched together, at the most."""
+"""Most stretches that are searched together."""
 
 LONGEST = 500
-"""Characters of a word that are listed: it takes no more than 2 kB of the key."""
+"""Characters of a word that are listed: at most 2 kB of the key."""
 
 AT_ONCE = 100
-"""Texts that are sent together: while the server takes them in, the next are made ready."""
+"""Texts that are sent together: the next ones are prepared while the server inserts them."""
 
 _SQL = statements("text_index.sql")
 _SQL["find"] = _SQL["find"].replace("{fits}", _SQL["fits"])
@@ -52,19 +52,19 @@ FIND_OF_A_TENANT = re.sub(
     lambda found: f"${_PARAMETERS.index(found[1]) + 1}",
     _SQL["find"].replace("{more}", " AND there.tenant = (SELECT clew_tenant())"),
 )
-"""The statement that finds, of the tenant of the transaction, for the function: with numbers for parameters."""
+"""The statement that searches the texts of the transaction's tenant, for the function: with numbers for parameters."""
 
 _BEYOND = "\U0010ffff"
-"""No word has it, and all that is in a word comes before it."""
+"""No word contains it, and every character of a word comes before it."""
 
 
 def tables(generation: int, index: str) -> tuple[str, str]:
-    """The names of the tables of texts and of postings: such as no table of a projection has."""
+    """The names of the tables of texts and of postings; no table of a projection has such a name."""
     return table_name(generation, index), table_name(generation, f"_{index}")
 
 
 def making(generation: int, index: str) -> Iterator[tuple[str, Sequence[str]]]:
-    """The tables of an index of words, each with the statements that make it."""
+    """The tables of an index of words, each with the statements that create it."""
     for table, what in zip(tables(generation, index), ("texts", "postings"), strict=True):
         made = (_SQL[what], _SQL[f"{what} are kept as they are"])
         yield table, [each.replace("{table}", table).replace("{key}", index_name(table, "key")) for each in made]
@@ -88,18 +88,18 @@ class TextIndexWriter:
         self._key = {"generation": Int8(generation), "index": index}
         self._add = _sql("add", *self._names)
         self._stretch: _Stretch | None = None
-        """The newest, as it is by now; none before the first is -1, and listed."""
+        """The newest stretch, with the changes so far; before the first one it is number -1, and listed."""
         self._noted: _Stretch | None = None
-        """The same as the table of stretches has it."""
+        """The same as it is stored."""
         self._since = 0
-        """The position of the first of its texts that was added here."""
+        """The position of the first text that was added here."""
         self._postings: dict[str, list[str]] = defaultdict(list)
-        """The words of these, each with the positions of those that have it."""
+        """The words of the texts that were added here, each with their positions."""
         self._forgotten: set[str] = set()
-        """The positions of those that are not to be listed."""
+        """The positions of removed texts, which must not be listed."""
 
     def add(self, texts: Iterable[Indexed]) -> None:
-        """Let events be found by the words of their texts, which follow those that are there in position."""
+        """Index texts, whose positions are above all that are in the index."""
         merged = _merged(texts)
         stretch = self._growing(merged[0].position)
         if not self._postings:
@@ -112,12 +112,12 @@ class TextIndexWriter:
             self._list(self._stretch)
 
     def forget(self, position: int) -> None:
-        """Let the text at a position not be listed."""
+        """Do not list the text at a position."""
         if self._postings and position >= self._since:
             self._forgotten.add(str(position))
 
     def note(self) -> None:
-        """Write down what the newest stretch is."""
+        """Store the state of the newest stretch."""
         if self._stretch is None:
             return
         if self._postings and self._since == self._stretch.first and self._stretch.size >= AT_LEAST:
@@ -126,7 +126,7 @@ class TextIndexWriter:
             self._note(self._stretch)
 
     def _growing(self, position: int) -> _Stretch:
-        """The stretch that texts go to, of which the first is at this position."""
+        """The stretch for the next texts, of which the first is at this position."""
         if self._stretch is None:
             newest = _ask(self._session, _SQL["newest stretch"], self._key)
             self._stretch = self._noted = _Stretch(*newest[0]) if newest else _Stretch(-1, 0, 0, listed=True)
@@ -141,7 +141,7 @@ class TextIndexWriter:
         self._stretch = self._noted = stretch
 
     def _list(self, stretch: _Stretch) -> None:
-        """List the words of the texts of the newest stretch, which gets no more."""
+        """List the words of the newest stretch, which then gets no more texts."""
         postings: dict[str, list[str]] = defaultdict(list)
         if stretch.first < self._since:
             span = {"first": Int8(stretch.first), "end": Int8(self._since)}
@@ -163,13 +163,13 @@ class TextIndexWriter:
 
 
 def forget(session: Session, generation: int, index: str, position: int) -> bool:
-    """Take the text at a position out of an index, with its words; False when it is not there."""
+    """Remove the text at a position from an index, with its words; False if there is none."""
     of = {"generation": Int8(generation), "index": index, "position": Int8(position), "longest": LONGEST}
     return bool(_ask(session, _sql("forget", generation, index), of))
 
 
 def find(session: Session, generation: int, index: str, words: Words, *, before: int | None, limit: int) -> list[int]:
-    """The positions of texts that have the words, newest first."""
+    """The positions of texts with these words, newest first."""
     wanted = _Wanted(words)
     found: list[int] = []
     if not wanted.terms or not all(term.words for term in wanted.terms):
@@ -203,7 +203,7 @@ def find(session: Session, generation: int, index: str, words: Words, *, before:
     return found[:limit]
 
 
-# What is stored
+# Storing
 
 
 def _merged(texts: Iterable[Indexed]) -> list[Indexed]:
@@ -219,7 +219,7 @@ def _merged(texts: Iterable[Indexed]) -> list[Indexed]:
 
 
 def _columns(texts: Sequence[Indexed], postings: dict[str, list[str]]) -> tuple[list[str], list[str], list[str]]:
-    """The positions, tenants and rows of texts, in the form in which they are sent; their words join the postings."""
+    """The positions, tenants and rows of texts, as they are sent; their words are added to the postings."""
     positions: list[str] = []
     tenants: list[str] = []
     rows: list[str] = []
@@ -240,7 +240,7 @@ def _post(postings: dict[str, list[str]], position: str, words: Iterable[str]) -
 
 
 def _cut(postings: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The same, where long words that begin alike are one."""
+    """The same postings, with long words cut: those that begin alike become one."""
     for word in [word for word in postings if len(word) > LONGEST]:
         positions = postings.pop(word)
         postings[word[:LONGEST]] = sorted({*postings[word[:LONGEST]], *positions}, key=int)
@@ -249,38 +249,38 @@ def _cut(postings: dict[str, list[str]]) -> dict[str, list[str]]:
 
 @lru_cache(maxsize=4_096)
 def _scopes(tenant: str, scopes: tuple[str, ...]) -> tuple[str, list[str]]:
-    """The integer that stands for a tenant, and the words that stand for the scopes of a text of his."""
+    """The integer of a tenant, and the words for the scopes of a text."""
     return str(tenant_id(f"{tenant_part(tenant)}/")), [*map(_scope, scopes)]
 
 
 @lru_cache(maxsize=4_096)
 def _scope(scope: str) -> str:
-    """A scope as one word, whatever characters it has; no text has such a word."""
+    """A scope as one word, whatever characters it contains; no text has such a word."""
     return "/" + sha256(scope.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-# What is asked for
+# Searching
 
 
 class _Term(NamedTuple):
-    """Words in a row, of which the last may be the beginning of one."""
+    """A run of words, of which the last may be only the beginning of a word."""
 
     words: Sequence[str]
     begins: bool
 
     @property
     def is_listed(self) -> bool:
-        """Whether the index tells by itself which texts have it."""
+        """Whether the postings alone show which texts have it."""
         return len(self.words) == 1 and len(self.words[0]) < LONGEST
 
     @property
     def row(self) -> str:
-        """How it stands in the row of a text's words."""
+        """How it appears in the row of a text's words."""
         return f" {' '.join(self.words)}" + ("" if self.begins else " ")
 
 
 class _Wanted:
-    """Words as postings have them, and how they stand in the rows of texts."""
+    """A search: its words as postings have them, and as they appear in the rows of texts."""
 
     def __init__(self, words: Words) -> None:
         phrases = [_Term(compared(each), begins=False) for each in words.phrases]
@@ -290,18 +290,18 @@ class _Wanted:
         self.terms = [*phrases, *beginnings]
         whole = [word for term in self.terms for word in (term.words[:-1] if term.begins else term.words)]
         self.words = _listed([*whole, *(word for term in scopes for word in term.words)])
-        """Those that are to be there as a whole."""
+        """Whole words that a text must have."""
         self.beginnings = _listed(term.words[-1] for term in beginnings if term.words)
-        """Those of which a word is to be there."""
+        """Beginnings of words that a text must have."""
         self.is_listed = not (without or beginnings) and all(term.is_listed for term in self.terms)
-        """Whether postings tell by themselves which texts have them: of beginnings not all are looked for there."""
+        """Whether the postings alone show the texts: not all beginnings are looked up in them."""
         self.needed = len(self.terms) + len(scopes)
         self.rows = [term.row for term in (*self.terms, *scopes, *without)]
-        """How they stand in rows: first as many as are needed, then those that are not to be there."""
+        """How they appear in rows: first those that a text must have, then those that it must not have."""
 
 
 def _listed(words: Iterable[str]) -> list[str]:
-    """Words as they are listed, each once."""
+    """Words as postings have them, each once."""
     return [*dict.fromkeys(word[:LONGEST] for word in words)]
 
 

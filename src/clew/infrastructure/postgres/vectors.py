@@ -1,6 +1,6 @@
-"""An index of vectors in a table of the PostgreSQL database that the log is in, for all processes that have it open.
+"""An index of vectors in a table of the log's PostgreSQL database, shared by all processes that have it open.
 
-What it takes to make it again is in the log; only the embedder has to be asked anew.
+It can be rebuilt from the log; only the embedder has to be called again.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ T = TypeVar("T")
 
 CONNECTIONS = 2
 TOGETHER = 500
-"""Vectors that one statement keeps."""
+"""Vectors in one statement."""
 
 EXTENSION = "vector"
-"""The type of a vector where the database has the extension; without it a vector is ``bytea``."""
+"""The type of a vector if the database has the extension; without it a vector is ``bytea``."""
 
 _SQL = statements("vectors.sql")
 
 
 class Kind(NamedTuple):
-    """What a vector is in the table: a type, ``vector`` or ``bytea``, and the schema that it is in."""
+    """The type of a vector in the table: ``vector`` or ``bytea``, and the type's schema."""
 
     type: str
     home: str
 
 
 class PostgresVectors:
-    """Keeps vectors by tenant, space and digest: see the port. The table is made with the first vector.
+    """Stores vectors by tenant, space and digest: see the port. The first vector creates the table.
 
-    They are compared in the memory of the process, where numpy is there; without it by the server, which has to have
-    pgvector then. Raises StoreUrlError.
+    They are compared in the memory of the process if numpy is installed, else by the server, which then needs pgvector.
+    Raises StoreUrlError.
     """
 
     def __init__(self, conninfo: str, *, tenant: str | None = None) -> None:
@@ -60,7 +60,7 @@ class PostgresVectors:
         process_forks.watch(self)
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
-        """Which of these have no vector yet."""
+        """The digests that have no vector yet."""
         kind = self._do(self._look)
         if find_spec("numpy") is None and (kind or self._do(self._make)).type != EXTENSION:
             check_installed()
@@ -69,7 +69,7 @@ class PostgresVectors:
         return set(digests) - {digest for (digest,) in self._ask("there", space, digests=list(digests))}
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
-        """Keep vectors; those that are there stay as they are."""
+        """Store vectors; existing ones stay as they are."""
         kind = self._do(self._look) or self._do(self._make)
         given = iter(sorted(vectors.items()))
         while some := dict(islice(given, TOGETHER)):
@@ -93,13 +93,13 @@ class PostgresVectors:
         return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
 
     def drop(self) -> None:
-        """Forget those of the tenant."""
+        """Delete the tenant's vectors."""
         if self._do(self._look) is not None:
             self._do(lambda session: session.query(_SQL["drop"], {"tenant": self._tenant}))
         self._matrices.clear()
 
     def close(self) -> None:
-        """Let go of the database and of what is in memory. Does nothing the second time."""
+        """Close the connections and release the memory. Does nothing the second time."""
         if not self._closed:
             self._closed = True
             process_forks.unwatch(self)
@@ -109,7 +109,7 @@ class PostgresVectors:
     def _nearest_there(
         self, space: str, entries: Mapping[int, bytes], vector: Sequence[float], top: int
     ) -> list[tuple[int, float]]:
-        """As the server finds them. What is to be compared is said each time, so that it takes as long as it is."""
+        """The nearest entries, found by the server. Each call names the entries to compare."""
         digests = list(entries.values())
         dimensions = self._ask("dimensions", space, digests=digests)
         if not dimensions or top < 1:
@@ -125,7 +125,7 @@ class PostgresVectors:
         return self._do(lambda session: session.query(sql, given))
 
     def _do(self, work: Callable[[Session], T]) -> T:
-        """The outcome of some work, done again on another connection when one is cut."""
+        """The result of some work; on another connection if the first one is cut."""
         if self._closed:
             raise ClosedError("The store is closed: its vectors cannot be used. Open it again.")
         for last in (False, True):
@@ -139,7 +139,7 @@ class PostgresVectors:
         raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _look(self, session: Session) -> Kind | None:
-        """What a vector is in the table, None while there is no table."""
+        """The type of a vector in the table; None before the table is created."""
         if self._kind is None:
             found = session.query(_SQL["kind"])
             self._kind = Kind(*found[0]) if found else None
@@ -150,10 +150,10 @@ class PostgresVectors:
         return self._kind
 
     def before_fork(self) -> None:
-        """Nothing: what the child has a copy of it does not use."""
+        """Nothing: the child does not use its copies."""
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
 
     def after_fork_in_child(self) -> None:
         """Start with connections of the child's own."""
@@ -161,9 +161,9 @@ class PostgresVectors:
 
 
 def make(connection: psycopg.Connection[tuple[Any, ...]]) -> Kind:
-    """Make the table if it is not there, with the extension where there is one and the user may have it made.
+    """Create the table if it is missing, with the extension if it exists and the user may create it.
 
-    Returns what a vector is in it.
+    Returns the type of a vector in it.
     """
     with connection.transaction():
         schema.lock(connection)
@@ -176,7 +176,7 @@ def make(connection: psycopg.Connection[tuple[Any, ...]]) -> Kind:
                 with connection.transaction():
                     connection.execute(_SQL["extension"].encode())
             except psycopg.errors.InsufficientPrivilege:
-                pass  # whoever may can have it made before; bytes do as well
+                pass  # a user with more rights can create it before; bytes work as well
         home = connection.execute(_SQL["home of the extension"].encode()).fetchall()
         kind = Kind(EXTENSION, home[0][0]) if home else Kind("bytea", "pg_catalog")
         connection.execute(_SQL["make"].replace("{type}", f"{kind.home}.{kind.type}").encode())
@@ -184,5 +184,5 @@ def make(connection: psycopg.Connection[tuple[Any, ...]]) -> Kind:
 
 
 def _written(vector: Sequence[float]) -> str:
-    """A vector as the extension reads it."""
+    """A vector in the extension's text form."""
     return f"[{','.join(map(repr, map(float, vector)))}]"

@@ -203,7 +203,7 @@ class SQLiteSession(SqlSession):
     def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
         """Build a stretch of an index again."""
         self.flush()  # the texts that wait belong to the old stretch
-        text_index.remake(self._connection, built.generation, span.text_index, span.first, texts, self._seen)
+        text_index.rebuild(self._connection, built.generation, span.text_index, span.first, texts, self._seen)
         self.forgot = True
 
     def empty(self, built: Built) -> None:

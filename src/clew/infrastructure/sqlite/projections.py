@@ -61,13 +61,13 @@ _SHARES = "SELECT worker, projection, held FROM worker WHERE until > ? ORDER BY 
 
 
 class SQLiteProjections:
-    """The projections of one log, in the file at ``path``; without one they are in memory and gone with the process.
+    """The projections of one log, in the file at ``path``; without a path they are in memory, for this process only.
 
     Raises StoreUnavailableError, or StoreSchemaError for another program's file.
     """
 
     def __init__(self, path: str | None) -> None:
-        # Connections are made later, too: then the process may work in another folder.
+        # Connections are opened later, when the process may have changed its folder.
         self.path = None if path is None else os.path.abspath(path)  # noqa: PTH100 - paths stay as given but for that
         self._where = ":memory:" if path is None else path
         self._closed = False
@@ -87,11 +87,11 @@ class SQLiteProjections:
 
     @contextmanager
     def session(self, seen: int, names: Iterable[str] | None = None) -> Iterator[SQLiteSession]:
-        """A transaction, of one writer at a time, whatever it fills."""
+        """A transaction. One writer at a time has the file, whatever it changes."""
         del names
         with self._exclusive() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            self._notice_forgetting(connection)
+            self._notice_removed_text(connection)
             session = SQLiteSession(connection, self._where, seen)
             try:
                 yield session
@@ -103,8 +103,8 @@ class SQLiteProjections:
                 raise
             self._keep(connection, clean=session.forgot)
 
-    def _notice_forgetting(self, connection: sqlite3.Connection) -> None:
-        """What another process forgot may still be in the log: that one could end while somebody read."""
+    def _notice_removed_text(self, connection: sqlite3.Connection) -> None:
+        """Text that another process removed may still be in the write-ahead log, if a reader kept it there."""
         (remade,) = connection.execute("SELECT total(made) FROM stretch").fetchone()
         self._purge_due = self._purge_due or self._remade not in {None, remade}
         self._remade = remade
@@ -128,7 +128,7 @@ class SQLiteProjections:
 
     def _prepared(self) -> sqlite3.Connection:
         if self._writing is not None and self._written != self._identity():
-            self._writing.close()  # the file was deleted: nobody is to go on with that one
+            self._writing.close()  # the file was deleted: this connection still has it open
             self._writing = None
         if self._writing is None:
             connection = self._connect("rwc")
@@ -142,12 +142,12 @@ class SQLiteProjections:
                 connection.close()
                 raise
             self._writing, self._written = connection, self._identity()
-            # What is left in the write-ahead log may be text that a process that was killed had to forget.
+            # The write-ahead log may contain text that a killed process had removed.
             self._purge_due = self.path is not None and log_size(self.path) > 0
         return self._writing
 
     def _identity(self) -> _Identity:
-        """Which file there is now; None when there is none."""
+        """The file that exists now; None if there is none."""
         if self.path is None:
             return None
         try:
@@ -157,7 +157,7 @@ class SQLiteProjections:
         return found.st_dev, found.st_ino
 
     def _is_prepared(self, connection: sqlite3.Connection) -> bool:
-        """Whether the file is empty or ours; False for one that is damaged or of another schema: it is made anew."""
+        """Whether the file is empty or ours; False if it is damaged or has another schema: then it is rebuilt."""
         try:
             application_id = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -170,7 +170,7 @@ class SQLiteProjections:
             raise StoreSchemaError(f"{self._where}: this is another program's SQLite database. Move it elsewhere.")
         if application_id and version > SCHEMA_VERSION:
             raise StoreSchemaError(
-                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is made anew."
+                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is rebuilt."
             )
         return bool(application_id == 0 or version == SCHEMA_VERSION)
 
@@ -183,10 +183,10 @@ class SQLiteProjections:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("PRAGMA temp_store = MEMORY")  # no text is to lie about in temporary files
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoints are made under the lock only
+        connection.execute("PRAGMA temp_store = MEMORY")  # no text in temporary files
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # checkpoints only under the lock
         if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
-            connection.execute(_WORKERS)  # of a file that was made before there were workers
+            connection.execute(_WORKERS)  # for files from before workers existed
             return
         connection.execute("BEGIN IMMEDIATE")
         for statement in (*TABLES, *text_index.TABLES, _WORKERS):
@@ -196,7 +196,7 @@ class SQLiteProjections:
         connection.execute("COMMIT")
 
     def _keep(self, connection: sqlite3.Connection, *, clean: bool) -> None:
-        """Empty the write-ahead log when it is long, or holds text that was to be forgotten."""
+        """Empty the write-ahead log when it is long, or contains removed text."""
         self._purge_due = self.path is not None and (self._purge_due or clean)
         if self.path is None or not (self._purge_due or log_size(self.path) >= TRUNCATE_BYTES):
             return
@@ -206,7 +206,7 @@ class SQLiteProjections:
         connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
         try:
             (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self._purge_due = self._purge_due and bool(busy)  # somebody reads for long: it is tried again
+            self._purge_due = self._purge_due and bool(busy)  # while a reader keeps it: try again later
         except sqlite3.OperationalError as error:
             _log.warning("%s: the write-ahead log could not be emptied: %s", self.path, error)
         finally:
@@ -223,14 +223,14 @@ class SQLiteProjections:
         if self.path is None or getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
             return unavailable(self._where, error)
         return SQLiteUnavailableError(
-            f"{self.path}: the file is damaged. Delete it, and what lies beside it (-wal, -shm): "
-            f"it is made anew from the log. (SQLite says: {error})"
+            f"{self.path}: the file is damaged. Delete it and the files next to it (-wal, -shm): "
+            f"it is rebuilt from the log. (SQLite says: {error})"
         )
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         if self.path is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            # An agent's own store in memory is closed by nobody; at the end of the process a thread may still fill it.
+            # Nobody closes an agent's own store in memory; at the end of the process a thread may still write to it.
             weakref.finalize(self, connection.close).atexit = False
             return connection
         return sqlite3.connect(
@@ -244,7 +244,7 @@ class SQLiteProjections:
     # Reading
 
     def shape(self, projection: Projection) -> str:
-        """The digest of a projection's tables and indexes as they are made here."""
+        """The digest of a projection's tables and indexes, as this version of Clew creates them."""
         return shape(projection)
 
     def built(self) -> list[Built]:
@@ -343,7 +343,7 @@ class SQLiteProjections:
             return {}
 
     def close(self) -> None:
-        """Let go of the file. Does nothing the second time."""
+        """Close the file. Does nothing the second time."""
         with self._mutex:
             if self._closed:
                 return
@@ -351,7 +351,7 @@ class SQLiteProjections:
             process_forks.unwatch(self)
             self._readers.close()
             if self._lock is not None and self._writing is not None:
-                with suppress(StoreError):  # the last connection makes a checkpoint when it is closed
+                with suppress(StoreError):  # the last connection makes a checkpoint when it closes
                     self._lock.acquire()
             if self._writing is not None:
                 if self._purge_due:
@@ -364,23 +364,23 @@ class SQLiteProjections:
     # Forking
 
     def before_fork(self) -> None:
-        """Let nobody be inside SQLite or a lock while the process is copied."""
+        """Wait until no thread is inside SQLite or a lock."""
         self._rested = self._mutex.acquire(timeout=process_forks.WAIT_SECONDS)
         self._reading_lock.acquire()
         self._readers.rest()
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
         self._readers.go_on()
         self._reading_lock.release()
         if self._rested:
             self._mutex.release()
 
     def after_fork_in_child(self) -> None:
-        """Start afresh, with connections and a lock of the child's own.
+        """Start with connections and a lock of the child's own.
 
-        What the parent had open is closed first: as long as SQLite believes that this process has the file open, it
-        takes no locks for new connections, and the parent's last close deletes the log from under the child.
+        The parent's connections are closed first: while SQLite believes that this process has the file open, it takes
+        no locks for new connections, and the parent's last close deletes the write-ahead log that the child uses.
         """
         writing, readers = self._writing, self._readers
         if self._lock is not None:

@@ -1,9 +1,9 @@
 """Indexes of words in SQLite: full-text tables without content, one for each stretch of positions.
 
-An index without content cannot give a text back, so what is to be forgotten cannot be taken out of it without the text
-(and SQLite before 3.43 cannot take it out at all). So an index is cut into stretches, each a full-text table of its
-own: where a text is to be forgotten, that one stretch is made anew from the log and the old one dropped, which with
-``secure_delete`` leaves nothing of it. Newest first is also how the stretches are searched.
+An index without content cannot return a text, so a text cannot be removed from it once it is shredded (and SQLite
+before 3.43 cannot remove it at all). So an index is divided into stretches, each a full-text table of its own: to
+remove a text its stretch is built again from the log and the old table dropped, which with ``secure_delete`` leaves
+nothing of it. A search goes through the stretches from the newest to the oldest.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ STRETCH = 16_384
 """Positions of one full-text table."""
 
 TABLES = (
-    # made counts how often a stretch was made: a new one needs a name that the old one does not have. seen is how far
-    # the log was when it was begun: what was shredded before that is not in it.
+    # made counts how often a stretch was built: a new table needs a new name. seen is the end of the log when that
+    # began: text that was shredded before is not in it.
     """CREATE TABLE stretch (
         generation INTEGER NOT NULL,
         text_index TEXT NOT NULL,
@@ -34,16 +34,16 @@ TABLES = (
 
 
 def add(connection: sqlite3.Connection, generation: int, index: str, texts: Sequence[Indexed], seen: int) -> None:
-    """Let events be found by the words of their texts, which are those of a log that had come to ``seen``."""
+    """Index the words of texts, which were read from a log that had reached position ``seen``."""
     stretches: dict[int, list[Indexed]] = {}
     for each in texts:
         stretches.setdefault(each.position // STRETCH, []).append(each)
     for number, those in stretches.items():
-        _insert(connection, _there(connection, generation, index, number, seen), those)
+        _insert(connection, _table_of(connection, generation, index, number, seen), those)
 
 
 def mark(connection: sqlite3.Connection, generation: int, index: str | None, position: int, by: int) -> None:
-    """Note that the stretch with this position is to be made anew, unless that was done since position ``by``."""
+    """Mark the stretch with this position as stale, unless it was built again after position ``by``."""
     connection.execute(
         "UPDATE stretch SET stale = 1 "
         "WHERE generation = ? AND text_index = coalesce(?, text_index) AND number = ? AND seen < ?",
@@ -52,7 +52,7 @@ def mark(connection: sqlite3.Connection, generation: int, index: str | None, pos
 
 
 def stale(connection: sqlite3.Connection, generation: int) -> list[tuple[str, int, int]]:
-    """The stretches that are to be made anew: index, first and last position."""
+    """The stale stretches: index, first and last position."""
     found = connection.execute(
         "SELECT text_index, number FROM stretch WHERE generation = ? AND stale ORDER BY text_index, number",
         (generation,),
@@ -60,12 +60,12 @@ def stale(connection: sqlite3.Connection, generation: int) -> list[tuple[str, in
     return [(index, number * STRETCH, number * STRETCH + STRETCH - 1) for index, number in found]
 
 
-def remake(
+def rebuild(
     connection: sqlite3.Connection, generation: int, index: str, first: int, texts: Iterable[Indexed], seen: int
 ) -> None:
-    """Fill a new table for a stretch and drop the old one; the texts are those of a log that had come to ``seen``."""
+    """Build a stretch again; the texts were read from a log that had reached position ``seen``."""
     number = first // STRETCH
-    _insert(connection, _replaced(connection, generation, index, number), texts)
+    _insert(connection, _replace(connection, generation, index, number), texts)
     connection.execute(
         "UPDATE stretch SET stale = 0, seen = ? WHERE generation = ? AND text_index = ? AND number = ?",
         (seen, generation, index, number),
@@ -73,12 +73,12 @@ def remake(
 
 
 def empty(connection: sqlite3.Connection, generation: int, index: str, first: int) -> None:
-    """Take all texts out of a stretch."""
-    _replaced(connection, generation, index, first // STRETCH)
+    """Remove all texts from a stretch."""
+    _replace(connection, generation, index, first // STRETCH)
 
 
-def _replaced(connection: sqlite3.Connection, generation: int, index: str, number: int) -> str:
-    """A new table for a stretch, in the place of the one that it had."""
+def _replace(connection: sqlite3.Connection, generation: int, index: str, number: int) -> str:
+    """A new, empty table for a stretch; the old one is dropped."""
     key = (generation, index, number)
     (made,) = connection.execute(
         "SELECT made FROM stretch WHERE generation = ? AND text_index = ? AND number = ?", key
@@ -93,7 +93,7 @@ def _replaced(connection: sqlite3.Connection, generation: int, index: str, numbe
 def find(
     connection: sqlite3.Connection, generation: int, index: str, words: Words, *, before: int | None, limit: int
 ) -> list[int]:
-    """The positions of texts that have the words, newest first."""
+    """The positions of texts with these words, newest first."""
     wanted = _match(words)
     found: list[int] = []
     if wanted is None:
@@ -119,8 +119,8 @@ def tables(connection: sqlite3.Connection, generation: int) -> list[str]:
     ]
 
 
-def _there(connection: sqlite3.Connection, generation: int, index: str, number: int, seen: int) -> str:
-    """The table of a stretch, made if it is not there; the one before it will not grow any more and is made compact."""
+def _table_of(connection: sqlite3.Connection, generation: int, index: str, number: int, seen: int) -> str:
+    """The table of a stretch. Where it is created, the one before it is complete, and is compacted."""
     key = (generation, index, number)
     row = connection.execute(
         "SELECT made FROM stretch WHERE generation = ? AND text_index = ? AND number = ?", key
@@ -155,12 +155,12 @@ def _insert(connection: sqlite3.Connection, name: str, texts: Iterable[Indexed])
 
 
 def _table(name: str) -> str:
-    # Without sizes of texts: they would only serve to rank them.
+    # Without the sizes of texts, which only ranking needs.
     return f"CREATE VIRTUAL TABLE {name} USING fts5(words, scopes, content = '', columnsize = 0)"
 
 
 def layout() -> tuple[str, ...]:
-    """How an index lies in the file: one that lies there otherwise cannot be read."""
+    """The layout of an index in the file: this version of Clew can read no other."""
     return _table("words"), f"{STRETCH} positions"
 
 
@@ -170,12 +170,12 @@ def _name(generation: int, index: str, number: int, made: int) -> str:
 
 @lru_cache(maxsize=4_096)
 def _scope(scope: str) -> str:
-    """A scope as one word, whatever characters it has."""
+    """A scope as one word, whatever characters it contains."""
     return "s" + sha256(scope.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _match(words: Words) -> str | None:
-    """The words in the language of FTS5, every one quoted; None where nothing is asked for."""
+    """The words in FTS5's query language, each quoted; None for a search without words."""
     wanted = [f"words : {_quoted(phrase)}" for phrase in words.phrases]
     wanted += [f"words : {_quoted(beginning)} *" for beginning in words.beginnings]
     if not wanted:

@@ -1,6 +1,6 @@
-"""An index of vectors in an SQLite file of its own, beside the log: it can be deleted at any time.
+"""An index of vectors in an SQLite file of its own, next to the log: it can be deleted at any time.
 
-What it takes to make it again is in the log; only the embedder has to be asked anew.
+It can be rebuilt from the log; only the embedder has to be called again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ APPLICATION_ID = 0x436C6556
 SCHEMA_VERSION = 1
 TIMEOUT = 60.0
 TOGETHER = 500
-"""Digests that are looked up with one query."""
+"""Digests in one query."""
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _TABLES = (
@@ -40,15 +40,14 @@ _Identity: TypeAlias = tuple[int, int] | None
 
 
 class SQLiteVectors:
-    """Keeps vectors by space and digest in the file at ``path``: see the port. It is made with the first vector.
+    """Stores vectors by space and digest in the file at ``path``: see the port. The first vector creates the file.
 
-    The file is opened for each time that it is read or written. That is seldom: vectors that are compared are in
-    memory, and asked for again only when there are more. A file that is damaged is made anew. Raises
-    StoreUnavailableError, or StoreSchemaError for another program's file.
+    The file is opened for each read or write. These are rare: vectors are compared in memory, and only new ones are
+    read. A damaged file is rebuilt. Raises StoreUnavailableError, or StoreSchemaError for another program's file.
     """
 
     def __init__(self, path: str) -> None:
-        # The file is opened later: then the process may work in another folder.
+        # The file is opened later, when the process may have changed its folder.
         self.path = os.path.abspath(path)  # noqa: PTH100  # paths stay as given but for that
         self._where = path
         self._closed = False
@@ -56,7 +55,7 @@ class SQLiteVectors:
         self._seen: _Identity = None
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
-        """Which of these have no vector yet."""
+        """The digests that have no vector yet."""
         check_installed()
 
         def find(connection: sqlite3.Connection) -> set[bytes]:
@@ -66,7 +65,7 @@ class SQLiteVectors:
         return set(digests) - self._do(find, nothing, write=False)
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
-        """Keep vectors; those that are there stay as they are."""
+        """Store vectors; existing ones stay as they are."""
         rows = sorted((digest, packed(vector)) for digest, vector in vectors.items())
 
         def insert(connection: sqlite3.Connection) -> None:
@@ -83,7 +82,7 @@ class SQLiteVectors:
         """The entries nearest to a vector."""
         self._check_open()
         found = self._identity()
-        if found != self._seen:  # the file was deleted: what was made of it is to go, too
+        if found != self._seen:  # the file was deleted, so its vectors are no longer valid
             self._matrices.clear()
             self._seen = found
 
@@ -102,12 +101,12 @@ class SQLiteVectors:
         self._matrices.clear()
 
     def close(self) -> None:
-        """Let go of what is in memory. Does nothing the second time."""
+        """Release the memory. Does nothing the second time."""
         self._closed = True
         self._matrices.clear()
 
     def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, write: bool) -> T:
-        """The outcome of some work on the file; ``otherwise`` when there is none and it is only to be read."""
+        """The result of some work on the file; ``otherwise`` if it only reads, and there is no file."""
         self._check_open()
         for last in (False, True):
             if not write and self._identity() is None:
@@ -123,7 +122,7 @@ class SQLiteVectors:
         return otherwise
 
     def _connect(self, *, write: bool) -> sqlite3.Connection:
-        # What a process that was killed left half written is taken back by the next one, which must be able to write.
+        # Even a reader must be able to write: it undoes what a killed process left half written.
         mode = "rwc" if write else "rw"
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?mode={mode}", uri=True, isolation_level=None, timeout=TIMEOUT
@@ -137,7 +136,7 @@ class SQLiteVectors:
         return connection
 
     def _set_up(self, connection: sqlite3.Connection, *, write: bool) -> None:
-        """Make the tables where there are none. Raises StoreSchemaError for a file that is not ours."""
+        """Create the tables if they are missing. Raises StoreSchemaError for a file that is not ours."""
         if write:
             connection.execute("BEGIN IMMEDIATE")
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
@@ -147,7 +146,7 @@ class SQLiteVectors:
             raise StoreSchemaError(f"{self._where}: this is another program's SQLite database. Move it elsewhere.")
         if version > SCHEMA_VERSION:
             raise StoreSchemaError(
-                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is made anew."
+                f"{self._where}: a newer Clew made it. Use that one, or delete the file: it is rebuilt."
             )
         if write:
             for statement in () if tables else _TABLES:
@@ -157,7 +156,7 @@ class SQLiteVectors:
             connection.execute("COMMIT")
 
     def _identity(self) -> _Identity:
-        """Which file there is now; None when there is none, or nothing in it."""
+        """The file that exists now; None if there is none, or if it is empty."""
         try:
             found = os.stat(self.path)  # noqa: PTH116  # paths stay as they were given
         except OSError:
@@ -176,7 +175,7 @@ class SQLiteVectors:
 def _vectors(
     connection: sqlite3.Connection, space: str, digests: Collection[bytes], column: str
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Of some digests, those that there are vectors of, with them or with whatever is asked for instead."""
+    """The digests that have vectors, each with its vector or with another ``column``."""
     found = connection.execute("SELECT id FROM space WHERE name = ?", (space,)).fetchone()
     wanted = sorted(digests) if found else []
     for first in range(0, len(wanted), TOGETHER):
