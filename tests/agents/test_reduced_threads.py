@@ -149,7 +149,7 @@ def test_on_a_remote_thread_a_reducer_is_a_configuration_error_that_says_who_own
 
 @pytest.mark.parametrize("reducer", [5, "keep-last(2)", KeepLast, Gives(None, when="never")], ids=range(4))  # type: ignore[arg-type]  # on purpose
 def test_what_is_no_reducer_is_refused(reducer: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match=r"reducer=.* is none|is no moment"):
+    with pytest.raises(AgentConfigurationError, match=r"reducer=.* is not a reducer|is not a moment"):
         Agent(ScriptedChatClient("a"), reducer=reducer)
 
 

@@ -93,7 +93,7 @@ def test_a_store_without_a_state_passes() -> None:
         (Reversing, "in order", r"lists \[2, 1\]"),
         (KeepingTheOldest, "the newest", r"lists \[1, 2\]"),
         (Doubling, "not added again", r"\[1, 2, 3, 4, 5, 5"),
-        (Listless, "it lists", "Give a list of StoredMessage"),
+        (Listless, "it lists", "Return a list of StoredMessage"),
         (Careless, "without credentials", "a URL with a password"),
         (Vague, "is JSON", "object is not JSON"),
         (Alike, "belongs to one thread", "the same state"),

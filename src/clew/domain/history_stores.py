@@ -20,18 +20,18 @@ from clew.domain.names import stream_name
 
 
 class StoredMessage(NamedTuple):
-    """A message with its id, which is the same for good and in every fork."""
+    """A message with its id, which never changes and is the same in every fork."""
 
     id: str
     message: Message
 
     def to_text(self) -> str:
-        """The same as JSON in one line."""
+        """The message as one line of JSON."""
         return json.dumps({"id": self.id, "message": self.message.model_dump(mode="json")}, ensure_ascii=False)
 
     @classmethod
     def from_text(cls, text: str | bytes) -> StoredMessage:
-        """What ``to_text`` gave. Raises InvalidContentError."""
+        """The message in the result of ``to_text``. Raises InvalidContentError."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -40,13 +40,13 @@ class StoredMessage(NamedTuple):
             case {"id": str(id_), "message": dict(message)}:
                 return cls(id_, Message(**message))
             case _:
-                raise InvalidContentError("A stored message is a JSON object of an id and a message: this is none.")
+                raise InvalidContentError("Not a stored message: that is a JSON object with an id and a message.")
 
 
 class StoreContext(NamedTuple):
-    """What a store is made for: a thread of a tenant.
+    """The thread that a store is made for.
 
-    ``state`` is what the store of this very thread serialized last, None when there is none yet.
+    ``state`` is the last one that this thread's store serialized, None if there is none yet.
     """
 
     tenant: str
@@ -56,54 +56,52 @@ class StoreContext(NamedTuple):
 
 
 class HistoryStore(ABC):
-    """Keeps the messages of one thread, beside the log: that feeds it, and feeds it again what it lost.
+    """A copy of the messages of one thread. The log feeds it, and feeds it again what it lost.
 
-    A store that is down, slow or empty costs nothing: what it did not take is on the log, and the run goes on. What it
-    took it keeps: a message that is redacted later is not shown to a model any more, but to delete it there is up to
-    whoever runs the store.
+    A store that is down, slow or empty costs nothing: the log has every message, and the run continues. A message that
+    is redacted later is no longer shown to a model, but the operator of the store must delete it there.
     """
 
     @abstractmethod
     async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
-        """Add messages in their order. One whose id is there already is to be passed over: it may come twice."""
+        """Add messages in order. Skip a message whose id is already stored: it may come twice."""
 
     @abstractmethod
     async def list_messages(self) -> Sequence[StoredMessage]:
-        """The messages, oldest first; a store that bounds itself may have let go of the oldest."""
+        """The messages, oldest first; a bounded store may have dropped the oldest."""
 
     async def serialize(self, **options: Any) -> Any:
-        """What a store is found again by in another process, as JSON values without secrets; None for nothing.
+        """The state that finds this store again in another process, as JSON without secrets; None for no state.
 
-        No two threads of a tenant may have the same: that is HistoryStoreSharedError.
+        Two threads of a tenant with equal states raise HistoryStoreSharedError.
         """
         del options
         return None
 
     async def update_from_state(self, state: Any, **options: Any) -> None:
-        """Be the store that serialized this."""
+        """Become the store that serialized this state."""
         del state, options
 
 
 StoreFactory: TypeAlias = Callable[[StoreContext], HistoryStore | Awaitable[HistoryStore]]
-"""Makes the store of a thread: called once for each local thread in a process."""
+"""Makes the store of a thread. It is called once per process for each local thread."""
 
 
 def claim_stream(tenant: str, provider: str, state: Json) -> str:
-    """The stream that says whose a state is. It holds the digest of the state, never the state itself."""
+    """The stream that records the thread of a state. Its name has the digest of the state, never the state."""
     canonical = json.dumps(state, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return stream_name(tenant, "system", f"{provider}:{hashlib.sha256(canonical.encode()).hexdigest()}")
 
 
 def as_stored(messages: Iterable[HistoryMessage]) -> list[StoredMessage]:
-    """Messages of a path as a store is given them; of redacted ones there is nothing to give."""
+    """The messages of a path for a store, without redacted ones."""
     return [StoredMessage(each.event_id, each.message) for each in messages if each.message is not None]
 
 
 def to_feed(path: Sequence[HistoryMessage], listed: Iterable[str]) -> list[StoredMessage]:
-    """What a store that lists these ids is to be given: all that comes after the newest of them on the path.
+    """The messages to feed to a store that lists these ids: all after the newest of them on the path.
 
-    What is older and missing was let go of by the store, which may bound itself. One that lists nothing of the path has
-    lost it, or never had it, and is given all of it.
+    A bounded store drops older messages on purpose. A store that lists nothing of the path gets all of it.
     """
     held = set(listed)
     given = next((place for place in range(len(path), 0, -1) if path[place - 1].event_id in held), 0)
@@ -111,26 +109,26 @@ def to_feed(path: Sequence[HistoryMessage], listed: Iterable[str]) -> list[Store
 
 
 def counted(path: Sequence[HistoryMessage], listed: Iterable[str]) -> tuple[str, ...]:
-    """What counts of the ids that a store lists: those on the path, each once, in the order of the path."""
+    """The listed ids that are on the path, each once, in the order of the path."""
     held = set(listed)
     return tuple(each.event_id for each in path if each.event_id in held)
 
 
 def ids_of(listing: object) -> list[str]:
-    """The ids in what ``list_messages`` gave. Raises HistoryStoreError for what is no list of stored messages."""
+    """The ids in the result of ``list_messages``. Raises HistoryStoreError unless it is a list of stored messages."""
     if not isinstance(listing, Sequence) or isinstance(listing, str | bytes):
-        raise HistoryStoreError(f"list_messages gave {type(listing).__name__}. Give a list of StoredMessage.")
+        raise HistoryStoreError(f"list_messages returned {type(listing).__name__}. Return a list of StoredMessage.")
     ids = [getattr(each, "id", None) for each in listing]
     for place, (id_, each) in enumerate(zip(ids, listing, strict=True)):
         if not isinstance(id_, str):
             raise HistoryStoreError(
-                f"list_messages()[{place}] is {type(each).__name__} without an id. Give a list of StoredMessage."
+                f"list_messages()[{place}] is {type(each).__name__} without an id. Return a list of StoredMessage."
             )
     return [id_ for id_ in ids if id_ is not None]
 
 
 def as_reduction(path: Sequence[HistoryMessage], listed: Iterable[str] | None, agent: str, upto: int) -> HistoryReduced:
-    """A store's list as what is left out of the requests of an agent: all on the path that is not in it.
+    """The reduction that leaves out of an agent's requests what a store does not list.
 
     With None, for a store that cannot be read, nothing is left out.
     """
@@ -148,15 +146,15 @@ def as_reduction(path: Sequence[HistoryMessage], listed: Iterable[str] | None, a
 
 
 def is_key(state: Json) -> bool:
-    """Whether a state says where a store keeps a thread; an empty one does not."""
+    """Whether a state locates a thread in a store; an empty state does not."""
     return state is not None and state not in ("", [], {})
 
 
 class _Groups:
-    """The groups in a list that grows at its end and is cut at its front.
+    """The groups of a list that grows at its end and is cut at its front.
 
-    A group begins with a message and holds all up to the last result of a call in it. A result without its call is in
-    the group before it. ``first`` is the place of the first message that is left.
+    A group begins with a message and ends with the last result of its calls. A result without a call belongs to the
+    group before it. ``first`` is the place of the first remaining message.
     """
 
     def __init__(self) -> None:
@@ -165,7 +163,7 @@ class _Groups:
         self._open: dict[str, list[list[int]]] = {}
 
     def add(self, place: int, message: Message) -> None:
-        """Take in the next message."""
+        """Add the next message."""
         self._starts.append(place)
         for content in message.contents:
             if isinstance(content, FunctionCall):

@@ -73,7 +73,7 @@ def test_of_a_store_that_cannot_be_read_nothing_is_left_out() -> None:
 
 @pytest.mark.parametrize("listing", [None, 5, "ids", b"bytes", [None], ["id"], [("id", "message")], [{"id": "a"}], {}])
 def test_refuses_what_is_no_list_of_stored_messages(listing: Any) -> None:
-    with pytest.raises(HistoryStoreError, match="Give a list of StoredMessage"):
+    with pytest.raises(HistoryStoreError, match="Return a list of StoredMessage"):
         ids_of(listing)
 
 

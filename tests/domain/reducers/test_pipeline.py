@@ -144,9 +144,9 @@ def test_one_that_takes_time_is_awaited_wherever_it_stands() -> None:
 
 def test_what_one_of_them_may_not_give_is_refused_under_its_name() -> None:
     given = of(SYSTEM, U1)
-    with pytest.raises(ReducerError, match="The reducer gives gave None in place of a Reduction"):
+    with pytest.raises(ReducerError, match="The reducer gives returned None instead of a Reduction"):
         Reducers(Gives(None), KeepLast(1)).reduce(given)
-    with pytest.raises(ReducerError, match="The reducer gives keeps version 3, which is none"):
+    with pytest.raises(ReducerError, match="The reducer gives keeps version 3, which is not a version"):
         Reducers(Tells(1, "x"), KeepLast(1), Gives(Reduction([2, 3, 0])), KeepLast(1)).reduce(of(SYSTEM))
 
 
@@ -163,15 +163,15 @@ def test_they_are_asked_at_one_moment() -> None:
     with pytest.raises(AgentConfigurationError, match="different moments"):
         _ = later | KeepLast(2)
     assert Reducers(later, KeepLast(2), when="before_retrieval").when == "before_retrieval"
-    with pytest.raises(AgentConfigurationError, match="is no moment"):
+    with pytest.raises(AgentConfigurationError, match="is not a moment"):
         Reducers(later, when="never")  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize("other", [None, 5, "keep-last(2)", KeepLast], ids=repr)
 def test_what_is_no_reducer_is_refused(other: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match="is none: it has no name"):
+    with pytest.raises(AgentConfigurationError, match="is not a reducer: it has no name"):
         _ = KeepLast(1) | other
-    with pytest.raises(AgentConfigurationError, match="is none: it has no name"):
+    with pytest.raises(AgentConfigurationError, match="is not a reducer: it has no name"):
         _ = other | KeepLast(1)
 
 

@@ -230,30 +230,30 @@ KEPT: list[Any] = [None, "23", b"23", 5, ["2"], [2, True], [2, None], [2, False]
 
 @pytest.mark.parametrize("result", NO_REDUCTION, ids=range(len(NO_REDUCTION)))
 def test_what_is_no_reduction_is_refused(result: Any) -> None:
-    with pytest.raises(ReducerError, match=r"The reducer test gave .* in place of a Reduction"):
+    with pytest.raises(ReducerError, match=r"The reducer test returned .* instead of a Reduction"):
         recorded(result, of(U1, A1))
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=range(len(KEPT)))
 def test_versions_that_are_none_are_refused(kept: Any) -> None:
-    with pytest.raises(ReducerError, match="give the versions of the messages that stay"):
+    with pytest.raises(ReducerError, match="Return the versions of the messages that stay"):
         recorded(Reduction(kept), of(U1, A1))
 
 
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        (Reduction([2, 9]), "keeps version 9, which is none"),
-        (Reduction([2, 7]), "keeps version 7, which is none"),
+        (Reduction([2, 9]), "keeps version 9, which is not a version"),
+        (Reduction([2, 7]), "keeps version 7, which is not a version"),
         (Reduction([3]), "leaves out the system message at version 2"),
         (Reduction([2, 4, 5]), "splits versions 4, 5, 6"),
         (Reduction([2, 5]), "splits versions"),
-        (Reduction([2], "They met."), "gave an object of type str as its summary"),  # type: ignore[arg-type]
-        (Reduction([2], Message.assistant(calls=ROUND[0].calls)), "calls a function"),
-        (Reduction([2], answers("a")), "only words"),
+        (Reduction([2], "They met."), "returned an object of type str as its summary"),  # type: ignore[arg-type]
+        (Reduction([2], Message.assistant(calls=ROUND[0].calls)), "a summary with a function call"),
+        (Reduction([2], answers("a")), "only text"),
         (Reduction([2], Message.user("\ud800")), "a summary that cannot be stored"),
         (Reduction([2], Message.user("x" * 2**24)), "a summary of 16,777,2.. bytes"),
-        (Reduction([2], trimmed=[(3, 50)]), "as trimmed, which maps"),  # type: ignore[arg-type]
+        (Reduction([2], trimmed=[(3, 50)]), "as trimmed, which must map"),  # type: ignore[arg-type]
         (Reduction([2], trimmed={3: 50}), "trims version 3, which it does not keep"),
         (Reduction([2, 3], trimmed={3: 5}), "trims version 3 to 5 characters"),
         (Reduction([2, 3], trimmed={3: True}), "trims version 3 to True characters"),

@@ -150,7 +150,7 @@ def test_everything_that_is_sent_of_a_message_counts() -> None:
 
 @pytest.mark.parametrize("told", [-1, 1.5, None, "3"])
 def test_a_count_that_is_none_is_refused(told: Any) -> None:
-    with pytest.raises(ReducerError, match=r"token-budget\(9\) was told .* by its count"):
+    with pytest.raises(ReducerError, match=r"token-budget\(9\) got .* from its count"):
         reduction(TokenBudget(9, lambda _: told), of(U1))
 
 
@@ -176,10 +176,10 @@ def test_a_limit_that_is_none_is_refused(kind: Any, limit: Any) -> None:
 def test_a_moment_that_is_none_is_refused(kind: Any) -> None:
     assert kind(1).when == "before_retrieval"
     assert kind(1, when="after_message_added").when == "after_message_added"
-    with pytest.raises(AgentConfigurationError, match="when='later' is no moment"):
+    with pytest.raises(AgentConfigurationError, match="when='later' is not a moment"):
         kind(1, when="later")
 
 
 def test_a_count_that_is_no_function_is_refused() -> None:
-    with pytest.raises(AgentConfigurationError, match="count=5 is no function"):
+    with pytest.raises(AgentConfigurationError, match="count=5 is not a function"):
         TokenBudget(10, 5)  # type: ignore[arg-type]  # on purpose

@@ -1,1 +1,1 @@
-"""Reducers: what of a long history a model is sent, while the history itself stays as it is."""
+"""Reducers: they choose the part of a long history that a model is sent; the history itself does not change."""

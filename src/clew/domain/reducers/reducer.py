@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 _OWN = -1
-"""Stands for the run's own messages; versions begin at 1, and 0 is a summary that is on no log yet."""
+"""Stands for the run's own messages: versions begin at 1, and 0 is a summary that is not recorded yet."""
 
 
 class Group(NamedTuple):
-    """A message with calls and the results of these, or any other message.
+    """A message with calls and their results, or any other message.
 
-    ``versions`` are in their order. ``messages`` is what a model is sent of it, each call with its result right after
-    it, also one that says that there is none.
+    ``versions`` are in order. ``messages`` are those that a model is sent, results directly after their calls; a
+    missing result is replaced by one that says so.
     """
 
     versions: tuple[int, ...] = ()
@@ -31,7 +31,7 @@ class Group(NamedTuple):
 
     @property
     def role(self) -> Role | None:
-        """Who begins it, None when nothing of it is sent."""
+        """The role of its first message, None if nothing of it is sent."""
         return self.messages[0].role if self.messages else None
 
 
@@ -39,10 +39,9 @@ class Group(NamedTuple):
 class Groups:
     """A history in groups, oldest first.
 
-    ``system`` is the first system message, and ``summary`` what was said in place of older messages: they stand apart,
-    and no limit counts them. ``own`` are the run's own messages, with what belongs to them of the history: calls whose
-    results have only come with the run. ``unsaid`` are the versions of which a model is sent nothing: redacted messages
-    and results without a call.
+    ``system`` is the first system message, ``summary`` the one in place of older messages: both are separate, and no
+    limit counts them. ``own`` are the run's own messages, with the calls of the history whose results are among them.
+    ``unsaid`` are the versions that are not sent: redacted messages and results without a call.
     """
 
     system: Group | None
@@ -52,7 +51,7 @@ class Groups:
     unsaid: tuple[int, ...]
 
     def newest(self, count: int, *, summary: bool = True) -> tuple[int, ...]:
-        """The versions that are kept when of the groups only the newest ``count`` are, with all that stands apart."""
+        """The versions to keep if only the newest ``count`` groups stay, including those outside the groups."""
         chosen = self.groups[max(0, len(self.groups) - count) :]
         if len(chosen) == len(self.groups) and (summary or self.summary is None):
             unsaid = self.unsaid
@@ -67,20 +66,20 @@ class Groups:
 def groups_of(
     history: Iterable[HistoryMessage], own: Iterable[HistoryMessage] = (), *, summary: int | None = None
 ) -> Groups:
-    """The groups of a history, with what a run has of its own after it; ``summary`` is the version of one in it.
+    """The groups of a history and of the run's own messages after it; ``summary`` is the version of a summary in it.
 
-    Calls and results are paired as they are for the model: by order, since call ids recur. Where one message has
-    results of several, these are one group.
+    Calls and results are matched as for the model: by order, because call ids repeat. Messages that share a message of
+    results are one group.
     """
     said = list(history)
     after = list(own)
     view = model_view((*said, *after))
-    whole = _Whole()
+    whole = _Unions()
     for each in after:
         whole.join(_OWN, each.version)
     caller = 0
     for version, message in zip(view.versions, view.messages, strict=True):
-        if only_text(message) is not None:  # by far the most
+        if only_text(message) is not None:  # most messages
             continue
         if message.results:
             whole.join(caller, version)
@@ -109,38 +108,38 @@ def _instructs(said: HistoryMessage) -> bool:
     return said.role in {"system", "developer"}
 
 
-class _Whole:
-    """Which versions belong together: each leads to one that stands for all of them."""
+class _Unions:
+    """Sets of versions that belong together; each set is represented by one version."""
 
     def __init__(self) -> None:
         self._to: dict[int, int] = {}
 
     def of(self, version: int) -> int:
-        """The version that stands for this one and those with it."""
+        """The representative of a version's set."""
         to = self._to
         while (above := to.get(version, version)) != version:
-            to[version] = to.get(above, above)  # half the way next time
+            to[version] = to.get(above, above)  # shorten the way for the next time
             version = above
         return version
 
     def join(self, one: int, other: int) -> None:
-        """Say that two belong together."""
+        """Join the sets of two versions."""
         self._to[self.of(other)] = self.of(one)
 
 
 Trigger: TypeAlias = Literal["after_message_added", "before_retrieval"]
-"""When a history is reduced: as it grows, when a run has added its messages, or as it is read, when one begins."""
+"""When a history is reduced: after a run has added its messages, or before a run reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reducible:
-    """What a reducer is given.
+    """The input of a reducer.
 
-    ``history`` are the messages before the run's own input, oldest first. A summary that an earlier reduction made
-    comes first among them, after a system message that begins them, in place of what it sums up; ``summary`` is then
-    its version, which is that of the ``history-reduced`` event, or 0 when the reducer before this one has just made it.
-    ``input`` are the new messages of the run, and its rounds: they are sent whatever a reducer says, but count for
-    budgets. ``instructions`` are the agent's, which count, too.
+    ``history`` are the messages before the run's own input, oldest first. The summary of an earlier reduction comes
+    first, or after a leading system message, in place of the messages that it summarizes; ``summary`` is then its
+    version: that of the ``history-reduced`` event, or 0 if the previous reducer has just made it. ``input`` are the new
+    messages of the run and its rounds: they are always sent, but count for budgets, and so do the agent's
+    ``instructions``.
     """
 
     history: Sequence[HistoryMessage]
@@ -149,15 +148,15 @@ class Reducible:
     summary: int | None = None
 
     def groups(self) -> Groups:
-        """The history in groups, which are kept or left out as wholes."""
+        """The history in groups, which are kept or left out as a whole."""
         return groups_of(self.history, self.input, summary=self.summary)
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is left of a history: the versions that are ``kept``.
+    """The part of a history that a model is sent: the versions that are ``kept``.
 
-    ``summary`` is said in place of what is left out, and so of an earlier summary, too. ``trimmed`` maps versions of
+    ``summary`` is sent in place of what is left out, including an earlier summary. ``trimmed`` maps versions of
     kept messages to the characters that each of their results is cut to, the note on that among them. ``over_budget``
     says that what must be sent is more than was allowed.
     """
@@ -169,30 +168,30 @@ class Reduction:
 
 
 class Reducer(Protocol):
-    """Chooses what of a history a model is sent. Pure: the same messages give the same reduction.
+    """Chooses the messages that a model is sent. Pure: the same messages give the same reduction.
 
-    Only whole groups may go: a message with calls and the results of these. The first system message stays. One that
-    asks a model for a summary is awaited. One for which the run's own messages count has ``counts_own = True``, and is
-    asked again before each model call, whatever ``when`` says.
+    Only whole groups can be left out: a message with calls and their results. The first system message always stays. A
+    reducer that asks a model for a summary returns an awaitable. With ``counts_own = True`` the run's own messages
+    count, and the reducer runs again before each model call, whatever ``when`` says.
     """
 
     @property
     def name(self) -> str:
-        """What the log calls it, with its limits, such as ``keep-last(2)``."""
+        """Its name in the log, with its limits, such as ``keep-last(2)``."""
         ...
 
     @property
     def when(self) -> Trigger:
-        """When it is asked."""
+        """When it reduces."""
         ...
 
     def reduce(self, given: Reducible) -> Reduction | Awaitable[Reduction]:
-        """What is left."""
+        """The part that is kept."""
         ...
 
 
 def checked_limit(owner: object, word: str, value: Any, least: int) -> None:
-    """Raise AgentConfigurationError for a limit that is no whole number, or is below ``least``."""
+    """Raise AgentConfigurationError for a limit that is not a whole number, or is below ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise AgentConfigurationError(
             f"{type(owner).__name__}: {word}={value!r} is no limit. Give a whole number, {least} or more."
@@ -200,23 +199,25 @@ def checked_limit(owner: object, word: str, value: Any, least: int) -> None:
 
 
 def checked_trigger(owner: object, when: Any) -> None:
-    """Raise AgentConfigurationError for a moment that is none."""
+    """Raise AgentConfigurationError for an unknown moment."""
     if when not in get_args(Trigger):
         known = " or ".join(map(repr, get_args(Trigger)))
-        raise AgentConfigurationError(f"{type(owner).__name__}: when={when!r} is no moment to reduce at. Give {known}.")
+        raise AgentConfigurationError(
+            f"{type(owner).__name__}: when={when!r} is not a moment to reduce at. Give {known}."
+        )
 
 
 def counts_own(reducer: Reducer) -> bool:
-    """Whether what a reducer leaves depends on the run's own messages, so that it is asked again as they grow."""
+    """Whether the run's own messages count for a reducer, so that it runs again as they grow."""
     return getattr(reducer, "counts_own", False) is True
 
 
 def checked_reducer(reducer: Any) -> Reducer:
-    """The reducer, if it is one. Raises AgentConfigurationError for what has no name, no moment or no ``reduce``."""
+    """The reducer. Raises AgentConfigurationError for an object without a name, a moment or ``reduce``."""
     called = getattr(reducer, "name", None)
     if isinstance(reducer, type) or not isinstance(called, str) or not called:
         raise AgentConfigurationError(
-            f"reducer={reducer!r} is none: it has no name. Give one such as KeepLast(20), or an object with name, when "
+            f"reducer={reducer!r} is not a reducer: it has no name. Give KeepLast(20), or an object with name, when "
             "and reduce(given)."
         )
     checked_trigger(reducer, getattr(reducer, "when", None))

@@ -1,4 +1,4 @@
-"""What a reducer is given, whether what it gave can be, and what a request is then made of."""
+"""Reductions: the input of a reducer, the check of its result, and the messages of the request after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clew.domain.models.request_parts import result_text
 from clew.domain.reducers.reducer import Groups, Reducible, Reduction, groups_of
 
 MOST_OF_SUMMARY = MAX_BYTES - 1024**2
-"""Bytes of a summary: an event has to hold it, with what is around it."""
+"""The most bytes of a summary: one event must hold it with its envelope."""
 
 
 def reducible(
@@ -25,9 +25,9 @@ def reducible(
     input: Sequence[HistoryMessage] = (),  # noqa: A002  # the field's word
     instructions: str | None = None,
 ) -> Reducible:
-    """What a reducer is given: the whole history, but for what an earlier summary stands for.
+    """The input of a reducer: the whole history, without the messages that an earlier summary replaces.
 
-    ``history`` is the path without the run's own ``input``. ``previous`` is the reduction that holds so far.
+    ``history`` is the path without the run's own ``input``. ``previous`` is the reduction in force.
     """
     if previous is None or previous.summary is None:
         return Reducible(history, input, instructions)
@@ -40,10 +40,10 @@ def reducible(
 def reduce_history(
     result: Any, given: Reducible, *, agent: str, reducer: str, previous: HistoryReduced | None, upto: int
 ) -> HistoryReduced | None:
-    """What is recorded of a reducer's ``result``, None when it says what ``previous`` says already.
+    """The event for a reducer's ``result``, None if it equals ``previous``.
 
-    ``upto`` is the version up to which the history was given. Raises ReducerError for a result that nothing can be made
-    of: then nothing is recorded.
+    ``upto`` is the last version of the given history. Raises ReducerError for an invalid result, and then nothing is
+    recorded.
     """
     found = checked(result, given, reducer)
     kept = set(found.kept)
@@ -66,10 +66,10 @@ def reduce_history(
 
 
 def reduced(history: Iterable[HistoryMessage], event: HistoryReduced, version: int) -> list[HistoryMessage]:
-    """The messages that a request is made of; ``version`` is that of the event.
+    """The messages of a request after a reduction; ``version`` is that of its event.
 
-    The summary comes first, after a system message that begins the history. What was said after the reduction is as it
-    was said; a call that was left out comes back when its result is.
+    The summary comes first, or after a leading system message. Messages after the reduction are complete; a call that
+    was left out comes back with its result.
     """
     lengths = dict(event.trimmed)
     rest = [
@@ -80,31 +80,31 @@ def reduced(history: Iterable[HistoryMessage], event: HistoryReduced, version: i
 
 
 def checked(result: Any, given: Reducible, reducer: str) -> Reduction:
-    """A reducer's result, with what is sent whatever it says. Raises ReducerError for what nothing can be made of."""
+    """A checked result, including the messages that are always sent. Raises ReducerError for an invalid one."""
     if not isinstance(result, Reduction):
-        raise ReducerError(reducer, f"gave {_a(result)} in place of a Reduction.")
+        raise ReducerError(reducer, f"returned {_a(result)} instead of a Reduction.")
     groups = given.groups()
     kept = _checked_kept(result.kept, given, groups, reducer)
     _check_summary(result.summary, kept, given, reducer)
     trimmed = _checked_trimmed(result.trimmed, kept, reducer)
     if not isinstance(result.over_budget, bool):
-        raise ReducerError(reducer, f"gave {_a(result.over_budget)} as over_budget, which is True or False.")
+        raise ReducerError(reducer, f"returned {_a(result.over_budget)} as over_budget, which must be True or False.")
     return Reduction(sorted(kept), result.summary, trimmed, result.over_budget)
 
 
 def summary_at(version: int, summary: Message) -> HistoryMessage:
-    """A summary as a message of the history: at the version of the event that has it, 0 when none has it yet."""
+    """A summary as a message of the history, at the version of its event, 0 before it is recorded."""
     return HistoryMessage(version, summary.role, summary, "", 0)
 
 
 def with_summary(history: Sequence[HistoryMessage], summary: HistoryMessage) -> list[HistoryMessage]:
-    """The messages with a summary before them, but after a system message that begins them: services want it first."""
+    """The messages after a summary, with a leading system message before it, because services want that first."""
     place = 1 if history and history[0].role in {"system", "developer"} else 0
     return [*history[:place], summary, *history[place:]]
 
 
 def _remaining(history: list[HistoryMessage], event: HistoryReduced) -> list[HistoryMessage]:
-    """The messages that were not left out, and the left out calls whose results have come since."""
+    """The messages that were not left out, and left-out calls whose results came later."""
     if not event.left_out:
         return history
     firsts = [first for first, _ in event.left_out]
@@ -122,24 +122,24 @@ def _remaining(history: list[HistoryMessage], event: HistoryReduced) -> list[His
 
 def _checked_kept(kept: Any, given: Reducible, groups: Groups, reducer: str) -> set[int]:
     if isinstance(kept, str | bytes) or not isinstance(kept, Iterable):
-        raise ReducerError(reducer, f"gave {_a(kept)} as kept: give the versions of the messages that stay.")
+        raise ReducerError(reducer, f"returned {_a(kept)} as kept. Return the versions of the messages that stay.")
     listed = list(kept)
     for each in listed:
         if not isinstance(each, int) or isinstance(each, bool):
-            raise ReducerError(reducer, f"keeps {_a(each)}: give the versions of the messages that stay.")
+            raise ReducerError(reducer, f"keeps {_a(each)}. Return the versions of the messages that stay.")
     chosen = set(listed)
     if unknown := sorted(chosen - {each.version for each in given.history}):
-        raise ReducerError(reducer, f"keeps version {unknown[0]}, which is none of the messages that it was given.")
+        raise ReducerError(reducer, f"keeps version {unknown[0]}, which is not a version of a given message.")
     if groups.system is not None and not chosen.issuperset(groups.system.versions):
         raise ReducerError(
-            reducer, f"leaves out the system message at version {groups.system.versions[0]}: it always stays. Keep it."
+            reducer, f"leaves out the system message at version {groups.system.versions[0]}: it must stay."
         )
     for group in groups.groups:
         there = chosen.intersection(group.versions)
         if there and len(there) < len(group.versions):
             raise ReducerError(
                 reducer,
-                f"splits versions {', '.join(map(str, group.versions))}, calls and their results: keep all of them, or "
+                f"splits versions {', '.join(map(str, group.versions))}, calls and their results: keep all of them or "
                 "none. See given.groups().",
             )
     return chosen.union(groups.own.versions)
@@ -149,42 +149,45 @@ def _check_summary(summary: Any, kept: set[int], given: Reducible, reducer: str)
     if summary is None:
         return
     if not isinstance(summary, Message):
-        raise ReducerError(reducer, f"gave {_a(summary)} as its summary: give a message, such as Message.user(…).")
+        raise ReducerError(
+            reducer, f"returned {_a(summary)} as its summary. Return a message, such as Message.user(…)."
+        )
     if summary.calls or summary.results or summary.role == "tool":
-        raise ReducerError(reducer, "gave a summary that calls a function, or is a function's result: give only words.")
+        raise ReducerError(reducer, "returned a summary with a function call or result. Return only text.")
     try:
         check_message(summary)
     except InvalidContentError as error:
-        raise ReducerError(reducer, f"gave a summary that cannot be stored. {error}") from error
+        raise ReducerError(reducer, f"returned a summary that cannot be stored. {error}") from error
     size = len(summary.model_dump_json().encode())
     if size > MOST_OF_SUMMARY:
         raise ReducerError(
-            reducer, f"gave a summary of {size:,} bytes, and one has {MOST_OF_SUMMARY:,} at most. Give a shorter one."
+            reducer,
+            f"returned a summary of {size:,} bytes. A summary has at most {MOST_OF_SUMMARY:,}. Return a shorter one.",
         )
     if given.summary is not None and given.summary in kept:
         raise ReducerError(
             reducer,
-            f"gave a summary and keeps the earlier one at version {given.summary}: there is one at a time. Take what "
-            "the earlier one says into the new one, and leave its version out of kept.",
+            f"returned a summary and keeps the earlier one at version {given.summary}. Only one can stay. Include "
+            "the content of the earlier one in the new one, and leave its version out of kept.",
         )
 
 
 def _checked_trimmed(trimmed: Any, kept: set[int], reducer: str) -> dict[int, int]:
     if not isinstance(trimmed, Mapping):
-        raise ReducerError(reducer, f"gave {_a(trimmed)} as trimmed, which maps versions to characters.")
+        raise ReducerError(reducer, f"returned {_a(trimmed)} as trimmed, which must map versions to characters.")
     for version, characters in trimmed.items():
         if version not in kept:
             raise ReducerError(reducer, f"trims version {version!r}, which it does not keep.")
         if not isinstance(characters, int) or isinstance(characters, bool) or characters < SHORTEST:
             raise ReducerError(
                 reducer,
-                f"trims version {version} to {characters!r} characters: give a whole number, {SHORTEST} or more.",
+                f"trims version {version} to {characters!r} characters. Return a whole number of at least {SHORTEST}.",
             )
     return dict(trimmed)
 
 
 def _spans(out: Iterable[tuple[int, int]], kept: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """As few spans as there can be: one for all that is left out between two messages that are kept."""
+    """The fewest spans: one for all that is left out between two kept messages."""
     spans: dict[int, tuple[int, int]] = {}
     for first, last in out:
         for gap in range(bisect_left(kept, first), bisect_right(kept, last) + 1):
@@ -205,17 +208,17 @@ def _a(value: object) -> str:
 
 
 SHORTEST = 40
-"""The fewest characters that a result can be cut to: the note on how long it was has room in them."""
+"""The fewest characters that a result can be cut to: enough for the note on its full length."""
 
 
 def cut(said: HistoryMessage, characters: int) -> HistoryMessage:
-    """The message with each of its results cut to so many characters, the note among them."""
+    """The message with each of its results cut to a number of characters, including the note."""
     if said.message is None:
         return said
     contents = tuple(_cut(content, characters) for content in said.message.contents)
     if contents == said.message.contents:
         return said
-    # What its source says of the whole is not true of the rest.
+    # Its source describes the uncut result.
     return said._replace(message=said.message.model_copy(update={"contents": contents, "source": {}}))
 
 

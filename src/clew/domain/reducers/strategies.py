@@ -68,7 +68,7 @@ class Reducers(Composable):
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
         return " | ".join(each.name for each in self.reducers)
 
     @property
@@ -131,7 +131,7 @@ def _both(first: Reduction, last: Reduction) -> Reduction:
 class KeepLast(Composable):
     """Keeps the newest ``n`` messages before the run's own input; a call with its results counts as one.
 
-    The first system message and a summary are kept beside them.
+    The first system message and a summary are kept as well.
     """
 
     n: int
@@ -143,11 +143,11 @@ class KeepLast(Composable):
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
         return f"keep-last({self.n})"
 
     def reduce(self, given: Reducible) -> Reduction:
-        """Keep the newest."""
+        """Keep the newest groups."""
         return Reduction(given.groups().newest(self.n))
 
 
@@ -155,7 +155,7 @@ class KeepLast(Composable):
 class SlidingWindow(Composable):
     """Keeps the newest ``turns`` turns before the run's own input; each message of a user begins one.
 
-    Fewer turns are kept with what was said before them. The first system message and a summary are kept in any case.
+    If there are fewer turns, the messages before them stay, too. The first system message and a summary always stay.
     """
 
     turns: int
@@ -167,7 +167,7 @@ class SlidingWindow(Composable):
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
         return f"sliding-window({self.turns})"
 
     def reduce(self, given: Reducible) -> Reduction:
@@ -180,17 +180,16 @@ class SlidingWindow(Composable):
 
 @dataclass(frozen=True, slots=True)
 class TokenBudget(Composable):
-    """Keeps as many of the newest messages as ``tokens`` have room for, in whole groups.
+    """Keeps as many of the newest messages as fit into ``tokens``, in whole groups.
 
-    ``count`` gives the tokens of a text; without it, they are taken to be a quarter of its characters, which is about
-    right for English and too few for many other languages. It is given the words of each message, its calls and its
-    results; media count as what they are called, and what a request has beside messages and instructions (tools,
-    formats, what context providers add) does not count: leave room for it, and for the answer.
+    ``count`` returns the tokens of a text. Without it a token is four characters, which is about right for English and
+    too few tokens for many other languages. It counts the text of each message, its calls and its results; media count
+    by their address. Tools, formats and the additions of context providers do not count: leave room for them, and for
+    the answer.
 
-    The agent's instructions, the first system message and the run's own input are sent in any case, and without such
-    input the newest group. If they alone are more than ``tokens``, exactly they are sent, and the log says so. There is
-    room for a summary before there is for any other message. As the run's rounds count, it is asked again before each
-    model call, at whichever moment else it is asked.
+    The agent's instructions, the first system message and the run's own input are always sent, and without such input
+    the newest group. If they exceed ``tokens``, only they are sent, and the log says so. A summary comes before all
+    other messages. Because the run's rounds count, it also reduces again before each model call.
     """
 
     tokens: int
@@ -204,16 +203,16 @@ class TokenBudget(Composable):
         checked_trigger(self, self.when)
         if self.count is not None and not callable(self.count):
             raise AgentConfigurationError(
-                f"TokenBudget: count={self.count!r} is no function. Give one that takes a text and returns its tokens."
+                f"TokenBudget: count={self.count!r} is not a function. Give one from text to number of tokens."
             )
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
         return f"token-budget({self.tokens})"
 
     def reduce(self, given: Reducible) -> Reduction:
-        """Keep what must be kept, then the newest while there is room."""
+        """Keep what must be sent, then the newest groups that fit."""
         groups = given.groups()
         spent = self._tokens(given.instructions or "") + self._of(groups.system) + self._of(groups.own)
         older = list(groups.groups)
@@ -236,13 +235,13 @@ class TokenBudget(Composable):
         found = self.count(text)
         if not isinstance(found, int) or found < 0:
             raise ReducerError(
-                self.name, f"was told {found!r} by its count, which is no number of tokens: give a whole number."
+                self.name, f"got {found!r} from its count, which is not a number of tokens. Return a whole number."
             )
         return found
 
 
 def words(message: Message) -> str:
-    """What is counted of a message: its words, calls and results, one a line."""
+    """The text of a message that counts: its words, calls and results, one per line."""
     return "\n".join(_words(message))
 
 
@@ -265,10 +264,10 @@ def _words(message: Message) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class TrimToolResults(Composable):
-    """Cuts long results of functions to ``characters``, but for those in the newest ``keep_last`` groups.
+    """Cuts long results of functions to ``characters``, except in the newest ``keep_last`` groups.
 
-    Results that are no text count as their JSON. What is left begins as the result does and ends with a note that says
-    how many characters it had; the note counts, so ``characters`` are 40 at the least. The run's own are never cut.
+    Results that are not text count as their JSON. A cut result ends with a note on its full length; the note counts, so
+    ``characters`` must be at least 40. The run's own results are never cut.
     """
 
     characters: int
@@ -282,11 +281,11 @@ class TrimToolResults(Composable):
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
         return f"trim-tool-results({self.characters}, {self.keep_last})"
 
     def reduce(self, given: Reducible) -> Reduction:
-        """Keep all, some of it shorter."""
+        """Keep all messages, with shorter results."""
         groups = given.groups()
         older = groups.groups[: max(0, len(groups.groups) - self.keep_last)]
         versions = {version for group in older for version in group.versions}
