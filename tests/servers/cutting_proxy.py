@@ -9,6 +9,9 @@ from typing import Self
 
 SIZE = 65_536
 
+SYNC = b"S\x00\x00\x00\x04"
+"""Ends a request of the extended protocol, which may arrive in several parts."""
+
 GOODBYE = b"X\x00\x00\x00\x04"
 """What a client says last, and no server answers."""
 
@@ -54,15 +57,16 @@ class CuttingProxy:
         with self._counting:
             self._left = number
 
-    def _is_next(self, sent: bytes) -> bool:
-        """Whether this is the request whose reply is to be lost."""
+    def _is_next(self, sent: bytes, *, begins: bool) -> bool:
+        """Whether this is, or ``begins``, the request whose reply is to be lost."""
         if sent == GOODBYE:  # of a connection that was closed before, and may come here late
             return False
-        with self._counting:
-            self.requests += 1
-            self._left -= 1
-            if self._left == 0:
-                return True
+        if begins:
+            with self._counting:
+                self.requests += 1
+                self._left -= 1
+                if self._left == 0:
+                    return True
         if self._wanted is not None and self._wanted in sent:
             self._wanted = None
             return True
@@ -85,10 +89,12 @@ class CuttingProxy:
                 threading.Thread(target=work, args=(client, server, cut), daemon=True).start()
 
     def _to_server(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
+        begins = True
         with suppress(OSError):
             while sent := client.recv(SIZE):
-                if self._is_next(sent):
+                if self._is_next(sent, begins=begins):
                     cut.set()
+                begins = sent.endswith(SYNC) or (begins and sent[:1] not in {b"P", b"B", b"D", b"E"})
                 server.sendall(sent)
         _end(server)
 

@@ -155,8 +155,9 @@ class AppendPool:
     def write_here(self, job: _Job) -> None:
         """Write batches in this thread until some thread has started the job."""
         # While the store is crowded, the thread that finishes a batch next starts the job.
-        while not job.thread and not (job.batchable and self._is_crowded()) and self._write_batch(job):
-            pass
+        while not job.thread and not (self._running and job.batchable and self._is_crowded()):
+            if not self._write_batch(job):
+                break
         if self._threadless:
             self._work_without_threads()
 
@@ -183,7 +184,8 @@ class AppendPool:
             self._work.notify_all()
             self._submitted.notify_all()
         # Not in the main thread, where Ctrl-C would interrupt the appends of other threads.
-        while (not _is_main_thread() and self._write_batch()) or self._drain():
+        is_main = threading.current_thread() is threading.main_thread()
+        while (not is_main and self._write_batch()) or self._drain():
             self._work_without_threads()
         with self._lock:
             threads = [*self._threads, *([self._flusher] if self._flusher else [])]
@@ -233,7 +235,7 @@ class AppendPool:
 
     def _choose(self, mine: _Job | None) -> list[_Job]:
         # Ctrl-C arrives in the main thread. It writes only its own append, so that it interrupts no other.
-        if mine and (not mine.batchable or _is_main_thread()):
+        if mine and (not mine.batchable or threading.current_thread() is threading.main_thread()):
             return [mine] if mine in self._ready or mine in self._ready_alone else []
         first, alone = next(iter(self._ready), None), next(iter(self._ready_alone), None)
         if first and self._is_crowded() and not self._is_overdue(first):
@@ -322,7 +324,12 @@ class AppendPool:
 
     def _execute(self, batch: list[_Job], mine: _Job | None, *, more: bool) -> None:
         """Write a batch and set its outcomes. With ``more`` this thread looks for more work itself."""
-        jobs = [job for job in batch if job.deferred or job.set_running_or_notify_cancel()]
+        jobs: list[_Job] = []
+        appends: list[Append] = []
+        for job in batch:
+            if job.deferred or job.set_running_or_notify_cancel():
+                jobs.append(job)
+                appends.append(job.append)
         # A thread that waits for an append has patience for that append and its stream, and for nothing else.
         patient = (mine is None or mine in batch) and (
             len(batch) == 1 or all(job.streams == batch[0].streams for job in batch)
@@ -330,7 +337,7 @@ class AppendPool:
         outcomes: Sequence[Appended | Exception | None] = ()
         try:
             if jobs:
-                outcomes = self._write([job.append for job in jobs], patient=patient)
+                outcomes = self._write(appends, patient=patient)
         except Exception as error:  # noqa: BLE001 - a writer must not raise, but if it does, nobody is left waiting
             _log.exception("A writer of the store failed")
             outcomes = [error] * len(jobs)
@@ -396,7 +403,3 @@ class AppendPool:
             if self._ready or self._ready_alone or self._running:
                 self._finished.wait(FLUSH_DELAY)
             return bool(self._ready or self._ready_alone or self._running)
-
-
-def _is_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident

@@ -19,7 +19,7 @@ from clew.infrastructure.postgres.pipeline import (
     BoundStatement,
     Statement,
     byteas,
-    execute_transaction,
+    execute,
     int8,
     int8s,
     read_numbers,
@@ -37,7 +37,7 @@ def said(number: int, text: bytes = b"x") -> tuple[bytes, bytes]:
 
 
 def said_last(session: Session, *asked: BoundStatement) -> list[int]:
-    return read_numbers(execute_transaction(session.connection, session.prepared, *asked))
+    return read_numbers(execute(session.connection, session.prepared, *asked, is_transaction=True)[-1])
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def test_raises_what_the_cursor_would_where_the_server_ends_the_connection(sessi
 def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
     with Address(f"{postgres}?prepare=no").connect() as connection:
         known: dict[Statement, bytes] = {}
-        assert read_numbers(execute_transaction(connection, known, (DOUBLED, said(1)))) == [2, 3, 4]
-        assert read_numbers(execute_transaction(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2)))) == [4, 5, 6]
+        assert read_numbers(execute(connection, known, (DOUBLED, said(1)))[-1]) == [2, 3, 4]
+        assert read_numbers(execute(connection, known, (DOUBLED, said(1)), (DOUBLED, said(2)))[-1]) == [4, 5, 6]
         assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
         assert not known
 

@@ -55,9 +55,9 @@ class CountingProxy(CuttingProxy):
             left = left[1 + int.from_bytes(left[1:5]) :]
         return sum(kind in ANSWERED for kind in kinds)
 
-    def _is_next(self, sent: bytes) -> bool:
+    def _is_next(self, sent: bytes, *, begins: bool) -> bool:
         self._sent += sent
-        return super()._is_next(sent)
+        return super()._is_next(sent, begins=begins)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from clew.infrastructure.postgres.pipeline import (
     Statement,
     bind,
     execute,
-    execute_transaction,
     load_rows,
     read_numbers,
     read_rows,
@@ -73,16 +72,15 @@ class Session(NamedTuple):
             before.append((Statement(setting), ()))
         if before:  # sent together they are one transaction and one round trip
             bound = bind(self.connection, sql, parameters)
-            return load_rows(self.connection, execute_transaction(self.connection, self.prepared, *before, bound))
+            results = execute(self.connection, self.prepared, *before, bound, is_transaction=True)
+            return load_rows(self.connection, results[-1])
         self.cursor.execute(sql.encode(), parameters, prepare=True)
         return [] if self.cursor.rownumber is None else self.cursor.fetchall()
 
     def query_numbers(self, statement: Statement, values: Sequence[bytes | None]) -> list[int]:
         """The numbers that a statement returns. It is a transaction by itself."""
-        if self.tenant is None:
-            return read_numbers(execute_transaction(self.connection, self.prepared, (statement, values)))
-        bound = (*self._set_tenant(), (statement, values))
-        return read_numbers(execute_transaction(self.connection, self.prepared, *bound))
+        bound = [(statement, values)] if self.tenant is None else [*self._set_tenant(), (statement, values)]
+        return read_numbers(execute(self.connection, self.prepared, *bound, is_transaction=True)[-1])
 
     def execute_together(self, *bound: BoundStatement) -> list[Rows]:
         """The rows, of numbers and bytes, of statements that are sent in one round trip.

@@ -105,26 +105,17 @@ def _value(value: bytes | None, is_number: bool) -> int | bytes | None:  # noqa:
 # Execution
 
 
-def execute_transaction(
-    connection: psycopg.Connection[Any], prepared: dict[Statement, bytes], *bound: BoundStatement
-) -> PGresult:
-    """Execute statements that are a transaction together, and return the last result. Raises what `execute` does.
-
-    They are sent again if the session no longer knows its prepared statements.
-    """
-    try:
-        return execute(connection, prepared, *bound)[-1]
-    except psycopg.errors.InvalidSqlStatementName:
-        return execute(connection, prepared, *bound)[-1]
-
-
 def execute(
-    connection: psycopg.Connection[Any], prepared: dict[Statement, bytes], *bound: BoundStatement
+    connection: psycopg.Connection[Any],
+    prepared: dict[Statement, bytes],
+    *bound: BoundStatement,
+    is_transaction: bool = False,
 ) -> list[PGresult]:
     """Execute statements in one round trip, and return all results. Statements after a failed one are not executed.
 
-    ``prepared`` has the names of the statements that this connection has prepared; new ones are added. Raises for the
-    first failed statement what the driver's cursor would raise.
+    ``prepared`` has the names of the statements that this connection has prepared; new ones are added. If the session
+    has lost them, statements that are a transaction together (``is_transaction``) are sent again. Raises for the first
+    failed statement what the driver's cursor would raise.
     """
     pgconn = connection.pgconn
     steps: list[tuple[Statement, Values | None]] = []
@@ -143,6 +134,8 @@ def execute(
             error = psycopg.errors.error_from_result(reply)
             if isinstance(error, psycopg.errors.InvalidSqlStatementName):
                 prepared.clear()  # the session forgot its prepared statements: prepare them again next time
+                if is_transaction:
+                    return execute(connection, prepared, *bound)
             raise error
         if given is None:
             prepared[statement] = new[statement]

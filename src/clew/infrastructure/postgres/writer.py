@@ -89,10 +89,12 @@ class PostgresWriter:
 
         Without ``patient``, the outcome is None where a lock of another client, or another writer, came in between.
         """
-        written = self._insert_batch(self._follow(appends), patient=patient)
-        if not patient:
-            return written
-        return [done or self._write_alone(append) for done, append in zip(written, appends, strict=True)]
+        outcomes = self._insert_batch(self._follow(appends), patient=patient)
+        if patient:
+            for number, append in enumerate(appends):
+                if outcomes[number] is None:
+                    outcomes[number] = self._write_alone(append)
+        return outcomes
 
     # In one statement: appends that continue a known head
 
@@ -117,7 +119,7 @@ class PostgresWriter:
 
     def _insert_batch(self, appends: Sequence[Following | None], *, patient: bool) -> list[Appended | Exception | None]:
         """Write each append completely or not at all. None for one whose head has changed."""
-        batch = [each for each in appends if each is not None]
+        batch = list(filter(None, appends))
         if not batch:
             return [None] * len(appends)
         if len(batch) > 1:
@@ -135,7 +137,7 @@ class PostgresWriter:
             if not isinstance(error, _RETRYABLE):
                 return [each and unavailable(self._store.address.shown, error) for each in appends]
             positions = {}
-        return [each and self._inserted(each, positions.get(id(each))) for each in appends]
+        return self._record_batch(appends, positions)
 
     def _insert(self, appends: Sequence[Following], *, patient: bool) -> list[int | None]:
         """The position of the first row of each append, None if it was not written."""
@@ -148,11 +150,19 @@ class PostgresWriter:
             lost = error
         return self._look_up(lost, lambda session: [_insert_again(session, each) for each in appends])
 
-    def _inserted(self, append: Following, first: int | None) -> Appended | None:
-        if first is None:
-            self._heads.pop(append.stream, None)
-            return None
-        return self._record({append.stream: append.end}, append.rows, first)
+    def _record_batch(
+        self, appends: Sequence[Following | None], positions: Mapping[int, int | None]
+    ) -> list[Appended | Exception | None]:
+        outcomes: list[Appended | Exception | None] = []
+        for each in appends:
+            first = positions.get(id(each))
+            if each is not None and first is not None:
+                outcomes.append(self._record({each.stream: each.end}, each.rows, first))
+                continue
+            outcomes.append(None)
+            if each is not None:
+                self._heads.pop(each.stream, None)
+        return outcomes
 
     def _record(self, heads: Mapping[str, KnownHead], rows: Sequence[PlannedRow], first: int) -> Appended:
         """Note the heads after an append, and return its outcome."""
@@ -249,7 +259,7 @@ def _insert_rows(session: Session, appends: Sequence[Following], lock_timeout: b
     statement = _insertion(1 << (count - 1).bit_length())
     values += [None] * (len(statement.types) - len(values))
     positions = {position & ORDINAL_MASK: position for position in session.query_numbers(statement, values)}
-    return [positions.get(ordinal) for ordinal in ordinals]
+    return list(map(positions.get, ordinals))
 
 
 def _insert_again(session: Session, append: Following) -> int | None:
