@@ -63,7 +63,7 @@ def test_the_newest_message_is_marked_and_the_number_of_each_is_its_own() -> Non
     lines = shown(step(["one", "two", "three"], count=7))
     heads = [line for line in lines if " user  version" in line]
     assert [head[:3] for head in heads] == ["  5", "  6", "▶ 7"]
-    assert "    … 4 before" in lines
+    assert "    … 4 earlier" in lines
     assert lines[1] == "version 4 of 200 · active · 7 messages"
     assert lines[2] == "message-appended · 1970-01-01 00:00:00Z · by user:42"
     assert lines[-1].startswith("? help · q quit")
@@ -73,22 +73,22 @@ def test_what_a_rewind_took_is_struck_out() -> None:
     found = step(["one"], ["two", "three"])
     lines = frame(found, Stepper(1, 1), "a", 80, 24)
     plain = [line.plain for line in lines]
-    at = plain.index("Taken from the path by the rewind:")
+    at = plain.index("Taken back by the rewind:")
     assert plain.index("    one") < at < plain.index("    two") < plain.index("    three")
     assert any("strike" in str(span.style) for span in lines[plain.index("    two")].spans)
     assert not any("strike" in str(span.style) for span in lines[plain.index("    one")].spans)
     many = shown(step(["one"], [f"gone {number}" for number in range(30)]))
-    assert "    … and others before" in many
+    assert "    … and earlier ones" in many
     assert "    gone 29" in many
     assert "    one" in many
 
 
 def test_a_long_message_is_cut_and_says_so() -> None:
     lines = shown(step(["old", "word " * 100_000]))
-    assert "    … cut here; clew show --at 3 has all of it" in lines
+    assert "    … cut here; clew show --at 3 shows all of it" in lines
     assert "    old" in lines
     lines = shown(step(["long " * 100, "new"]))
-    assert "    … cut here; clew show --at 2 has all of it" in lines
+    assert "    … cut here; clew show --at 2 shows all of it" in lines
     assert "    new" in lines
 
 

@@ -159,6 +159,6 @@ def test_the_stepper_shows_the_messages_as_they_were_and_what_a_rewind_took(bran
     opened, rewind, before = screen.frames
     assert "    Here." in opened
     assert "    Thanks." not in opened
-    assert "Taken from the path by the rewind:\n  - assistant  version 4" in rewind
+    assert "Taken back by the rewind:\n  - assistant  version 4" in rewind
     assert "▶ 2 assistant  version 4" in before
     assert "    Where?" in before

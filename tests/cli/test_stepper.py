@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.stepper.keys import HELP, MOVES, Stepper, decode, found, grown, left_over, press
+from clew.cli.stepper.keys import HELP, MOVES, Stepper, after_search, decode, left_over, press, with_newest
 
 SENT = {
     b"\x1b[C": "right",
@@ -133,24 +133,24 @@ def test_keys_lead_to_versions(keys: list[str], version: int) -> None:
 
 def test_says_why_a_key_led_nowhere() -> None:
     stepper = Stepper(1, 2)
-    assert pressed(stepper, "left").told == "This is the first version."
-    assert pressed(stepper, "right").told == ""
-    assert pressed(stepper, "right", "right").told == "This is the newest version."
-    assert pressed(stepper, "c").told == "There is no checkpoint after this version."
-    assert pressed(stepper, "3", "enter").told == "There is no version 3: they go from 1 to 2."
-    assert pressed(stepper, "left", "x").told == ""
+    assert pressed(stepper, "left").note == "This is the first version."
+    assert pressed(stepper, "right").note == ""
+    assert pressed(stepper, "right", "right").note == "This is the newest version."
+    assert pressed(stepper, "c").note == "There is no checkpoint after this version."
+    assert pressed(stepper, "3", "enter").note == "There is no version 3. The thread has versions 1 to 2."
+    assert pressed(stepper, "left", "x").note == ""
 
 
 def test_a_message_is_sought_and_found_or_not() -> None:
     stepper = Stepper(4, 9)
     assert (press(stepper, "]").seeking, press(stepper, "[").seeking) == (1, -1)
-    assert found(press(stepper, "]"), 7) == stepper._replace(version=7)
-    assert found(press(stepper, "]"), None).told == "There is no message after this version."
-    assert found(press(stepper, "["), None).told == "There is no message before this version."
+    assert after_search(press(stepper, "]"), 7) == stepper._replace(version=7)
+    assert after_search(press(stepper, "]"), None).note == "There is no message after this version."
+    assert after_search(press(stepper, "["), None).note == "There is no message before this version."
 
 
 def test_a_thread_that_grows_has_a_new_end() -> None:
-    stepper = grown(Stepper(4, 4), 9, (8,))
+    stepper = with_newest(Stepper(4, 4), 9, (8,))
     assert stepper.version == 4
     assert press(stepper, "end").version == 9
     assert press(stepper, "c").version == 8

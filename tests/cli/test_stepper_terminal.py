@@ -31,7 +31,7 @@ def test_the_stepper_opens_steps_both_ways_grows_fits_a_new_size_and_gives_the_t
         assert lines[0] == "Café 漢字 first"
         assert session.taken()
         session.press("\x1b[D")
-        assert "    three" in session.until("version 5 of 6", "Taken from the path by the rewind:")
+        assert "    three" in session.until("version 5 of 6", "Taken back by the rewind:")
         session.press("h")
         session.until("version 4 of 6", "▶ 3 user")
         session.press("\x1b[C")

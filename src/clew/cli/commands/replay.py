@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clew.sync.threads import Thread
 
 NEAR = 100
-"""Events that are read at once where the next or the previous message is looked for."""
+"""Events that are read at once in the search for the next or the previous message."""
 
 
 @command("clew replay 3f2a", 'clew replay 3f2a --at "before refund"', "clew replay 3f2a --json", heading="Read")
@@ -37,7 +37,7 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
 
         from clew.cli.stepper import terminal
 
-        if terminal.is_there():
+        if terminal.is_available():
             with terminal.full_screen() as screen:
                 step_through(found, first, screen)
         else:
@@ -51,7 +51,7 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
 
 
 def steps(thread: Thread, last: Step) -> Iterator[Step]:
-    """Every step up to one, in order, folded once. Each has the message that it appended, and no others."""
+    """Every step up to ``last``, in order, in one pass. Each contains only the message that it appended."""
     from clew.domain.control import Control, advance
     from clew.domain.history import as_message
     from clew.domain.views.replay import Step
@@ -63,10 +63,10 @@ def steps(thread: Thread, last: Step) -> Iterator[Step]:
 
 
 def step_through(thread: Thread, step: Step, screen: Screen) -> None:
-    """Show a step, and those that the keys lead to, until they lead out."""
+    """Show a step, and then the steps that the user goes to, until the user quits."""
     from clew.cli.rendering.events import lookup
     from clew.cli.stepper.frames import frame
-    from clew.cli.stepper.keys import Stepper, grown, press
+    from clew.cli.stepper.keys import Stepper, press, with_newest
 
     stepper, look = Stepper(step.version, step.newest), lookup(lambda _: thread)
     while not stepper.ended:
@@ -74,22 +74,22 @@ def step_through(thread: Thread, step: Step, screen: Screen) -> None:
         screen.draw(frame(step, stepper, thread.id, size.columns, size.lines, look))
         pressed = screen.keys()
         summary = thread.summary()
-        stepper = grown(stepper, summary.version, tuple(sorted(set(summary.checkpoints.values()))))
+        stepper = with_newest(stepper, summary.version, tuple(sorted(set(summary.checkpoints.values()))))
         for key in pressed:
             if not stepper.ended:
-                stepper = _sought(thread, press(stepper, key))
+                stepper = _after_search(thread, press(stepper, key))
         step = thread.step(at=stepper.version, last=max(screen.size.lines, 1))
 
 
-def _sought(thread: Thread, stepper: Stepper) -> Stepper:
-    """The same after the search for a message that the key asked for."""
+def _after_search(thread: Thread, stepper: Stepper) -> Stepper:
+    """The stepper after the search that the key started, if it started one."""
     if not stepper.seeking:
         return stepper
 
-    from clew.cli.stepper.keys import found
+    from clew.cli.stepper.keys import after_search
 
     seek = next_message if stepper.seeking > 0 else previous_message
-    return found(stepper, seek(thread, stepper.version))
+    return after_search(stepper, seek(thread, stepper.version))
 
 
 def next_message(thread: Thread, version: int) -> int | None:

@@ -1,4 +1,4 @@
-"""What the stepper shows: a step as a block of lines, and as a screen of them. Pure."""
+"""What replay shows of a step: a block of lines, or a screen of the stepper. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.cli.rendering.events import Lookup, nowhere, what_happened
 from clew.cli.rendering.messages import INDENT, contents, heading
 from clew.cli.rendering.threads import STATUS_STYLES
 from clew.cli.stepper.keys import HELP, Stepper
-from clew.domain import messages as said_as
+from clew.domain import messages as content_types
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clew.domain.views.replay import Step
 
 SHORT = 4
-"""Lines of a message that is not the newest."""
+"""Lines of a message, except the newest one."""
 
 TAB = 4
 
@@ -28,7 +28,7 @@ FOOTER = "? help · q quit · ← → step · PgUp PgDn ten · Home End · [ ] m
 
 
 def block(step: Step, thread_id: str, look: Lookup = nowhere) -> Iterable[Text]:
-    """A step where there is no terminal: what happened, and the message if there is one, whole."""
+    """A step without a terminal: what happened, and its message in full."""
     yield place(step).append(" · ").append_text(when(step))
     yield Text(INDENT).append_text(words(step, thread_id, look))
     for said in new_messages(step):
@@ -39,7 +39,7 @@ def block(step: Step, thread_id: str, look: Lookup = nowhere) -> Iterable[Text]:
 
 
 def place(step: Step) -> Text:
-    """Where the step lies, and what the thread was after it."""
+    """The version of the step, and the state of the thread after it."""
     count = step.control.messages
     text = Text.assemble(
         (f"version {step.version} of {step.newest}", "bold"),
@@ -53,32 +53,32 @@ def place(step: Step) -> Text:
 
 
 def when(step: Step) -> Text:
-    """What was recorded, when and by whom."""
+    """The type, time and actor of the event."""
     by = "" if step.event.actor is None else f" · by {one_line(step.event.actor)}"
     return Text(f"{one_line(step.event.type)} · {time_text(step.event.time)}{by}")
 
 
 def words(step: Step, thread_id: str, look: Lookup = nowhere) -> Text:
-    """What the event did, in words on one line."""
+    """What the event did, on one line."""
     event = step.event
-    told = what_happened(event, look)
+    details = what_happened(event, look)
     if event.type == MESSAGE_APPENDED:
-        told = told.partition(":")[0]  # its text stands with the message
+        details = details.partition(":")[0]  # its text is shown with the message
     declared = EVENT_TYPES.get(event.type)
     done = None if declared is None else declared.headline
-    text = Text(": ".join(part for part in (done, told) if part) + ("" if told else "."))
+    text = Text(": ".join(part for part in (done, details) if part) + ("" if details else "."))
     if event.thread_id != thread_id:
         text.append(f" (inherited from {one_line(event.thread_id)})", style="dim")
     return text
 
 
 def new_messages(step: Step) -> Sequence[HistoryMessage]:
-    """The message that the step's event appended, in a list of one, or of none."""
+    """The message that the event appended, as a sequence of one or none."""
     return [said for said in step.messages[-1:] if said.version == step.version]
 
 
 def frame(step: Step, stepper: Stepper, thread_id: str, width: int, height: int, look: Lookup = nowhere) -> list[Text]:
-    """A screen of exactly so many lines, none wider than the screen."""
+    """A screen of exactly ``height`` lines, none wider than ``width``."""
     title = one_line(step.control.title or "")
     top = [
         Text.assemble((title, "bold"), " " if title else "", (one_line(thread_id), "dim")),
@@ -103,12 +103,12 @@ def _help() -> list[Text]:
 
 def _footer(stepper: Stepper) -> Text:
     if stepper.typed is not None:
-        return Text.assemble(("Go to version: ", "bold"), stepper.typed, ("▏ Enter goes there, Esc does not", "dim"))
-    return Text(stepper.told, style="yellow") if stepper.told else Text(FOOTER, style="dim")
+        return Text.assemble(("Go to version: ", "bold"), stepper.typed, ("▏ Enter to go, Esc to cancel", "dim"))
+    return Text(stepper.note, style="yellow") if stepper.note else Text(FOOTER, style="dim")
 
 
 def _conversation(step: Step, width: int, rows: int) -> list[Text]:
-    """The end of the conversation as it was then, as much as there is room for, and what a rewind took from it."""
+    """The end of the conversation at the version, as far as it fits, and the messages that a rewind took from it."""
     gone = _taken(step, width, rows // 2)
     rows -= len(gone)
     new = bool(new_messages(step))
@@ -122,28 +122,28 @@ def _conversation(step: Step, width: int, rows: int) -> list[Text]:
         lines = [*shown, Text(), *lines] if lines else shown
         number -= 1
     if number > 0:
-        lines = [Text(f"{INDENT}… {number:,} before", style="dim"), *lines]
+        lines = [Text(f"{INDENT}… {number:,} earlier", style="dim"), *lines]
     return [*(lines or [Text(f"{INDENT}No messages.", style="dim")]), *gone]
 
 
 def _taken(step: Step, width: int, rows: int) -> list[Text]:
-    """The messages that a rewind took, the last of them, struck out."""
+    """The last messages that a rewind took from the path, struck out."""
     if not step.taken:
         return []
     lines: list[Text] = []
     for said in reversed(step.taken):
         shown = _message(None, said, width, SHORT - 1, new=False)
         if len(lines) + len(shown) + 3 > rows:
-            lines.insert(0, Text(f"{INDENT}… and others before", style="dim"))
+            lines.insert(0, Text(f"{INDENT}… and earlier ones", style="dim"))
             break
         for line in shown:
             line.stylize("dim strike")
         lines = [*shown, *lines]
-    return [Text(), Text("Taken from the path by the rewind:", style="bold red"), *lines]
+    return [Text(), Text("Taken back by the rewind:", style="bold red"), *lines]
 
 
 def _message(number: int | None, said: HistoryMessage, width: int, longest: int, *, new: bool) -> list[Text]:
-    """A message in so many lines at the most; one that is longer says that it is cut."""
+    """A message in at most ``longest`` lines; a longer one says that it is cut."""
     head = heading(number or 0, said)
     if number is None:
         head = Text("  - ").append_text(head[4:])
@@ -160,16 +160,18 @@ def _message(number: int | None, said: HistoryMessage, width: int, longest: int,
         if len(lines) >= longest:
             break
     if len(lines) >= longest:
-        lines = [*lines[: longest - 2], Text(f"… cut here; clew show --at {said.version} has all of it", style="dim")]
+        lines = [*lines[: longest - 2], Text(f"… cut here; clew show --at {said.version} shows all of it", style="dim")]
     return [head, *(Text(INDENT).append_text(line) for line in lines)]
 
 
 def _beginning(said: HistoryMessage, characters: int) -> HistoryMessage:
-    """The message with no more of its words than can be shown: they may be of many megabytes."""
+    """The message with only as much text as can be shown: it may have many megabytes."""
     if said.message is None:
         return said
     some = tuple(
-        content.model_copy(update={"text": content.text[:characters]}) if isinstance(content, said_as.Text) else content
+        content.model_copy(update={"text": content.text[:characters]})
+        if isinstance(content, content_types.Text)
+        else content
         for content in said.message.contents
     )
     return said._replace(message=said.message.model_copy(update={"contents": some}))

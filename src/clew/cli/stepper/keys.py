@@ -1,4 +1,4 @@
-"""The stepper: keys as terminals send them, and where each of them leads. Pure."""
+"""The state of the stepper, and how keys change it. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 PAGE = 10
-"""Versions that the page keys go."""
+"""Versions that a page key moves."""
 
 MOST_DIGITS = 18
-"""Digits of a version that can be typed; no thread has so many."""
+"""Digits of a version that can be typed; no version has more."""
 
 MOVES = {
     "right": 1,
@@ -30,13 +30,13 @@ MOVES = {
 HELP = (
     ("→ l n space", "the next version"),
     ("← h p", "the previous version"),
-    ("PgDn PgUp", f"{PAGE} versions on, {PAGE} back"),
+    ("PgDn PgUp", f"{PAGE} versions forward, {PAGE} back"),
     ("Home g", "the first version"),
-    ("End G", "the newest version, also one that came meanwhile"),
+    ("End G", "the newest version, including one that was just appended"),
     ("] [", "the next message, the previous one"),
     ("c", "the next version that has a checkpoint"),
-    (": or digits, Enter", "the version of that number"),
-    ("?", "this help; any key leaves it"),
+    (": or digits, Enter", "the version with that number"),
+    ("?", "this help; any key closes it"),
     ("q", "quit"),
 )
 """The keys and what they do."""
@@ -49,10 +49,10 @@ _NAMED = {"\r": "enter", "\n": "enter", "\x1b": "escape", "\x7f": "backspace", "
 
 
 class Stepper(NamedTuple):
-    """Where one is in a thread: ``version`` of ``newest``, and ``stops``, the versions with checkpoints, ascending.
+    """The position in a thread: ``version`` of ``newest``, and ``stops``, the versions with checkpoints, ascending.
 
-    ``typed`` are the digits of a version that is being typed, None when none is; ``seeking`` is 1 or -1 when the next
-    or the previous message is to be looked for; ``told`` is what the last key has to say.
+    ``typed`` holds the digits of a version that is being typed, None otherwise. ``seeking`` is 1 or -1 while the next
+    or the previous message must be searched. ``note`` is a message about the last key.
     """
 
     version: int
@@ -61,12 +61,12 @@ class Stepper(NamedTuple):
     typed: str | None = None
     helping: bool = False
     seeking: int = 0
-    told: str = ""
+    note: str = ""
     ended: bool = False
 
 
 def decode(sent: bytes) -> tuple[list[str], bytes]:
-    """The keys in what a terminal sent, and the bytes at its end that are the beginning of one."""
+    """The keys in the bytes of a terminal, and the bytes at the end that are an incomplete key."""
     keys: list[str] = []
     at = 0
     while at < len(sent):
@@ -86,7 +86,7 @@ def decode(sent: bytes) -> tuple[list[str], bytes]:
 
 
 def left_over(rest: bytes) -> list[str]:
-    """The keys in what ``decode`` left, when nothing came after it: the escape key alone, or nothing."""
+    """The keys in the rest that ``decode`` returned, when nothing followed: the escape key, or nothing."""
     return ["escape"] if rest[:1] == b"\x1b" else []
 
 
@@ -97,7 +97,7 @@ def _sequence(found: bytes) -> list[str]:
 
 
 def _character(begun: bytes) -> tuple[str, int]:
-    """The first character and its bytes; no character when it is none, no bytes when more of them must come."""
+    """The first character and its number of bytes. Invalid bytes give no character, incomplete ones no number."""
     first = begun[0]
     size = 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4  # noqa: PLR2004  # UTF-8's lengths
     try:
@@ -106,14 +106,14 @@ def _character(begun: bytes) -> tuple[str, int]:
         return ("", 0) if error.reason == "unexpected end of data" else ("", 1)
 
 
-def grown(stepper: Stepper, newest: int, stops: tuple[int, ...]) -> Stepper:
-    """The same in a thread that others may have gone on with."""
+def with_newest(stepper: Stepper, newest: int, stops: tuple[int, ...]) -> Stepper:
+    """The stepper after others may have appended to the thread."""
     return stepper._replace(newest=max(stepper.newest, newest), stops=stops)
 
 
 def press(stepper: Stepper, key: str) -> Stepper:
-    """What a key leads to. Keys that mean nothing change nothing."""
-    stepper = stepper._replace(seeking=0, told="")
+    """The stepper after a key. Unknown keys change nothing."""
+    stepper = stepper._replace(seeking=0, note="")
     if key == "closed":
         return stepper._replace(ended=True)
     if stepper.helping and key != "resize":
@@ -124,16 +124,16 @@ def press(stepper: Stepper, key: str) -> Stepper:
         return _go(stepper, stepper.version + MOVES[key])
     if key.isascii() and key.isdigit():
         return stepper._replace(typed=key)
-    deed = _DEEDS.get(key)
-    return stepper if deed is None else deed(stepper)
+    action = _ACTIONS.get(key)
+    return stepper if action is None else action(stepper)
 
 
-def found(stepper: Stepper, version: int | None) -> Stepper:
-    """The message that was looked for is at this version, or there is none."""
+def after_search(stepper: Stepper, version: int | None) -> Stepper:
+    """The stepper after a search: at the version that was found, or with a note that there is none."""
     if version is not None:
         return _go(stepper._replace(seeking=0), version)
     side = "after" if stepper.seeking > 0 else "before"
-    return stepper._replace(seeking=0, told=f"There is no message {side} this version.")
+    return stepper._replace(seeking=0, note=f"There is no message {side} this version.")
 
 
 def _type(stepper: Stepper, typed: str, key: str) -> Stepper:
@@ -147,24 +147,24 @@ def _type(stepper: Stepper, typed: str, key: str) -> Stepper:
         there, version = stepper._replace(typed=None), int(typed)
         if 1 <= version <= there.newest:
             return _go(there, version)
-        return there._replace(told=f"There is no version {version}: they go from 1 to {there.newest}.")
+        return there._replace(note=f"There is no version {version}. The thread has versions 1 to {there.newest}.")
     return stepper
 
 
 def _next_stop(stepper: Stepper) -> Stepper:
     index = bisect_right(stepper.stops, stepper.version)
     if index == len(stepper.stops):
-        return stepper._replace(told="There is no checkpoint after this version.")
+        return stepper._replace(note="There is no checkpoint after this version.")
     return _go(stepper, stepper.stops[index])
 
 
 def _go(stepper: Stepper, version: int) -> Stepper:
     there = max(1, min(version, stepper.newest))
     edge = "This is the first version." if version < there else "This is the newest version."
-    return stepper._replace(version=there, told=edge if version != there == stepper.version else "")
+    return stepper._replace(version=there, note=edge if version != there == stepper.version else "")
 
 
-_DEEDS: dict[str, Callable[[Stepper], Stepper]] = {
+_ACTIONS: dict[str, Callable[[Stepper], Stepper]] = {
     **dict.fromkeys(("home", "g"), lambda stepper: _go(stepper, 1)),
     **dict.fromkeys(("end", "G"), lambda stepper: _go(stepper, stepper.newest)),
     "]": lambda stepper: stepper._replace(seeking=1),

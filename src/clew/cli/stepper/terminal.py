@@ -1,4 +1,4 @@
-"""The whole terminal, for a while: keys come one by one, the screen is drawn over, and all is put back at the end."""
+"""Full-screen use of the terminal: keys come one by one, and the terminal is restored at the end."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""To the other screen, without a cursor, and without wrapping what is wider than thought."""
+"""Use the alternate screen, hide the cursor, and do not wrap lines that are wider than expected."""
 
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 _PATIENCE = 0.05
-"""Seconds after which the beginning of a key is taken for the escape key."""
+"""Seconds after which an incomplete key sequence counts as the escape key."""
 
 _SMALLEST = os.terminal_size((80, 24))
-"""What a terminal is taken for that does not know its size."""
+"""The size to assume for a terminal that does not report one."""
 
 
-def is_there() -> bool:
-    """Whether people sit before a terminal that can be drawn over."""
+def is_available() -> bool:
+    """Whether a user sits at a terminal that supports full-screen output."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Screen:
-    """A terminal that is all ours."""
+    """The terminal during full-screen use."""
 
     def __init__(self, keyboard: int, wake: int) -> None:
         self._keyboard = keyboard
@@ -47,12 +47,12 @@ class Screen:
 
     @property
     def size(self) -> os.terminal_size:
-        """Columns and lines, as they are now."""
+        """The current columns and lines."""
         size = os.get_terminal_size(sys.stdout.fileno())
         return size if size.columns and size.lines else _SMALLEST
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines from the top, and nothing below them."""
+        """Show these lines from the top, and clear the rest."""
         size = self.size
         drawn = Console(
             file=StringIO(),
@@ -71,7 +71,7 @@ class Screen:
         sys.stdout.flush()
 
     def keys(self) -> list[str]:
-        """The keys that were pressed, once there are any: ``resize`` when the size changed, ``closed`` at the end."""
+        """Wait for keys and return them: ``resize`` after a change of the size, ``closed`` when the input has ended."""
         while True:
             ready, _, _ = select.select([self._keyboard, self._wake], [], [], _PATIENCE if self._rest else None)
             if self._wake in ready:
@@ -90,16 +90,16 @@ class Screen:
 
 @contextmanager
 def full_screen() -> Iterator[Screen]:
-    """Take the terminal. It is given back as it was on every way out: Ctrl-C, SIGTERM and errors included."""
+    """Use the whole terminal. It is restored on every exit, also after Ctrl-C, SIGTERM and errors."""
     keyboard = sys.stdin.fileno()
     before = termios.tcgetattr(keyboard)
     with _signals() as wake:
         try:
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, _one_by_one(keyboard))
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, _key_by_key(keyboard))
             _write(_ENTER)
             yield Screen(keyboard, wake)
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not cut this short
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the restoring
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             try:
                 _write(_LEAVE)
@@ -107,8 +107,8 @@ def full_screen() -> Iterator[Screen]:
                 termios.tcsetattr(keyboard, termios.TCSAFLUSH, before)
 
 
-def _one_by_one(keyboard: int) -> list[Any]:
-    """The terminal's modes without waiting for lines, without echo; Ctrl-C interrupts, but Ctrl-Z does not suspend."""
+def _key_by_key(keyboard: int) -> list[Any]:
+    """Terminal modes without line buffering and echo. Ctrl-C interrupts, but Ctrl-Z does not suspend."""
     after = termios.tcgetattr(keyboard)
     after[3] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
     after[6][termios.VMIN], after[6][termios.VTIME] = 1, 0
@@ -118,7 +118,7 @@ def _one_by_one(keyboard: int) -> list[Any]:
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Wake up who waits for keys when the size changes, and end in good order when asked to; afterwards as before."""
+    """Make a change of size wake the reader of keys, and SIGTERM raise SystemExit; restore the handlers at the end."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     before = {number: signal.getsignal(number) for number in (signal.SIGWINCH, signal.SIGTERM, signal.SIGINT)}
@@ -136,7 +136,7 @@ def _signals() -> Iterator[int]:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)  # as shells have it
+    raise SystemExit(128 + number)  # the exit code that shells use
 
 
 def _write(sequence: str) -> None:
