@@ -20,7 +20,7 @@ from clew.domain.context.provider import ProviderContext
 from clew.domain.history import HistoryMessage
 from clew.domain.runs.errors import MissingProviderError, MissingProviderWarning
 from clew.errors import InvalidContentError, ThreadStatusError
-from clew.service.caches import Recent
+from clew.service.core import BoundedCache
 from clew.testing import call
 
 pytestmark = pytest.mark.anyio
@@ -248,8 +248,8 @@ async def test_what_is_remembered_of_a_thread_weighs_what_its_states_do(any_url:
             ctx.state = {"run": ctx.run_id, "text": "x" * 5_000}
 
     async with Engine.open(any_url) as engine:
-        known = engine._core.known
-        known.histories = Recent(10, 30)
+        known = engine._core.caches
+        known.histories = BoundedCache(10, 30)
         thread = await engine.start_thread()
         remembered = []
         for _ in range(4):

@@ -35,7 +35,7 @@ from clew.domain.runs.errors import (
 from clew.domain.runs.events import ModelCalled
 from clew.domain.runs.request_building import body_digest
 from clew.engine import Agent, Engine
-from clew.service.caches import Remembered
+from clew.service.core import Caches
 from clew.service.run_log import ThreadRuns
 
 BEGAN = 1_700_000_000_000_000
@@ -112,7 +112,7 @@ class AgentsKeepTheirWord(RuleBasedStateMachine):
             self.do(self.engine.close())
             self.engine = self.open()
         else:
-            self.engine = Engine(replace(self.engine._core, known=Remembered()))
+            self.engine = Engine(replace(self.engine._core, caches=Caches()))
         self.begin_process()
 
     # What is done

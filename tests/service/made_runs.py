@@ -24,7 +24,7 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
-from clew.service.core import Terms, commit
+from clew.service.core import CommitOptions, commit
 from clew.service.operations import run
 
 JOKER = RunStarted(
@@ -39,7 +39,7 @@ def record(
 ) -> tuple[int, ...]:
     """Record what happens in a run; returns the versions."""
     intent = Advance(run_id, attempt, steps)
-    return run(commit(conversations._core, thread_id, intent, Terms(actor="user:42"))).versions
+    return run(commit(conversations._core, thread_id, intent, CommitOptions(actor="user:42"))).versions
 
 
 def called(definitions: int, attempt: int = 1) -> ModelCalled:

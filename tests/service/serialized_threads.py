@@ -8,7 +8,7 @@ from typing import Any
 from clew.conversations import Conversations
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.decider import Record
-from clew.service.core import Terms, commit
+from clew.service.core import CommitOptions, commit
 from clew.service.operations import run
 
 
@@ -19,7 +19,7 @@ def document_of(store: Conversations, thread_id: str) -> dict[str, Any]:
 
 def keep(store: Conversations, thread_id: str, provider: str, state: Any, seen: int = 0) -> None:
     note = Record((ContextStateRecorded(provider=provider, state=state, seen=seen),))
-    run(commit(store._core, thread_id, note, Terms()))
+    run(commit(store._core, thread_id, note, CommitOptions()))
 
 
 def positions(store: Conversations) -> int:

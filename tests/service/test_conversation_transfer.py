@@ -18,7 +18,6 @@ from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.infrastructure.event_log import ConversationLog
 from clew.service import thread_commands, thread_queries
-from clew.service.caches import Remembered
 from clew.service.conversation_transfer import (
     Cursor,
     export_page,
@@ -26,7 +25,7 @@ from clew.service.conversation_transfer import (
     import_conversation,
     import_conversations,
 )
-from clew.service.core import Core, open_core
+from clew.service.core import Caches, Core, open_core
 from clew.service.operations import run
 
 HELLO = {"role": "user", "content": "Hello"}
@@ -316,7 +315,7 @@ def test_refuses_to_export_a_deleted_or_an_unknown_thread_by_name(core: Core) ->
 
 
 def test_keeps_tenants_apart(core: Core) -> None:
-    other = replace(core, tenant="other", known=Remembered())
+    other = replace(core, tenant="other", caches=Caches())
     assert import_values(core, conversation(HELLO)).threads == 1
     assert import_values(other, conversation(HELLO)).threads == 1
     assert len(export_all(core)) == len(export_all(other)) == 1

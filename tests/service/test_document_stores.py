@@ -28,7 +28,7 @@ from clew.domain.events import to_time
 from clew.domain.runs.errors import MissingExtraError
 from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.postgres.sql_files import statements
-from clew.service.caches import Remembered
+from clew.service.core import Caches
 
 Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
@@ -531,16 +531,16 @@ def test_the_default_index_of_a_store_in_memory_is_in_memory() -> None:
 
 def test_reads_a_namespace_under_the_lock_under_which_it_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: set[str] = set()
-    lock = Remembered.lock
+    lock = Caches.lock
 
-    def noted(known: Remembered, stream: str) -> threading.Lock:
+    def noted(known: Caches, stream: str) -> threading.Lock:
         asked.add(stream)
         return lock(known, stream)
 
     async def work(engine: Engine) -> None:
         store = await engine.documents("docs", namespace="n")
         await store.upsert([doc("A parcel was lost.")])
-        monkeypatch.setattr(Remembered, "lock", noted)
+        monkeypatch.setattr(Caches, "lock", noted)
         assert await store.search("parcel", top=1)
         assert not await store.search("parcel", top=1, at=1)
         assert asked == {"default/memory/docs"}

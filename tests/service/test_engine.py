@@ -28,7 +28,7 @@ from clew.domain.messages import Message
 from clew.engine import Engine
 from clew.infrastructure.postgres.datastore import WORKERS
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.service.caches import CACHED_THREADS
+from clew.service.core import CACHED_THREADS
 
 HELLO = Message.user("Hello.")
 
@@ -381,7 +381,7 @@ def test_a_handle_knows_what_it_saw_however_much_is_read_meanwhile(with_engine: 
         await thread.append(HELLO)
         await thread.end()
         for number in range(CACHED_THREADS + 1):
-            engine._core.known.controls.put(f"other {number}", Control())
+            engine._core.caches.stored.put(f"other {number}", Control())
         assert (await thread.version, await thread.status) == (3, "ended")
 
     with_engine(work)

@@ -14,7 +14,7 @@ from clew.domain.control import SNAPSHOT_EVERY
 from clew.domain.errors import InvalidContentError, NotRedactableError, UnknownVersionError
 from clew.domain.history import ThreadState, evolve
 from clew.domain.messages import Message, Text
-from clew.service.caches import Recent
+from clew.service.core import BoundedCache
 
 HELLO = Message.user("Hello")
 
@@ -111,7 +111,7 @@ def test_a_child_of_a_fork_appends_while_the_parent_s_threads_do(conversations: 
 
 
 def test_what_was_put_longest_ago_makes_room() -> None:
-    recent: Recent[str] = Recent(2, 10)
+    recent: BoundedCache[str] = BoundedCache(2, 10)
     for name in "abc":
         recent.put(name, name)
     assert [recent.get(name) for name in "abc"] == [None, "b", "c"]
@@ -129,7 +129,7 @@ def test_a_message_of_another_thread_is_neither_redacted_nor_edited(conversation
     mine = one.append(Message.user("secret of one"))
     two.append(Message.user("precious of two"))
     for use in (lambda: two.redact(mine), lambda: two.edit(mine, "else")):
-        with pytest.raises(NotRedactableError, match="of another thread"):
+        with pytest.raises(NotRedactableError, match="belongs to another thread"):
             use()
     assert two.history().messages[0].text == "precious of two"
     fork = one.fork()

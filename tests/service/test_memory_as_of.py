@@ -138,7 +138,7 @@ def test_how_a_fork_reads_is_kept_in_snapshots(conversations: Conversations, thr
     remember(seen_from(conversations, None), "learned elsewhere")
     for _ in range(3):
         fork.append([HELLO] * 60)
-    conversations._core.known._forget()
+    conversations._core.caches.clear()
     assert conversations._core.log.control(conversations._core.stream(fork.id)).as_of == (thread.id, 2)
     assert texts(seen_from(conversations, fork)) == []
 

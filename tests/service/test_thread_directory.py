@@ -18,7 +18,7 @@ from clew.domain.decider import Start
 from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json
-from clew.service.core import Terms, commit
+from clew.service.core import CommitOptions, commit
 from clew.service.operations import run
 from clew.service.thread_queries import ThreadSummary
 from clew.sync.threads import LocalThread
@@ -212,7 +212,7 @@ def test_all_of_it_can_be_awaited(url: str) -> None:
 
 def test_says_of_each_thread_who_holds_its_history(conversations: Conversations) -> None:
     core = conversations._core
-    run(commit(core, "remote", Start(kind="remote"), Terms(base=Control())))
+    run(commit(core, "remote", Start(kind="remote"), CommitOptions(base=Control())))
     conversations.start_thread(thread_id="local")
     conversations.thread("remote").fork(thread_id="fork")
     listed = {each.id: each.kind for each in conversations.threads()}

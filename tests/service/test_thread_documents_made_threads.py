@@ -19,7 +19,7 @@ from clew.domain.decider import Record
 from clew.domain.errors import ClewError
 from clew.domain.events import Event
 from clew.domain.messages import Message
-from clew.service.core import Terms, commit
+from clew.service.core import CommitOptions, commit
 from clew.service.operations import run
 from clew.sync.threads import Thread
 
@@ -93,7 +93,7 @@ def lived(store: Conversations, done: list[tuple[str, int]]) -> str:
                     record(store, thread.id, f"run-{number}", *made(f"W-{number}"))
                 case "state":
                     kept = ContextStateRecorded(provider=f"p{which % 2}", state={"n": which}, seen=version)
-                    run(commit(store._core, thread.id, Record((kept,)), Terms()))
+                    run(commit(store._core, thread.id, Record((kept,)), CommitOptions()))
                 case "say":
                     thread.append(Message.user(str(which)))
                 case "fork":

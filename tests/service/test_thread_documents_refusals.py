@@ -17,7 +17,7 @@ from clew.domain.decider import Record, Start
 from clew.domain.errors import CorruptEventError, CredentialError, InvalidContentError, ThreadDocumentError
 from clew.domain.messages import Message
 from clew.domain.runs.events import ServiceThreadBound
-from clew.service.core import Terms, commit
+from clew.service.core import CommitOptions, commit
 from clew.service.operations import run
 
 
@@ -57,7 +57,7 @@ def test_a_credential_beyond_a_cut_is_refused_where_it_would_come_along(source: 
 
 def test_what_a_service_is_said_to_call_a_thread_may_be_no_credential(source: Conversations) -> None:
     bound = Record((ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"),))
-    run(commit(source._core, "t", [Start(kind="remote"), bound], Terms(base=Control())))
+    run(commit(source._core, "t", [Start(kind="remote"), bound], CommitOptions(base=Control())))
     with pytest.raises(CredentialError, match="what the service calls the thread at version 2") as caught:
         source.thread("t").serialize()
     assert CANARY not in str(caught.value)

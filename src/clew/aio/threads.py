@@ -125,7 +125,7 @@ class Thread:
             thread_commands.append(
                 self._core,
                 self.id,
-                thread_commands.as_messages(messages),
+                messages,
                 actor=actor,
                 expected_version=expected_version,
                 idempotency_key=idempotency_key,

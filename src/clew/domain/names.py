@@ -33,6 +33,13 @@ def stream_name(tenant: str, kind: Kind | str, id_: str) -> str:
     return f"{_escape(tenant)}/{kind}/{_escape(id_)}"
 
 
+@lru_cache(maxsize=4_096)
+def thread_stream(tenant: str, thread_id: str) -> str:
+    """The name of a thread's stream. Raises InvalidNameError."""
+    check_id(thread_id, "thread id")
+    return stream_name(tenant, "thread", thread_id)
+
+
 def tenant_part(tenant: str) -> str:
     """A tenant as it stands in the names of its streams."""
     return _escape(tenant)
@@ -103,5 +110,6 @@ def moment(text: str) -> datetime | None:
         return None
 
 
+@lru_cache(maxsize=4_096)
 def _escape(part: str) -> str:
     return quote(part, safe=_SAFE).replace("~", "%7E")

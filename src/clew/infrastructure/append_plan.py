@@ -137,8 +137,6 @@ def plan(append: Append, known: Known) -> Plan | Appended:
         if append.claims:
             # Before the versions: the second caller learns that a run is in progress, not only that there is an event.
             made.leases = tuple(_decide_claims(append.claims, known).items())
-        if append.forks or append.digests:
-            _check_origin(append, known)
         _plan_events(made, known)
         if append.key is not None or append.snapshots or append.shreds:
             _check_rest(made, known)
@@ -158,10 +156,10 @@ def _first_outcome(key: Key, known: Known) -> Appended | None:
 
 
 def _plan_events(made: Plan, known: Known) -> None:
-    append = made.append
-    links = append.links
-    if links and len(links) != len(append.events):
-        raise ValueError(f"An append of {len(append.events)} events has {len(links)} links.")
+    append, count = made.append, len(made.append.events)
+    links, digests = append.links, append.digests
+    if (links and len(links) != count) or (digests and len(digests) != count):
+        raise ValueError(f"An append of {count} events has {len(links)} links and {len(digests)} digests.")
     for number, event in enumerate(append.events):
         name = event.originator_id
         if not isinstance(name, str):
@@ -175,19 +173,24 @@ def _plan_events(made: Plan, known: Known) -> None:
                 raise ValueError(f"The append has links for {name!r}, but not the hash that they are linked to.")
             hashed = links[number]
         else:
-            shredded = append.digests[number] if append.digests else None
+            shredded = digests[number] if digests else None
             hashed = link(previous, name, version, event.topic, shredded or digest(event.state))
         made.heads[name] = version, hashed
         made.rows.append((name, version, event.topic, event.state, hashed))
+    for name in append.forks:
+        if name not in made.heads:
+            raise ValueError(f"The fork {name!r} has no first event in its append.")
 
 
 def _head_before(made: Plan, name: str, version: int, known: Known) -> KnownHead:
-    """The head that the first event of a stream follows. Raises if the append was decided on another event."""
+    """The head that the first event of a stream in an append follows."""
+    fork = made.append.forks.get(name)
     head = known.head(name)
     if head is None:
-        fork = made.append.forks.get(name)
-        head = version - 1, _first_link(made, name, version, fork, known)
         made.began[name] = fork
+        head = version - 1, _first_link(made, name, version, fork, known)
+    elif fork is not None:
+        raise RecordedConflictError(name, 0, head[0])
     if head[1] != made.append.previous.get(name, head[1]):
         # It was decided on an event that was not stored in the end, although the version fits.
         raise RecordedConflictError(name, version - 1, head[0])
@@ -208,17 +211,6 @@ def _first_link(made: Plan, name: str, version: int, fork: Fork | None, known: K
     if found is None:
         raise RecordedConflictError(fork.parent, fork.cut, _version(known.head(fork.parent)))
     return found
-
-
-def _check_origin(append: Append, known: Known) -> None:
-    if append.digests and len(append.digests) != len(append.events):
-        raise ValueError(f"An append of {len(append.events)} events has {len(append.digests)} digests.")
-    for name in append.forks:
-        head = known.head(name)
-        if head is not None:
-            raise RecordedConflictError(name, 0, head[0])
-        if all(stream_name(event.originator_id) != name for event in append.events):
-            raise ValueError(f"The fork {name!r} has no first event in its append.")
 
 
 def _check_rest(made: Plan, known: Known) -> None:

@@ -11,7 +11,7 @@ from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
 from clew.domain.chain import digest, link
-from clew.domain.control import Control, advance
+from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.ports import (
@@ -130,11 +130,11 @@ class ConversationLog(Application[str]):
 
     def rows_after(self, position: int, limit: int, prefix: str) -> list[Row]:
         """Rows as they are stored, in position order."""
-        return [_checked(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
+        return list(map(_checked, self._recorder.rows(after=position, limit=limit, prefix=prefix)))
 
     def own_rows(self, stream: str, *, after: int, limit: int) -> list[Row]:
         """A stream's own rows as they are stored."""
-        return [_checked(row) for row in self._recorder.own_rows(stream, after=after, limit=limit)]
+        return list(map(_checked, self._recorder.own_rows(stream, after=after, limit=limit)))
 
     def stream(self, name: str) -> StreamInfo | None:
         """The stream of that name, None if there is none."""
@@ -146,11 +146,11 @@ class ConversationLog(Application[str]):
 
     def lineage(self, stream: str, *, after: int = 0, upto: int | None = None) -> list[Event]:
         """A stream's events and its ancestors', one query."""
-        return [_event(row) for row in self._recorder.lineage(stream, after=after, upto=upto)]
+        return list(map(_event, self._recorder.lineage(stream, after=after, upto=upto)))
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events of many streams in position order."""
-        return [_event(row) for row in self._recorder.rows(after=position, limit=limit, prefix=prefix)]
+        return list(map(_event, self._recorder.rows(after=position, limit=limit, prefix=prefix)))
 
     def recorded_after(self, position: int, limit: int) -> Sequence[Recorded | Unreadable]:
         """Events of all tenants as projections see them."""
@@ -208,9 +208,10 @@ class ConversationLog(Application[str]):
     def cut(self, stream: str, upto: int | None = None) -> Cut:
         """The control of a thread at a version, and the stream that holds the version."""
         owner, control = stream, None
-        snapshot = self._recorder.snapshot(stream, upto)
-        if snapshot is not None:
-            owner, control = snapshot.stream, read_control(snapshot.state)
+        if upto is None or upto >= SNAPSHOT_EVERY:
+            snapshot = self._recorder.snapshot(stream, upto)
+            if snapshot is not None:
+                owner, control = snapshot.stream, read_control(snapshot.state)
         if control is None:
             control = Control()
         rows = self._recorder.lineage(stream, after=control.version or -1, upto=upto)
@@ -273,8 +274,8 @@ def _event(row: Row) -> Event:
         return decode(row.stream, row.version, row.type, row.state, row.position, row.hash)
     except CorruptEventError as error:
         found = CorruptEventError(
-            f"{error} To read the events after it, read from version {row.version} on, "
-            f"or in the whole store from position {row.position} on."
+            f"{error} To continue after it, read the events after version {row.version}, "
+            f"or of the whole store after position {row.position}."
         )
         found.stream, found.version, found.position = row.stream, row.version, row.position
         raise found from None

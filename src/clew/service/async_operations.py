@@ -8,19 +8,24 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from clew.service.operations import Operation, Pause, Read, Step
+from clew.service.operations import Operation, Read, Wait
 
 T = TypeVar("T")
 
 
 async def drive(operation: Operation[T]) -> T:
     """Run an operation: reads in a thread, and the writer's futures awaited."""
-    step: Step
     try:
         step = next(operation)
         while True:
             try:
-                found = await _done(step)
+                found: Any = None
+                if isinstance(step, Wait):
+                    found = await settled(step.outcome)
+                elif isinstance(step, Read):
+                    found = await asyncio.to_thread(step.do)
+                else:
+                    await asyncio.sleep(step.seconds)
             except BaseException as error:  # noqa: BLE001  # the operation decides what it means
                 step = operation.throw(error)
             else:
@@ -28,12 +33,6 @@ async def drive(operation: Operation[T]) -> T:
     except StopIteration as done:
         outcome: T = done.value
         return outcome
-
-
-async def _done(step: Step) -> Any:
-    if isinstance(step, Read):
-        return await asyncio.to_thread(step.do)
-    return await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else settled(step.outcome))
 
 
 async def settled(outcome: Future[T]) -> T:

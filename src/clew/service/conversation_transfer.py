@@ -43,7 +43,7 @@ from clew.domain.names import parse_stream_name
 from clew.domain.ports import StreamInfo
 from clew.service import thread_queries
 from clew.service.authorization import check, check_there, permitted
-from clew.service.core import ATTEMPTS, Core, Terms, commit
+from clew.service.core import ATTEMPTS, CommitOptions, Core, commit
 from clew.service.operations import Operation, read
 from clew.service.thread_commands import start
 from clew.service.thread_queries import At
@@ -108,7 +108,7 @@ def import_conversation(
                     yield from start(core, id_, intent, actor)
                     return Imported(id_, len(intent.messages), 1 + len(intent.messages))
                 case Extend(messages=messages, expected_version=version):
-                    terms = Terms(actor=actor, expected_version=version)
+                    terms = CommitOptions(actor=actor, expected_version=version)
                     yield from commit(core, id_, Say(messages), terms)
                     return Imported(id_, len(messages), len(messages))
         except (ConflictError, ThreadExistsError):  # somebody else wrote to the thread: look again

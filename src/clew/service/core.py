@@ -1,44 +1,140 @@
-"""What every operation works on: the log, who acts, the clock, and what was read before."""
+"""The core of a service: its log, actor, clock and caches; and `commit`, through which every thread is written."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from clew.domain.authorization import Authorize, check_function
 from clew.domain.chain import ROOT
 from clew.domain.control import SNAPSHOT_EVERY, Control, advance
-from clew.domain.decider import Decided, Intent, decide
+from clew.domain.decider import Intent, decide
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
-from clew.domain.history import unshared
+from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
-from clew.domain.names import check_id, stream_name, stream_prefix
+from clew.domain.names import check_id, stream_prefix, thread_stream
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
-from clew.infrastructure import clock
+from clew.infrastructure import clock, process_forks
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
-from clew.service.caches import Remembered
-from clew.service.operations import Operation, read, wait
+from clew.service.operations import Operation, Read, Wait
 from clew.service.read_models import ReadModels
 
+T = TypeVar("T")
+
 ATTEMPTS = 1_000
-"""How often an append without an expected version is decided again before the conflict is reported."""
+"""How often an append without an expected version is decided before the conflict is raised."""
+
+
+CACHED_THREADS = 1_024
+CACHED_HISTORIES = 256
+CACHED_MESSAGES = 100_000
+CACHED_SCOPES = 1_024
+CACHED_FACTS = 250_000
+LOCKS = 64
+
+
+class BoundedCache(Generic[T]):
+    """The values that were put last, each with a weight, up to a number and a total weight. Safe for many threads."""
+
+    def __init__(self, most: int, heaviest: int) -> None:
+        self._most = most
+        self._heaviest = heaviest
+        self._weight = 0
+        self._values: dict[str, T] = {}
+        self._weights: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self.get = self._values.get
+        """The value of a name, None if it is not cached."""
+
+    def put(self, name: str, value: T, weight: int = 1) -> None:
+        """Cache a value. The values that were put first make room."""
+        with self._lock:
+            self._values.pop(name, None)
+            self._weight -= self._weights.pop(name, 0)
+            if weight > self._heaviest:
+                return
+            self._values[name] = value
+            self._weights[name] = weight
+            self._weight += weight
+            while len(self._values) > self._most or self._weight > self._heaviest:
+                self._remove(next(iter(self._values)))
+
+    def drop(self, name: str) -> None:
+        """Remove a value."""
+        with self._lock:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._values.pop(name, None)
+        self._weight -= self._weights.pop(name, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedHistory:
+    """A thread's history, valid while nothing was shredded since."""
+
+    builder: HistoryBuilder
+    shredded: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFold:
+    """The fold of a memory stream, valid while nothing was shredded since; ``made`` holds its search indexes."""
+
+    fold: Any
+    shredded: int
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+class Caches:
+    """The caches of a service, shared by its actors.
+
+    ``submitted`` holds the controls that appends are decided on, which include events that are not stored yet.
+    ``stored`` and ``histories`` hold what was in the log: they are never ahead of it. ``blobs`` are digests of blobs
+    in the log. ``scopes`` are the folds of memory scopes.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+        process_forks.watch(self)
+
+    def clear(self) -> None:
+        """Empty all of them."""
+        self._locks = [threading.Lock() for _ in range(LOCKS)]
+        self.submitted: BoundedCache[Control] = BoundedCache(CACHED_THREADS, CACHED_THREADS)
+        self.stored: BoundedCache[Control] = BoundedCache(CACHED_THREADS, CACHED_THREADS)
+        self.blobs: set[bytes] = set()
+        self.histories: BoundedCache[CachedHistory] = BoundedCache(CACHED_HISTORIES, CACHED_MESSAGES)
+        self.scopes: BoundedCache[CachedFold] = BoundedCache(CACHED_SCOPES, CACHED_FACTS)
+
+    def lock(self, stream: str) -> threading.Lock:
+        """The lock under which one thread at a time decides on the stream, or adds to its cached history or fold."""
+        return self._locks[hash(stream) % LOCKS]
+
+    def before_fork(self) -> None:
+        """Nothing to do: the child uses none of it."""
+
+    def after_fork_in_parent(self) -> None:
+        """Continue."""
+
+    def after_fork_in_child(self) -> None:
+        """Start empty: nobody would release a lock that another thread of the parent held."""
+        self.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The log of one tenant, seen by one actor, and what is remembered of it.
-
-    ``authorize`` says what actors may read; see authorizing.py, which asks it.
-    """
+    """The log of one tenant for one actor, with its caches. ``authorize`` decides what actors may read."""
 
     log: EventLog
     tenant: str
@@ -48,7 +144,7 @@ class Core:
     models: ReadModels
     vectors: VectorIndex
     actor: str | None = None
-    known: Remembered = field(default_factory=Remembered)
+    caches: Caches = field(default_factory=Caches)
     authorize: Authorize | None = None
 
     def acting_as(self, actor: str | None) -> Core:
@@ -62,8 +158,8 @@ class Core:
         return replace(self, models=self.models.read_barrier())
 
     def close(self) -> None:
-        """Write what was submitted, then let go of the store."""
-        with ExitStack() as last:  # each of them, whatever another raises
+        """Write what was submitted, then release the store."""
+        with ExitStack() as last:  # all of them, even if one raises
             last.callback(self.vectors.close)
             last.callback(self.models.close)
             last.callback(self.log.close)
@@ -71,11 +167,14 @@ class Core:
 
     def stream(self, thread_id: str) -> str:
         """The name of a thread's stream. Raises InvalidNameError."""
-        check_id(thread_id, "thread id")
-        return stream_name(self.tenant, "thread", thread_id)
+        try:
+            return thread_stream(self.tenant, thread_id)
+        except TypeError:  # not hashable, so not a string
+            check_id(thread_id, "thread id")
+            raise
 
     def prefix(self, thread_id: str = "") -> str:
-        """What the names of this tenant's threads begin with."""
+        """The prefix of the names of this tenant's threads."""
         return stream_prefix(self.tenant, "thread", thread_id)
 
 
@@ -98,7 +197,7 @@ def open_core(
     shown = SHIPPED if projections is None else projections
     check_projections(shown)
     store = store_at(url).of_tenant(tenant, create=create)
-    with ExitStack() as opened:  # nothing stays open where the rest cannot be had
+    with ExitStack() as opened:  # nothing stays open if a part cannot be opened
         log = opened.enter_context(closing(store.open_log(create=create, tenant=tenant)))
         fills, bound = log.may_fill(), log.is_bound()
         tables = opened.enter_context(closing(store.open_projections(tenant=tenant)))
@@ -116,12 +215,12 @@ def open_core(
     return Core(log, tenant, now, *ids, models, vectors, authorize=authorize)
 
 
-class Terms(NamedTuple):
-    """On what terms something is written.
+class CommitOptions(NamedTuple):
+    """How something is committed.
 
-    ``actor`` instead of the core's; ``expected_version`` of the thread; ``key`` is an idempotency key with what it
-    stands for; ``base`` is the control that a new stream begins with, ``fork`` where it leaves its parent; ``again``
-    says whether a conflict is decided again. ``blobs``, ``claims`` and ``drafts`` are written with it.
+    ``actor`` replaces the core's; ``expected_version`` is the thread's; ``key`` is an idempotency key with its content.
+    ``base`` is the control that a new stream begins with, and ``fork`` where it leaves its parent. ``retry`` says
+    whether a conflict is decided again. ``blobs``, ``claims`` and ``drafts`` are written in the same append.
     """
 
     actor: str | None = None
@@ -130,7 +229,7 @@ class Terms(NamedTuple):
     base: Control | None = None
     fork: Fork | None = None
     shreds: tuple[Shred, ...] = ()
-    again: bool = True
+    retry: bool = True
     blobs: tuple[Blob, ...] = ()
     claims: tuple[Claim, ...] = ()
     drafts: tuple[Draft, ...] = ()
@@ -138,9 +237,9 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What was written: the events, as they were handed to the writer, and their versions.
+    """The events as they were submitted, and their versions.
 
-    When an earlier append with the same key had done it there are only its versions.
+    If an earlier append with the same key had written them, there are only the versions.
     """
 
     events: tuple[Event, ...]
@@ -148,188 +247,182 @@ class Committed:
 
 
 def load(core: Core, thread_id: str) -> Operation[Control]:
-    """The control of a thread at its head as the log has it: ``Control()`` if there is no such thread."""
+    """The control of a thread at its head in the log; ``Control()`` if there is no such thread."""
     stream = core.stream(thread_id)
-    control = core.known.controls.get(stream)
-    if control is None:
-        control = yield from read(lambda: core.log.control(stream))
-    else:
-        control = yield from read(partial(_gone_on, core.log, stream, control))
-    if control.version:
-        _remember(core, stream, control)
+    control: Control = yield Read(partial(_read_control, core.log, stream, core.caches.stored.get(stream)))
+    before = core.caches.stored.get(stream)
+    if control.version > (0 if before is None else before.version):
+        core.caches.stored.put(stream, control)
     return control
 
 
-def _gone_on(log: EventLog, stream: str, control: Control) -> Control:
-    """The control at the head, from one that was read before."""
+def _read_control(log: EventLog, stream: str, control: Control | None) -> Control:
+    """The control at the head, advanced from a cached one if there is one."""
+    if control is None:
+        return log.control(stream)
     try:
         for event in log.lineage(stream, after=control.version):
             control = advance(control, event)
-    except CorruptEventError:  # of a damaged message the control need not be told
+    except CorruptEventError:  # the control does not depend on the content of a damaged message
         return log.control(stream)
     return control
 
 
-def commit(core: Core, thread_id: str, intent: Intent | Sequence[Intent], terms: Terms) -> Operation[Committed]:
-    """Decide and write; a conflict is decided again on what is there then, unless the terms say otherwise.
+def commit(
+    core: Core, thread_id: str, intent: Intent | Sequence[Intent], options: CommitOptions
+) -> Operation[Committed]:
+    """Decide and write. A conflict is decided again on the events that are there then, unless the options forbid it.
 
-    Several intents are decided one on the other, and written together.
+    Several intents are decided one after the other, and written together.
 
-    It is decided first on the tip, which counts on what this process has submitted; the writer refuses what was decided
-    on an event that was not written in the end. The thread itself refuses only on a control that was just read.
+    The first decision includes events that this process has submitted and that may not be stored yet. The writer
+    refuses an append that was decided on an event that was not stored in the end. An error of the decision itself is
+    raised only when the control was just read.
     """
     stream = core.stream(thread_id)
-    if terms.actor is not None:
-        check_id(terms.actor, "actor")
+    if options.actor is not None:
+        check_id(options.actor, "actor")
     intents = (intent,) if isinstance(intent, Intent) else tuple(intent)
     conflict: ConflictError | None = None
-    loaded = terms.base
+    loaded = options.base
     for _ in range(ATTEMPTS):
-        if loaded is None and core.known.tips.get(stream) is None:
+        if loaded is None and core.caches.submitted.get(stream) is None:
             loaded = yield from load(core, thread_id)
         try:
-            submitted = _submit(core, thread_id, stream, loaded, intents, terms)
+            events, control, outcome = _submit(core, thread_id, stream, loaded, intents, options)
         except ClewError:
             if loaded is None:
                 loaded = yield from load(core, thread_id)
                 _drop_older(core, stream, loaded)
                 continue
-            first = yield from _repeated(core, terms.key)
+            # The key counts even if the thread would refuse the append today.
+            first: Appended | None = yield Read(lambda: options.key and core.log.repeated(options.key))
             if first is None:
                 raise
             return Committed((), first.versions)
         try:
-            return (yield from _outcome(core, stream, submitted, shreds=bool(terms.shreds)))
-        except RunInProgressError as found:
-            raise RunInProgressError(thread_id, found.holder) from None
-        except ConflictError as found:
-            conflict = ConflictError(thread_id, found.expected, found.actual)
-            if terms.base is not None or not terms.again:
+            appended: Appended = yield Wait(outcome)
+        except BaseException as error:  # noqa: BLE001  # everything but a conflict is raised again
+            core.caches.submitted.drop(stream)
+            conflict = _conflict(thread_id, error)
+            if options.base is not None or not options.retry:
                 break
             loaded = None
+        else:
+            return _note_stored(core, stream, events, control, appended, shreds=bool(options.shreds))
     raise conflict or ConflictError(thread_id, 0, 0)
 
 
-def _drop_older(core: Core, stream: str, found: Control) -> None:
-    """Forget a tip that somebody else has written after: what reads would be decided on has gone on without it."""
-    with core.known.lock(stream):
-        tip = core.known.tips.get(stream)
-        if tip is not None and tip.version < found.version:
-            core.known.tips.drop(stream)
+def _conflict(thread_id: str, error: BaseException) -> ConflictError:
+    """A conflict of the writer, in terms of the thread. Raises every other error."""
+    if isinstance(error, RunInProgressError):
+        raise RunInProgressError(thread_id, error.holder) from None
+    if not isinstance(error, ConflictError):
+        raise error
+    return ConflictError(thread_id, error.expected, error.actual)
 
 
-def _outcome(core: Core, stream: str, submitted: _Submitted, *, shreds: bool) -> Operation[Committed]:
-    """Wait for the writer. What was not written is no tip any more."""
-    try:
-        appended = yield from wait(submitted.outcome)
-    except BaseException:
-        core.known.tips.drop(stream)
-        raise
+def _note_stored(
+    core: Core, stream: str, events: list[Event], control: Control, appended: Appended, *, shreds: bool
+) -> Committed:
+    """Update the caches and notify the read models."""
     if appended.repeated:
-        core.known.tips.drop(stream)
+        core.caches.submitted.drop(stream)
         return Committed((), appended.versions)
-    _remember(core, stream, submitted.after)
-    if not shreds:
-        _take_in(core, stream, submitted.events)
-    core.models.notify()
-    return Committed(submitted.events, appended.versions)
-
-
-def _repeated(core: Core, key: Key | None) -> Operation[Appended | None]:
-    """What an append with this key did the first time: it counts also when the thread would refuse it today."""
-    if key is None:
-        return None
-    return (yield from read(lambda: core.log.repeated(key)))
-
-
-def _remember(core: Core, stream: str, control: Control) -> None:
-    before = core.known.controls.get(stream)
+    before = core.caches.stored.get(stream)
     if before is None or before.version < control.version:
-        core.known.controls.put(stream, control)
-
-
-def _take_in(core: Core, stream: str, events: tuple[Event, ...]) -> None:
-    """Go on with the history that was read of a thread, so that it need not be read again."""
-    known = core.known.histories.get(stream)
-    if known is None or not events:
-        return
-    own = [each for each in map(unshared, events) if each is not None]
-    with core.known.lock(stream):
-        if len(own) < len(events) or known.builder.version != own[0].version - 1:
-            return
-        known.builder.add(own)
-    core.known.histories.put(stream, known, known.builder.weight)
-
-
-class _Submitted(NamedTuple):
-    """What is on its way: the events, the control after them, and the writer's answer."""
-
-    events: tuple[Event, ...]
-    after: Control
-    outcome: Future[Appended]
+        core.caches.stored.put(stream, control)
+    if core.caches.histories.get(stream) is not None and not shreds:
+        _extend_history(core, stream, events)
+    if core.models.follows_appends:
+        core.models.notify()
+    return Committed(tuple(events), appended.versions)
 
 
 def _submit(
-    core: Core, thread_id: str, stream: str, loaded: Control | None, intents: tuple[Intent, ...], terms: Terms
-) -> _Submitted:
-    """Decide on what was loaded, else on the tip; hand the events to the writer, and count on their being written.
+    core: Core,
+    thread_id: str,
+    stream: str,
+    loaded: Control | None,
+    intents: tuple[Intent, ...],
+    options: CommitOptions,
+) -> tuple[list[Event], Control, Future[Appended]]:
+    """Decide on the loaded control, else on the submitted one, and pass the events to the writer.
 
-    So appends of many threads of control to one conversation are decided one on the other and can share a commit. Where
-    one is not written after all, those after it conflict and are decided again.
+    Returns the events, the control after them, and the outcome. The control is cached as submitted at once, so appends
+    of many callers to one thread are decided one after the other and can share a commit. If one of them is not stored,
+    those after it conflict and are decided again.
     """
-    with core.known.lock(stream):
-        tip = core.known.tips.get(stream)
-        control = loaded or tip or Control()
-        if terms.expected_version is not None and control.version != terms.expected_version:
-            raise ConflictError(thread_id, terms.expected_version, control.version)
-        events: list[Event] = []
-        passed: list[Control] = []
-        after = control
-        for intent in intents:
-            after = _record(core, stream, after, decide(thread_id, after, intent), terms.actor, events, passed)
-        submitted = core.log.submit(
+    with core.caches.lock(stream):
+        submitted = core.caches.submitted.get(stream)
+        control = loaded or submitted or Control()
+        if options.expected_version is not None and control.version != options.expected_version:
+            raise ConflictError(thread_id, options.expected_version, control.version)
+        events, snapshots, after = _decide(core, thread_id, stream, control, intents, options.actor)
+        outcome, heads = core.log.submit(
             Write(
                 events,
                 {stream: control.head or ROOT},
-                forks=NOTHING if terms.fork is None else {stream: terms.fork},
-                shreds=terms.shreds,
-                controls=[(stream, each) for each in passed],
-                key=terms.key,
-                blobs=terms.blobs,
-                claims=terms.claims,
-                drafts=terms.drafts,
+                forks=NOTHING if options.fork is None else {stream: options.fork},
+                shreds=options.shreds,
+                controls=snapshots,
+                key=options.key,
+                blobs=options.blobs,
+                claims=options.claims,
+                drafts=options.drafts,
             )
         )
-        after = after._replace(head=submitted.heads[stream])
-        if tip is None or tip.version < after.version:
-            core.known.tips.put(stream, after)
-    return _Submitted(tuple(events), after, submitted.outcome)
+        if events:
+            version, messages, updated_at = events[-1].version, events[-1].messages, events[-1].recorded_at
+            after = after._replace(version=version, head=heads[stream], messages=messages, updated_at=updated_at)
+        if submitted is None or submitted.version < after.version:
+            core.caches.submitted.put(stream, after)
+    return events, after, outcome
 
 
-def _record(
-    core: Core,
-    stream: str,
-    control: Control,
-    decided: list[Decided],
-    actor: str | None,
-    events: list[Event],
-    passed: list[Control],
-) -> Control:
-    """Put what was decided into envelopes, after ``events``; returns the control after them.
+def _decide(
+    core: Core, thread_id: str, stream: str, control: Control, intents: tuple[Intent, ...], actor: str | None
+) -> tuple[list[Event], list[tuple[str, Control]], Control]:
+    """The events of the intents, the snapshots on the way, and the control after the last event.
 
-    Those to keep snapshots of on the way come to ``passed``. Recorded time never decreases along a lineage.
+    Recorded time never decreases along a lineage.
     """
-    now = max(core.now(), control.updated_at)
-    by = core.actor if actor is None else actor
-    last = control.version + len(decided)
-    for version, (data, messages, run_id) in enumerate(decided, control.version + 1):
-        type_ = TYPE_NAMES[type(data)]
-        event = Event(stream, version, type_, core.event_id(), now, messages, data, by, run_id)
-        events.append(event)
-        snapshot = version % SNAPSHOT_EVERY == 0
-        # Of messages in succession the last says what is true after them.
-        if snapshot or version == last or type_ != MESSAGE_APPENDED:
-            control = advance(control, event)
-        if snapshot:
-            passed.append(control)
-    return control
+    actor = core.actor if actor is None else actor
+    events: list[Event] = []
+    snapshots: list[tuple[str, Control]] = []
+    for number, intent in enumerate(intents, start=1):
+        decided = decide(thread_id, control, intent)
+        now = max(core.now(), control.updated_at)
+        last = control.version + len(decided)
+        for version, (data, messages, run_id) in enumerate(decided, control.version + 1):
+            type_ = TYPE_NAMES[type(data)]
+            event = Event(stream, version, type_, core.event_id(), now, messages, data, actor, run_id)
+            events.append(event)
+            is_snapshot = version % SNAPSHOT_EVERY == 0
+            # Of consecutive messages only the last one matters for the control.
+            if is_snapshot or type_ != MESSAGE_APPENDED or (version == last and number < len(intents)):
+                control = advance(control, event)
+            if is_snapshot:
+                snapshots.append((stream, control))
+    return events, snapshots, control
+
+
+def _drop_older(core: Core, stream: str, stored: Control) -> None:
+    """Drop a submitted control that other processes have appended after."""
+    with core.caches.lock(stream):
+        submitted = core.caches.submitted.get(stream)
+        if submitted is not None and submitted.version < stored.version:
+            core.caches.submitted.drop(stream)
+
+
+def _extend_history(core: Core, stream: str, events: list[Event]) -> None:
+    """Add the events to the cached history, so that it need not be read again."""
+    cached = core.caches.histories.get(stream)
+    own = [each for each in map(unshared, events) if each is not None]
+    if cached is None or not own or len(own) < len(events):
+        return
+    with core.caches.lock(stream):
+        if cached.builder.version != own[0].version - 1:
+            return
+        cached.builder.add(own)
+    core.caches.histories.put(stream, cached, cached.builder.weight)

@@ -428,7 +428,7 @@ def write_batch(core: Core, batch: Batch, controls: Sequence[tuple[str, Control]
     restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
     yield from wait(core.log.restore(restore))
     for name in batch.previous:
-        core.known.tips.drop(name)
+        core.caches.submitted.drop(name)
     core.models.notify()
     for (name, version), redacted_by in batch.redacted_by.items():
         yield from forget(core, name, version, redacted_by)

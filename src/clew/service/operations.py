@@ -1,8 +1,7 @@
-"""Operations: what the service does, written once and run by threads or by asyncio.
+"""Operations: what the service does, written once and run by a thread or by asyncio.
 
-An operation is a generator. It yields a :class:`Read`, something short to be done that may touch the disk, or a
-:class:`Wait`, a future of the writer's, or a :class:`Pause`; what it is sent back is the outcome. The face that runs it
-decides how to wait.
+An operation is a generator. It yields a `Read`, which is a short call that may read the disk, a `Wait` for a future of
+the writer, or a `Pause`. It is sent the result. The caller that runs it decides how to wait.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T]):
-    """Do this; asyncio does it in a thread."""
+    """Call this; asyncio calls it in a thread."""
 
     do: Callable[[], T]
 
@@ -32,7 +31,7 @@ class Wait(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let so many seconds go by; asyncio needs no thread for that."""
+    """Wait that many seconds; asyncio needs no thread for it."""
 
     seconds: float
 
@@ -43,7 +42,7 @@ Operation: TypeAlias = Generator[Step, Any, T]
 
 
 def read(do: Callable[[], T]) -> Operation[T]:
-    """The outcome of ``do``."""
+    """The result of ``do``."""
     found: T = yield Read(do)
     return found
 
@@ -55,7 +54,7 @@ def wait(outcome: Future[T]) -> Operation[T]:
 
 
 def pause(seconds: float) -> Operation[None]:
-    """Nothing, after so many seconds."""
+    """Wait that many seconds."""
     yield Pause(seconds)
 
 
@@ -65,7 +64,13 @@ def run(operation: Operation[T]) -> T:
         step = next(operation)
         while True:
             try:
-                found = _done(step)
+                found: Any = None
+                if isinstance(step, Wait):
+                    found = step.outcome.result()
+                elif isinstance(step, Read):
+                    found = step.do()
+                else:
+                    time.sleep(step.seconds)
             except BaseException as error:  # noqa: BLE001  # the operation decides what it means
                 step = operation.throw(error)
             else:
@@ -73,14 +78,3 @@ def run(operation: Operation[T]) -> T:
     except StopIteration as done:
         outcome: T = done.value
         return outcome
-
-
-def _done(step: Step) -> Any:
-    match step:
-        case Read(do):
-            return do()
-        case Wait(outcome):
-            return outcome.result()
-        case Pause(seconds):
-            time.sleep(seconds)
-            return None

@@ -59,6 +59,8 @@ class ReadModels:
     ) -> None:
         self.projector = Projector(log, store, projections, code_digest.code)
         self.embedded = embedded
+        self.follows_appends = (embedded or on_standby) and bool(projections)
+        """Whether an append gives this service something to project."""
         self._awaited = awaited
         self._on_standby = on_standby
         self._store = store
@@ -101,9 +103,9 @@ class ReadModels:
         return [name for name in self.projector.projections if name not in held or self.projector.is_changed(name)]
 
     def notify(self) -> None:
-        """Something was appended."""
+        """Something was appended. Need not be called unless ``follows_appends``."""
         self.embedded |= self._on_standby
-        if self.embedded and self.projector.projections:
+        if self.follows_appends:
             self._background.notify()
 
     def forget(self, stream: str, version: int, by: int) -> None:

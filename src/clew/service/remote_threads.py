@@ -31,11 +31,10 @@ def read_side(core: Core, stream: str, of: str, upto: int | None = None) -> Oper
     return service_side(of, events, after_cuts)
 
 
-def check_fork(core: Core, thread_id: str, version: int, kind: ThreadKind) -> Operation[None]:
-    """Raise ServiceCannotForkError where a fork of that kind would go on from what the service cannot fork."""
-    if kind == "remote":
-        side = yield from read_side(core, core.stream(thread_id), "", version)
-        _refuse(side, "fork", thread_id)
+def check_fork(core: Core, thread_id: str, version: int) -> Operation[None]:
+    """Raise ServiceCannotForkError if a remote fork would continue from a version that the service cannot fork."""
+    side = yield from read_side(core, core.stream(thread_id), "", version)
+    _refuse(side, "fork", thread_id)
 
 
 def check_rewind(core: Core, thread_id: str, to: int, control: Control) -> Operation[str | None]:
@@ -54,11 +53,11 @@ def check_rewind(core: Core, thread_id: str, to: int, control: Control) -> Opera
     return side.bound[-1].reference.id if side.bound else None
 
 
-def kind_of_fork(kind: ThreadKind | None, control: Control) -> ThreadKind:
-    """The kind of a fork of a thread with that control, by default the thread's own."""
-    if kind not in {None, "local", "remote"}:
+def kind_of_fork(kind: ThreadKind) -> ThreadKind:
+    """The requested kind of a fork. Raises AgentConfigurationError for anything else."""
+    if kind not in {"local", "remote"}:
         raise AgentConfigurationError(f"fork: kind={kind!r} is neither 'local' nor 'remote'.")
-    return kind or control.kind
+    return kind
 
 
 def bound_here(core: Core, thread_id: str) -> Operation[list[ServiceReference]]:

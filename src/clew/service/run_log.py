@@ -21,7 +21,7 @@ from clew.domain.runs.service_state import ServiceSide
 from clew.service import thread_queries
 from clew.service.async_operations import ThreadsafeEvent, drive, settled
 from clew.service.authorization import check
-from clew.service.core import Core, Terms, commit, load
+from clew.service.core import CommitOptions, Core, commit, load
 from clew.service.operations import Operation, read, wait
 from clew.service.remote_threads import check_fork, read_side
 
@@ -60,7 +60,7 @@ class ThreadRuns:
         """The control, as far as this process has seen it unless it is to be ``fresh``."""
         if self._beginning is not None:
             return self._beginning.control
-        known = None if fresh else self._core.known.tips.get(self._stream)
+        known = None if fresh else self._core.caches.submitted.get(self._stream)
         if known is None:
             known = await drive(thread_queries.existing(self._core, self.thread_id))
         elif self._core.authorize is not None:
@@ -122,7 +122,7 @@ class ThreadRuns:
 
     async def supply(self, blobs: Sequence[Blob]) -> None:
         """Store the blobs that the store does not have."""
-        known = self._core.known.blobs
+        known = self._core.caches.blobs
         new = [blob for blob in blobs if blob.digest not in known]
         if new:
             await self._write(Write((), {}, blobs=new))
@@ -139,11 +139,11 @@ class ThreadRuns:
         drop_draft: str | None = None,
     ) -> list[Event]:
         """Write the events of the intents, and return them."""
-        known = self._core.known.blobs
-        terms = Terms(
+        known = self._core.caches.blobs
+        terms = CommitOptions(
             actor=actor,
             expected_version=expected_version,
-            again=expected_version is None,
+            retry=expected_version is None,
             blobs=tuple([blob for blob in blobs if blob.digest not in known]) if blobs else (),
             claims=() if holding is None else (self._claim(holding),),
             drafts=() if drop_draft is None else (Draft(self._stream, drop_draft, None),),
@@ -247,7 +247,8 @@ def branch_of(core: Core, thread_id: str, at: thread_queries.At, at_message: int
     """The beginning of a fork of a thread at a version. Raises ServiceCannotForkError."""
     control = yield from thread_queries.readable(core, thread_id, "fork")
     version = yield from thread_queries.resolve(core, thread_id, control, at, at_message)
-    yield from check_fork(core, thread_id, version, control.kind)
+    if control.kind == "remote":
+        yield from check_fork(core, thread_id, version)
     cut = yield from thread_queries.event(core, thread_id, version)
     stream = core.stream(thread_id)
     base = control

@@ -1,4 +1,4 @@
-"""Writing threads: start, append, label, checkpoint, fork, rewind, edit, suspend, resume, end, delete, redact."""
+"""The commands of a thread: start, append, label, checkpoint, fork, rewind, edit, end, delete, redact and more."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ from clew.domain.history import HistoryMessage, as_message
 from clew.domain.json_values import Json, JsonObject, check_text
 from clew.domain.messages import Message, Text, check_message
 from clew.domain.models.client import ServiceKind, ThreadKind
+from clew.domain.names import parse_stream_name
 from clew.domain.ports import Claim, Draft, Fork, Key, Shred
 from clew.domain.runs.drafts import interrupted
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
 from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.service.authorization import check
-from clew.service.core import ATTEMPTS, Committed, Core, Terms, commit, load
-from clew.service.operations import Operation, read
+from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
+from clew.service.operations import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
-from clew.service.thread_queries import At, event, existing, readable, resolve
+from clew.service.thread_queries import At, cut, event, existing, readable, resolve
 
 Said: TypeAlias = HistoryMessage | int
-"""A message that is there: itself, as a history gives it, or its version."""
+"""An existing message: an item of a history, or its version."""
 
 
 def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -> Operation[str]:
@@ -57,26 +58,26 @@ def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -
     _check_messages(intent.messages)
     chosen = core.thread_id() if thread_id is None else thread_id
     try:
-        yield from commit(core, chosen, intent, Terms(actor=actor, base=Control()))
+        yield from commit(core, chosen, intent, CommitOptions(actor=actor, base=Control()))
     except ConflictError:
         raise ThreadExistsError(chosen) from None
     return chosen
 
 
 def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
-    """Begin a thread that a service holds, perhaps with what that calls it; returns its id."""
+    """Begin a thread that a service holds, perhaps with the service's id of it; returns its id."""
     chosen = core.thread_id()
     intents: list[Intent] = [Start(kind="remote")]
     if service_thread_id is not None:
         check_text(service_thread_id, "service_thread_id")
         known: ServiceKind = "conversation" if service_thread_id.startswith("conv") else "response"
         intents.append(Record((ServiceThreadBound(id=service_thread_id, kind=known),)))
-    yield from commit(core, chosen, intents, Terms(base=Control()))
+    yield from commit(core, chosen, intents, CommitOptions(base=Control()))
     return chosen
 
 
 def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[Control]:
-    """Begin a thread if it is not there. Raises ThreadDeletedError if it is there and deleted."""
+    """Begin a thread if it does not exist. Raises ThreadDeletedError if it is deleted."""
     control = yield from load(core, thread_id)
     if not control.version:
         with suppress(ThreadExistsError):
@@ -85,38 +86,29 @@ def open_or_start(core: Core, thread_id: str, actor: str | None) -> Operation[Co
     return (yield from readable(core, thread_id, "open"))
 
 
-def as_messages(messages: Message | Sequence[Message]) -> tuple[Message, ...]:
-    """One message or many as many. Raises InvalidContentError for what is no message."""
-    if isinstance(messages, Message):
-        return (messages,)
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
-        kind = type(messages).__name__
-        text = f"append: {kind} is neither a Message nor a list of them. Use Message.user(…), Message.assistant(…)."
-        raise InvalidContentError(text)
-    _check_messages(messages)
-    return tuple(messages)
-
-
 def append(
     core: Core,
     thread_id: str,
-    messages: Sequence[Message],
+    messages: Message | Sequence[Message],
     *,
     actor: str | None,
     expected_version: int | None,
     idempotency_key: str | None,
 ) -> Operation[list[HistoryMessage]]:
-    """Append messages in one commit; returns them in their places."""
+    """Append one message or several in one commit; returns them as the history has them."""
+    many = (messages,) if isinstance(messages, Message) else _many(messages)
     if expected_version is not None and type(expected_version) is not int:
         raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
-    if not messages:
-        raise InvalidContentError("append: no message was given. Give one, or a list of them.")
-    terms = Terms(actor=actor, expected_version=expected_version, key=_key(core, thread_id, messages, idempotency_key))
-    yield from check(core, "read", thread_id)
-    done = yield from commit(core, thread_id, Say(tuple(messages)), terms)
+    if not many:
+        raise InvalidContentError("append: there is no message. Give one, or a list of messages.")
+    key = None if idempotency_key is None else _key(core, thread_id, many, idempotency_key)
+    if core.authorize is not None:
+        yield from check(core, "read", thread_id)
+    options = CommitOptions(actor, expected_version, key)
+    done = yield from commit(core, thread_id, Say(many), options)
     if done.events:
-        return [said for each in done.events if (said := as_message(each)) is not None]
-    found: list[HistoryMessage] = []
+        return list(filter(None, map(as_message, done.events)))
+    found: list[HistoryMessage] = []  # an earlier append with the same key wrote them
     for version in done.versions:
         said = as_message((yield from event(core, thread_id, version)))
         if said is not None:
@@ -125,25 +117,25 @@ def append(
 
 
 def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Operation[Committed]:
-    """Write an intent that needs nothing to be looked up. Of a thread that is deleted no part of an answer is kept."""
+    """Write an intent that needs no query. Deleting a thread also removes its draft of an answer."""
     yield from check(core, "read", thread_id)
     drafts = (Draft(core.stream(thread_id), "", None),) if isinstance(intent, Delete) else ()
-    return (yield from commit(core, thread_id, intent, Terms(actor=actor, drafts=drafts)))
+    return (yield from commit(core, thread_id, intent, CommitOptions(actor=actor, drafts=drafts)))
 
 
 def labels(given: Mapping[str, Json] | None, more: JsonObject) -> JsonObject:
-    """Labels given as a mapping and by name. Raises InvalidContentError for what is no mapping."""
+    """Labels from a mapping and from keyword arguments. Raises InvalidContentError if it is not a mapping."""
     if given is not None and not isinstance(given, Mapping):
-        raise InvalidContentError(f"label: {type(given).__name__} is no mapping of names to values. Give a dict.")
+        raise InvalidContentError(f"label: {type(given).__name__} is not a mapping of names to values. Give a dict.")
     return {**(given or {}), **more}
 
 
 def label(core: Core, thread_id: str, labels: JsonObject, actor: str | None) -> Operation[Committed]:
     """Set labels, or with None remove them."""
     if not labels:
-        raise InvalidContentError("label: no label was given. Write label(topic='refund'), or topic=None to remove it.")
+        raise InvalidContentError("label: there is no label. Write label(topic='refund'), or topic=None to remove it.")
     yield from check(core, "read", thread_id)
-    return (yield from commit(core, thread_id, Label(labels), Terms(actor=actor)))
+    return (yield from commit(core, thread_id, Label(labels), CommitOptions(actor=actor)))
 
 
 def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None) -> Operation[int]:
@@ -153,14 +145,14 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
     if at is not None:
         control = yield from readable(core, thread_id, "checkpoint")
         version = yield from resolve(core, thread_id, control, at)
-    done = yield from commit(core, thread_id, Checkpoint(name, version), Terms(actor=actor))
+    done = yield from commit(core, thread_id, Checkpoint(name, version), CommitOptions(actor=actor))
     return done.versions[0] - 1 if version is None else version
 
 
 class Begun(NamedTuple):
-    """How a fork begins: by default with its parent's title, of its parent's kind, and with nothing more said.
+    """How a fork begins. By default it has its parent's title and kind, and no further messages.
 
-    ``memory`` is how it reads memory scopes: None as its parent does.
+    ``memory`` is how it reads memory scopes; None is as its parent does.
     """
 
     title: str | None = None
@@ -181,34 +173,39 @@ def fork(
 ) -> Operation[str]:
     """Begin a thread at a version of this one; returns its id.
 
-    A version that was inherited lies in an ancestor, and the fork is the ancestor's. Raises ServiceCannotForkError.
+    An inherited version belongs to an ancestor, and the fork is then the ancestor's. Raises ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
     if begun.memory not in (None, *get_args(MemoryReading)):
-        raise InvalidContentError(f"fork: memory={begun.memory!r} is none. Give 'live', 'as-of', or nothing.")
-    kind = kind_of_fork(begun.kind, control)
-    version = yield from resolve(core, thread_id, control, at, at_message)
-    yield from check_fork(core, thread_id, version, kind)
-    cut = yield from event(core, thread_id, version)
-    stream = core.stream(thread_id)
-    base = control
+        raise InvalidContentError(f"fork: memory={begun.memory!r} is not valid. Give 'live', 'as-of', or nothing.")
+    kind = control.kind if begun.kind is None else kind_of_fork(begun.kind)
+    version = control.version
+    if at is not None or at_message is not None:
+        version = yield from resolve(core, thread_id, control, at, at_message)
+    if kind == "remote":
+        yield from check_fork(core, thread_id, version)
+    stream = owner = core.stream(thread_id)
+    base, parent_id = control, thread_id
     if version != control.version:
-        base = yield from read(lambda: core.log.control(stream, version))
-    chosen = core.thread_id() if new_id is None else new_id
+        owner, base = yield Read(partial(core.log.cut, stream, version))
+    if owner != stream:
+        name = parse_stream_name(owner)
+        parent_id = owner if name is None else name.id
     differs = None if kind == base.kind else kind
-    intent = Branch(cut.thread_id, version, (cut.hash or b"").hex(), begun.title, begun.messages, differs, begun.memory)
-    terms = Terms(actor=actor, base=base, fork=Fork(cut.stream, version))
+    intent = Branch(parent_id, version, base.head.hex(), begun.title, begun.messages, differs, begun.memory)
+    options = CommitOptions(actor=actor, base=base, fork=Fork(owner, version))
+    chosen = core.thread_id() if new_id is None else new_id
     try:
-        yield from commit(core, chosen, intent, terms)
+        yield from commit(core, chosen, intent, options)
     except ConflictError:
         raise ThreadExistsError(chosen) from None
     return chosen
 
 
 def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str | None) -> Operation[int]:
-    """Go on from an earlier version, or from one that was abandoned; returns the version of the rewind.
+    """Continue from an earlier version, or from an abandoned one; returns the version of the rewind.
 
-    Raises RunInProgressError while a run holds the lease, unless it is to be abandoned, and ServiceCannotForkError.
+    Raises RunInProgressError while a run holds the lease, unless ``abandon_run``, and ServiceCannotForkError.
     """
     if to is None:
         raise UnknownVersionError("rewind: to= is missing. Give a version, a checkpoint's name or an aware datetime.")
@@ -216,45 +213,48 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     version = yield from resolve(core, thread_id, control, to)
     messages = (yield from event(core, thread_id, version)).messages
     if messages < 0:  # an opaque event does not say: what came before it does
-        stream = core.stream(thread_id)
-        messages = (yield from read(lambda: core.log.control(stream, version))).messages
+        messages = (yield from cut(core, thread_id, version)).control.messages
     back = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
     if not abandon_run:
-        terms = Terms(actor=actor, claims=_nobody_runs(core, thread_id))
+        options = CommitOptions(actor=actor, claims=_nobody_runs(core, thread_id))
         try:
-            return (yield from commit(core, thread_id, back, terms)).versions[-1]
+            return (yield from commit(core, thread_id, back, options)).versions[-1]
         except RunInProgressError as found:
             raise RunInProgressError(thread_id, found.holder, _END_IT) from None
     conflict: ConflictError | None = None
     for _ in range(ATTEMPTS):
         run = control.run
         ended: list[Intent] = []
-        terms = Terms(actor=actor, claims=_nobody_runs(core, thread_id))
+        options = CommitOptions(actor=actor, claims=_nobody_runs(core, thread_id))
         if run is not None:
-            ended, terms = yield from _abandoned(core, thread_id, run, actor)
+            ended, options = yield from _abandoned(core, thread_id, run, actor)
         try:
-            return (yield from commit(core, thread_id, [*ended, back], terms)).versions[-1]
-        except (RunTakenOverError, RunInProgressError) as found:  # another run has begun: look again
+            return (yield from commit(core, thread_id, [*ended, back], options)).versions[-1]
+        except (RunTakenOverError, RunInProgressError) as found:  # another run has begun: try again
             conflict = found
             control = yield from load(core, thread_id)
     raise conflict or ConflictError(thread_id, 0, 0)
 
 
-_END_IT = "Wait for its end, or end it: abandon_run=True, on the command line --abandon-run."
+_END_IT = "Wait until it ends, or end it: abandon_run=True, on the command line --abandon-run."
 
 
-def _abandoned(core: Core, thread_id: str, run: OpenRun, actor: str | None) -> Operation[tuple[list[Intent], Terms]]:
-    """What ends a run that may be under way, and on what terms: its lease goes, and its draft."""
+def _abandoned(
+    core: Core, thread_id: str, run: OpenRun, actor: str | None
+) -> Operation[tuple[list[Intent], CommitOptions]]:
+    """The intents and options that end a run that may be in progress: they remove its lease and its draft."""
     stream = core.stream(thread_id)
     draft = yield from read(lambda: core.log.draft(stream))
     steps = (*interrupted(run, draft, "stopped"), RunAbandoned(reason="asked"))
     gone = Claim(stream, holder_of(run), core.now(), 0)
-    terms = Terms(actor=actor, claims=(gone, *_nobody_runs(core, thread_id)), drafts=(Draft(stream, run.id, None),))
-    return [Advance(run.id, run.attempt, steps)], terms
+    options = CommitOptions(
+        actor=actor, claims=(gone, *_nobody_runs(core, thread_id)), drafts=(Draft(stream, run.id, None),)
+    )
+    return [Advance(run.id, run.attempt, steps)], options
 
 
 def _nobody_runs(core: Core, thread_id: str) -> tuple[Claim, Claim]:
-    """Claims that are refused while somebody holds the lease of a thread, and leave it with nobody."""
+    """Claims that fail while a run holds the lease of a thread, and leave the thread without a lease."""
     stream, now = core.stream(thread_id), core.now()
     return Claim(stream, "rewind", now, now + 1), Claim(stream, "rewind", now, 0)
 
@@ -269,7 +269,7 @@ def edit(
     new_id: str | None,
     actor: str | None,
 ) -> Operation[str]:
-    """Fork before a message and say something else there; returns the fork's id."""
+    """Fork before a message and append another message there; returns the fork's id."""
     yield from readable(core, thread_id, "edit")
     version = _version(said)
     old = yield from _message_event(core, thread_id, said, "edit")
@@ -280,12 +280,12 @@ def edit(
 
 
 def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: str | None) -> Operation[int]:
-    """Shred a message in the stream that owns it; returns the version of the event there that says so."""
+    """Shred a message in the stream that owns it; returns the version of the redaction event there."""
     yield from existing(core, thread_id)
     version = _version(said)
     found = yield from _message_event(core, thread_id, said, "redact")
     if found.thread_id != thread_id:
-        yield from check(core, "read", found.thread_id)  # it is written there, and gone for those who read that
+        yield from check(core, "read", found.thread_id)  # its stream is written, and its readers lose the message
     conflict = ConflictError(thread_id, 0, 0)
     for _ in range(ATTEMPTS):
         taken = yield from read(lambda: core.log.redactable(found.stream, version))
@@ -294,9 +294,11 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
         intent = Redact(version, taken.digest.hex(), taken.stub.decode("latin-1"), reason)
         shred = Shred(found.stream, version, taken.digest, taken.stub)
         try:
-            done = yield from commit(core, found.thread_id, intent, Terms(actor=actor, shreds=(shred,), again=False))
+            done = yield from commit(
+                core, found.thread_id, intent, CommitOptions(actor=actor, shreds=(shred,), retry=False)
+            )
         except ConflictError as found_other:
-            conflict = found_other  # somebody wrote to the thread, or redacted the same message: look again
+            conflict = found_other  # another process appended, or redacted the same message: try again
         else:
             by = done.versions[0]
             yield from forget(core, found.stream, version, by)
@@ -305,14 +307,23 @@ def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: st
 
 
 def forget(core: Core, stream: str, version: int, by: int) -> Operation[None]:
-    """Let the words of a message leave the indexes, now that it is redacted by the event at version ``by``."""
+    """Remove the words of a message from the indexes. The event at version ``by`` has redacted it."""
     try:
         yield from read(partial(core.models.forget, stream, version, by))
     except StoreError as error:
         raise StoreUnavailableError(
             f"{stream} version {version} is redacted, by version {by}; do not redact it again. "
-            f"But its words have not left the index of words: they will when that is filled again. {error}"
+            f"But its words are still in the search index, until it is filled again. {error}"
         ) from error
+
+
+def _many(messages: Sequence[Message]) -> tuple[Message, ...]:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        kind = type(messages).__name__
+        text = f"append: {kind} is neither a Message nor a list of them. Use Message.user(…), Message.assistant(…)."
+        raise InvalidContentError(text)
+    _check_messages(messages)
+    return tuple(messages)
 
 
 def _check_messages(messages: Sequence[Message]) -> None:
@@ -338,7 +349,7 @@ def _version(said: Said) -> int:
     version = said if isinstance(said, int) else getattr(said, "version", None)
     if not isinstance(version, int) or isinstance(version, bool):
         kind = type(said).__name__
-        raise NotRedactableError(f"{kind} names no message of a thread. Give a message of its history, or a version.")
+        raise NotRedactableError(f"{kind} is not a message of a thread. Give a message of its history, or a version.")
     return version
 
 
@@ -347,7 +358,7 @@ def _message_event(core: Core, thread_id: str, said: Said, asked: str) -> Operat
     found = yield from event(core, thread_id, version)
     if isinstance(said, HistoryMessage) and said.event_id != found.event_id:
         raise NotRedactableError(
-            f"{asked}: the message is of another thread, not of {thread_id!r}. Ask the thread that it came from."
+            f"{asked}: the message belongs to another thread, not to {thread_id!r}. Use the thread that it came from."
         )
     if found.type != MESSAGE_APPENDED:
         raise NotRedactableError(

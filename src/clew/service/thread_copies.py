@@ -13,7 +13,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.service_state import service_side
-from clew.service.core import Core, Terms, commit
+from clew.service.core import CommitOptions, Core, commit
 from clew.service.operations import Operation
 
 RESTORED_FROM = "restored_from"
@@ -30,7 +30,7 @@ def begin_again(core: Core, lineage: Lineage, actor: str | None) -> Operation[tu
         control = advance(control, event)
     thread_id = core.thread_id()
     intents = [_start(lineage, control), *_said_again(lineage)]
-    yield from commit(core, thread_id, intents, Terms(actor=actor, base=Control()))
+    yield from commit(core, thread_id, intents, CommitOptions(actor=actor, base=Control()))
     return thread_id, control.kind
 
 

@@ -1,4 +1,4 @@
-"""Reading threads: histories, events and states at any version, and what there is to list."""
+"""The queries of a thread: its history, events and state at any version, its summary and its forks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from clew.domain.history import History, HistoryBuilder, ThreadState
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
-from clew.domain.ports import EventLog, StreamInfo, Verdict
+from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
 from clew.service.authorization import check, permitted
-from clew.service.caches import Reading
-from clew.service.core import Core, load
-from clew.service.operations import Operation, read
+from clew.service.core import CachedHistory, Core, load
+from clew.service.operations import Operation, Read, read
 from clew.service.pages import undamaged
 
 At: TypeAlias = int | str | datetime | None
@@ -59,20 +58,26 @@ class ThreadSummary(NamedTuple):
     kind: ThreadKind = "local"
 
 
-def existing(core: Core, thread_id: str, action: Action = "read") -> Operation[Control]:
-    """The control of a thread that must be there. Raises NotAuthorizedError or UnknownThreadError."""
-    yield from check(core, action, thread_id)
+def existing(
+    core: Core, thread_id: str, action: Action = "read", *, not_deleted: str | None = None
+) -> Operation[Control]:
+    """The control of a thread that must exist. Raises NotAuthorizedError or UnknownThreadError.
+
+    With ``not_deleted``, which is what the caller asked for, it raises ThreadDeletedError for a deleted thread.
+    """
+    if core.authorize is not None:
+        yield from check(core, action, thread_id)
     control = yield from load(core, thread_id)
     if not control.version:
         raise UnknownThreadError(thread_id)
+    if not_deleted is not None:
+        check_readable(thread_id, control, not_deleted)
     return control
 
 
 def readable(core: Core, thread_id: str, asked: str, action: Action = "read") -> Operation[Control]:
-    """The control of a thread that is there and not deleted."""
-    control = yield from existing(core, thread_id, action)
-    check_readable(thread_id, control, asked)
-    return control
+    """The control of a thread that exists and is not deleted. Raises ThreadDeletedError and what existing() raises."""
+    return existing(core, thread_id, action, not_deleted=asked)
 
 
 def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: int | None = None) -> Operation[int]:
@@ -90,32 +95,36 @@ def resolve(core: Core, thread_id: str, control: Control, at: At, at_message: in
 
 
 def history(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[History]:
-    """The messages on the path at a version. Raises ThreadDeletedError beside what resolve() raises."""
+    """The messages on the path at a version. Raises ThreadDeletedError and what resolve() raises."""
     control = yield from readable(core, thread_id, "history")
-    version = yield from resolve(core, thread_id, control, at, at_message)
-    return (yield from _history(core, thread_id, control.version, version))
+    version = control.version
+    if at is not None or at_message is not None:
+        version = yield from resolve(core, thread_id, control, at, at_message)
+    found: History = yield Read(partial(_history, core, thread_id, control.version, version))
+    return found
 
 
 def newest(core: Core, thread_id: str) -> Operation[History]:
-    """The messages on the path of a thread that is known to be there, at the newest version.
+    """The messages on the path at the newest version of a thread that exists.
 
-    It is that of the log, or the one that this process has led to: whoever writes next says which version they expect.
+    The newest version is the log's, or the one of this process's last append: a later write names the version that it
+    expects.
     """
     stream = core.stream(thread_id)
-    known, tip = core.known.histories.get(stream), core.known.tips.get(stream)
-    # What is shredded in an ancestor leaves no event in its forks.
-    if known is not None and tip is not None and tip.parent_id is None:
-        with core.known.lock(stream):
-            if known.builder.version == tip.version:
-                return known.builder.history()
-    return (yield from read(partial(_build, core, thread_id, stream)))
+    cached, submitted = core.caches.histories.get(stream), core.caches.submitted.get(stream)
+    # A redaction in an ancestor leaves no event in its forks.
+    if cached is not None and submitted is not None and submitted.parent_id is None:
+        with core.caches.lock(stream):
+            if cached.builder.version == submitted.version:
+                return cached.builder.history()
+    found: History = yield Read(partial(_history, core, thread_id))
+    return found
 
 
 def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operation[list[Event]]:
-    """One page of a thread's lineage: versions without a gap, so that a page is bounded by versions.
+    """One page of a thread's lineage. Versions have no gaps, so versions limit a page.
 
-    It is asked for every page whether the thread may be read. A page ends before an event that is damaged; the next
-    one raises CorruptEventError.
+    Every page is authorized. A page ends before a damaged event; the next page raises CorruptEventError.
     """
     yield from check(core, "read", thread_id)
     stream = core.stream(thread_id)
@@ -128,9 +137,9 @@ def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operatio
 
 
 def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:
-    """The version up to which events are asked for. Events can be read of a deleted thread, too.
+    """The version up to which events are read. Events of a deleted thread can be read, too.
 
-    None, for the newest, where an event is damaged that says what the thread is: the others can be read.
+    None for the newest version if an event is damaged that the control needs: the other events can still be read.
     """
     try:
         control = yield from existing(core, thread_id)
@@ -144,33 +153,36 @@ def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operatio
 def event(core: Core, thread_id: str, version: int) -> Operation[Event]:
     """One event of a thread's lineage."""
     stream = core.stream(thread_id)
-    found = yield from read(lambda: core.log.lineage(stream, after=version - 1, upto=version))
+    found: list[Event] = yield Read(partial(core.log.lineage, stream, after=version - 1, upto=version))
     if not found:
-        message = f"Thread {thread_id!r} has no version {version}."
-        raise UnknownVersionError(message)
+        raise UnknownVersionError(f"Thread {thread_id!r} has no version {version}.")
     return found[0]
 
 
+def cut(core: Core, thread_id: str, version: int) -> Operation[Cut]:
+    """The control of a thread at a version that exists, and the stream that holds the version."""
+    found: Cut = yield Read(partial(core.log.cut, core.stream(thread_id), version))
+    return found
+
+
 def state(core: Core, thread_id: str, at: At = None, at_message: int | None = None) -> Operation[ThreadState]:
-    """What the thread was at a version."""
+    """The control, the messages and the provider states of a thread at a version."""
     control = yield from readable(core, thread_id, "state")
     version = yield from resolve(core, thread_id, control, at, at_message)
-    then = control
+    found: History = yield Read(partial(_history, core, thread_id, control.version, version))
     if version != control.version:
-        stream = core.stream(thread_id)
-        then = yield from read(lambda: core.log.control(stream, version))
-    found = yield from _history(core, thread_id, control.version, version)
-    return ThreadState(detached(then), found.messages, found.context)
+        control = (yield from cut(core, thread_id, version)).control
+    return ThreadState(detached(control), found.messages, found.context)
 
 
 def summary(core: Core, thread_id: str) -> Operation[ThreadSummary]:
-    """What a list says of one thread."""
+    """The thread as it appears in a list."""
     control = yield from existing(core, thread_id)
     return _summary(core.stream(thread_id), control)
 
 
 def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
-    """The threads that were forked from this one, in the order in which they were made."""
+    """The threads that were forked from this one, in the order of their creation."""
     yield from existing(core, thread_id)
     stream = core.stream(thread_id)
     found = yield from read(lambda: _summarise(core.log, core.log.forks(stream)))
@@ -178,7 +190,7 @@ def forks(core: Core, thread_id: str) -> Operation[list[ThreadSummary]]:
 
 
 def verify(core: Core, thread_id: str | None) -> Operation[Verdict]:
-    """Verify a thread and its ancestors, or everything in the store, of whatever tenant."""
+    """Verify a thread and its ancestors, or the whole store with all tenants."""
     yield from check(core, "audit", thread_id)
     if thread_id is None:
         return (yield from read(core.log.verify))
@@ -216,22 +228,18 @@ def _summary(stream: str, control: Control) -> ThreadSummary:
     )
 
 
-def _history(core: Core, thread_id: str, head: int, version: int) -> Operation[History]:
-    """The messages on the path, by a builder that is kept and gone on with as long as nothing is shredded."""
+def _history(core: Core, thread_id: str, head: int | None = None, version: int | None = None) -> History:
+    """The messages on the path, from a cached builder if nothing was shredded since it was built."""
     stream = core.stream(thread_id)
-    return (yield from read(partial(_build, core, thread_id, stream, head, version)))
-
-
-def _build(core: Core, thread_id: str, stream: str, head: int | None = None, version: int | None = None) -> History:
     shredded = core.log.shredded()
-    known = core.known.histories.get(stream)
-    builder = HistoryBuilder(thread_id) if known is None or known.shredded != shredded else known.builder
+    cached = core.caches.histories.get(stream)
+    builder = HistoryBuilder(thread_id) if cached is None or cached.shredded != shredded else cached.builder
     after = builder.version
     more = [] if head is not None and after >= head else core.log.lineage(stream, after=after)
-    with core.known.lock(stream):  # another reader may have gone on with the same builder meanwhile
+    with core.caches.lock(stream):  # another reader may have added to the same builder meanwhile
         builder.add(more[builder.version - after :])
         found = builder.history(version)
-    core.known.histories.put(stream, Reading(builder, shredded), builder.weight)
+    core.caches.histories.put(stream, CachedHistory(builder, shredded), builder.weight)
     return found
 
 
@@ -243,8 +251,8 @@ def _at(thread_id: str, control: Control, at: int | str | None) -> int:
             raise UnknownCheckpointError(thread_id, at, sorted(control.checkpoints))
         return control.checkpoints[at]
     if not isinstance(at, int) or isinstance(at, bool):
-        message = f"{type(at).__name__} is no version. Give a number, a checkpoint's name or an aware datetime."
-        raise UnknownVersionError(message)
+        kind = type(at).__name__
+        raise UnknownVersionError(f"{kind} is not a version. Give a number, a checkpoint's name or an aware datetime.")
     if not 1 <= at <= control.version:
         message = f"Thread {thread_id!r} has no version {at}: its versions are 1 to {control.version}."
         raise UnknownVersionError(message)
@@ -254,7 +262,7 @@ def _at(thread_id: str, control: Control, at: int | str | None) -> int:
 def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Operation[int]:
     if not isinstance(number, int) or isinstance(number, bool):
         raise UnknownVersionError(f"at_message={number!r} is not the number of a message. The first is 1.")
-    found = yield from _history(core, thread_id, control.version, control.version)
+    found: History = yield Read(partial(_history, core, thread_id, control.version, control.version))
     messages = found.messages
     if not 0 <= number <= len(messages):
         message = f"Thread {thread_id!r} has no message {number}: there are {len(messages)} on its path."
@@ -266,7 +274,7 @@ def _at_message(core: Core, thread_id: str, control: Control, number: int) -> Op
 
 def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Operation[int]:
     if at.utcoffset() is None:
-        message = f"{at.isoformat()} has no offset, so it names no moment. Add one, as in {at.isoformat()}+00:00."
+        message = f"{at.isoformat()} has no offset from UTC. Add one, as in {at.isoformat()}+00:00."
         raise InvalidTimeError(message)
     stream = core.stream(thread_id)
     found = yield from read(lambda: _last_until(core.log, stream, control.version, to_microseconds(at)))
@@ -278,7 +286,7 @@ def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Oper
 
 
 def _last_until(log: EventLog, stream: str, head: int, time: int) -> int:
-    """The last version at or before a time, 0 if none: recorded time never decreases, so it is found by halving."""
+    """The last version at or before a time, 0 if none. A binary search, because recorded time never decreases."""
     low, high = 0, head
     while low < high:
         middle = (low + high + 1) // 2
@@ -290,7 +298,7 @@ def _last_until(log: EventLog, stream: str, head: int, time: int) -> int:
 
 
 def _time_at(log: EventLog, stream: str, version: int) -> int:
-    """When a version was recorded; an opaque event that does not say is as old as the one before it."""
+    """The time of a version. An opaque event without a time has the time of the event before it."""
     recorded_at = 0
     while version and not recorded_at:
         recorded_at = log.lineage(stream, after=version - 1, upto=version)[0].recorded_at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from eventsourcing.persistence import IntegrityError
@@ -101,8 +102,11 @@ class SQLiteWriter:
             self._roll_back(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            self._refresh_caches(connection)
-            outcomes: Outcomes = [self._insert(connection, append) for append in appends]
+            seen = connection.execute("PRAGMA data_version").fetchone()[0]
+            if seen != self._seen or len(self._heads) > MOST_HEADS:
+                self._refresh_caches(connection, seen)
+            self._plans.clear()
+            outcomes = list(map(partial(self._insert, connection), appends))
             self._flush(connection)
         except Exception as error:  # noqa: BLE001 - whatever the error, only one append caused it
             self._roll_back(connection)
@@ -134,16 +138,14 @@ class SQLiteWriter:
         except (sqlite3.Error, OSError) as error:
             return unavailable(self._store.path, error)
 
-    def _refresh_caches(self, connection: sqlite3.Connection) -> None:
-        seen = connection.execute("PRAGMA data_version").fetchone()[0]
-        if seen != self._seen or len(self._heads) > MOST_HEADS:
-            self._heads.clear()
-            self._ids.clear()
-            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
-            self._last = row[0] if row else 0
-            self._note_shredding(connection)
-            self._seen = seen
-        self._plans.clear()
+    def _refresh_caches(self, connection: sqlite3.Connection, seen: int) -> None:
+        """Another process has committed, or the caches are full; ``seen`` is the number of the last commit."""
+        self._heads.clear()
+        self._ids.clear()
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()
+        self._last = row[0] if row else 0
+        self._note_shredding(connection)
+        self._seen = seen
 
     def _note_shredding(self, connection: sqlite3.Connection) -> None:
         """Bytes that another process shredded may still be in the log: that process can end while somebody reads."""
@@ -355,7 +357,7 @@ class SQLiteWriter:
         found = self._heads.get(stream)
         if found is None:
             # The head of a pending row is in the cache.
-            row = self._store.writing().execute(_HEAD, (stream,)).fetchone()
+            row = (self._store.connection or self._store.writing()).execute(_HEAD, (stream,)).fetchone()
             if row is None:
                 return None
             self._ids[stream] = row[0]
@@ -374,19 +376,19 @@ class SQLiteWriter:
 
     def outcome(self, key: Key) -> Outcome | None:
         """The outcome of an idempotency key."""
-        connection = self._store.writing()
+        connection = self._store.connection or self._store.writing()
         self._flush(connection)
         return find_outcome(lambda sql, parameters: connection.execute(sql, parameters).fetchall(), key)
 
     def lease(self, stream: str) -> Lease | None:
         """The lease of a stream."""
-        row = self._store.writing().execute(LEASE, (stream,)).fetchone()
+        row = (self._store.connection or self._store.writing()).execute(LEASE, (stream,)).fetchone()
         return None if row is None else Lease(stream, *row)
 
     def _at(self, stream: str, version: int) -> tuple[int, str, bytes, bytes, bytes | None] | None:
         if abs(version) > HIGHEST:
             return None
-        connection = self._store.writing()
+        connection = self._store.connection or self._store.writing()
         self._flush(connection)
         row: tuple[int, str, bytes, bytes, bytes | None] | None = connection.execute(_AT, (stream, version)).fetchone()
         return row

@@ -26,8 +26,7 @@ from clew.domain.memory.facts import Document, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_operations import drive
 from clew.service.authorization import check
-from clew.service.caches import Kept, Recent
-from clew.service.core import Core
+from clew.service.core import BoundedCache, CachedFold, Core
 from clew.service.memory.streams import PAGE, check_scope_name, commit, load_cached, scope_stream
 from clew.service.memory.text_search import EmbeddingIndex, SearchIndex, Texts
 from clew.service.operations import Operation, read
@@ -134,23 +133,23 @@ def _namespace(core: Core, store: StoreView, at: MemoryAt) -> Operation[Searchab
     return (yield from read(partial(_namespace_at, core, store, kept, at)))
 
 
-def _namespace_at(core: Core, store: StoreView, kept: Kept, at: MemoryAt) -> SearchableNamespace:
+def _namespace_at(core: Core, store: StoreView, kept: CachedFold, at: MemoryAt) -> SearchableNamespace:
     fold: DocumentFold = kept.fold
     version = _version(store.name, fold, at)
-    with core.known.lock(scope_stream(core, store.name)):  # the fold must not change meanwhile
+    with core.caches.lock(scope_stream(core, store.name)):  # the fold must not change meanwhile
         view = fold.view(store.namespace)
         if version >= view.stamp:
             return SearchableNamespace(view, _searchable(core, store, kept, view, "now"))
     past = _past(core, store.name, kept, version).view(store.namespace)
-    with core.known.lock(scope_stream(core, store.name)):
+    with core.caches.lock(scope_stream(core, store.name)):
         return SearchableNamespace(past, _searchable(core, store, kept, past, "past"))
 
 
-def _searchable(core: Core, store: StoreView, kept: Kept, view: NamespaceView, when: str) -> SearchIndex:
+def _searchable(core: Core, store: StoreView, kept: CachedFold, view: NamespaceView, when: str) -> SearchIndex:
     """The search index of a namespace; recently used ones are cached."""
     made = kept.made.get("searchable")
     if made is None:
-        made = kept.made["searchable"] = Recent(SEARCHED, SEARCHED_PASSAGES)
+        made = kept.made["searchable"] = BoundedCache(SEARCHED, SEARCHED_PASSAGES)
     space = "" if store.meaning is None else store.meaning.space
     name = f"{when} {space} {store.namespace}"
     found = made.get(name)
@@ -160,7 +159,7 @@ def _searchable(core: Core, store: StoreView, kept: Kept, view: NamespaceView, w
     return found
 
 
-def _past(core: Core, name: str, kept: Kept, version: int) -> DocumentFold:
+def _past(core: Core, name: str, kept: CachedFold, version: int) -> DocumentFold:
     """The state of the store at a version, folded from the beginning; the last one is cached."""
     known = kept.made.get("past")
     if isinstance(known, DocumentFold) and known.version == version:

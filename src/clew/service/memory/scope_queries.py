@@ -21,8 +21,7 @@ from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
 from clew.service import thread_queries
 from clew.service.authorization import check, permitted
-from clew.service.caches import Kept
-from clew.service.core import Core
+from clew.service.core import CachedFold, Core
 from clew.service.core import load as load_thread
 from clew.service.memory.scopes import (
     Scope,
@@ -59,7 +58,7 @@ class Selection(NamedTuple):
     point: ReadPoint
     numbers: set[int]
     texts: Texts
-    kept: Kept
+    kept: CachedFold
     collection: str
 
     def fact(self, number: int) -> Fact:
@@ -137,7 +136,7 @@ def _version(scope: Scope, fold: ScopeFold, head: int, at: MemoryAt) -> tuple[in
     return at, fold.time_of(at)
 
 
-def _select(scope: Scope, kept: Kept, point: ReadPoint, kind: str | None) -> Selection:
+def _select(scope: Scope, kept: CachedFold, point: ReadPoint, kind: str | None) -> Selection:
     fold: ScopeFold = kept.fold
     numbers = fold.numbers(point, kind=kind)
     texts: Texts | None = kept.made.get("texts")

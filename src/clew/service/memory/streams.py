@@ -13,8 +13,7 @@ from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import Appended, Key, Write
-from clew.service.caches import Kept
-from clew.service.core import ATTEMPTS, Core
+from clew.service.core import ATTEMPTS, CachedFold, Core
 from clew.service.operations import Operation, read, wait
 
 PAGE = 500
@@ -88,7 +87,7 @@ def load(core: Core, name: str, new: Callable[[], F]) -> Operation[F]:
     return fold
 
 
-def load_cached(core: Core, name: str, new: Callable[[], F]) -> Operation[Kept]:
+def load_cached(core: Core, name: str, new: Callable[[], F]) -> Operation[CachedFold]:
     """The state of a scope with what was derived from it."""
     return (yield from read(partial(_catch_up, core, scope_stream(core, name), new)))
 
@@ -144,21 +143,21 @@ def _first_outcome(core: Core, key: Key | None) -> Operation[Appended | None]:
     return (yield from read(lambda: core.log.repeated(key)))
 
 
-def _catch_up(core: Core, stream: str, new: Callable[[], F]) -> Kept:
+def _catch_up(core: Core, stream: str, new: Callable[[], F]) -> CachedFold:
     """The fold of a stream at its head; after a shredding it is built again."""
     shredded = core.log.shredded()
     fold: Any = new()
     name = f"{type(fold).__name__} {stream}"
-    kept = core.known.scopes.get(name)
+    kept = core.caches.scopes.get(name)
     if kept is None or kept.shredded != shredded:
-        kept = Kept(fold, shredded)
+        kept = CachedFold(fold, shredded)
     fold, page = kept.fold, None
     while page is None or len(page) == PAGE:
         after = fold.version
         page = core.log.lineage(stream, after=after, upto=after + PAGE)
-        with core.known.lock(stream):  # another reader may have updated the same fold meanwhile
+        with core.caches.lock(stream):  # another reader may have updated the same fold meanwhile
             for event in page[fold.version - after :]:
                 fold.add(event)
     if fold.version:
-        core.known.scopes.put(name, kept, len(fold) + 1)
+        core.caches.scopes.put(name, kept, len(fold) + 1)
     return kept
