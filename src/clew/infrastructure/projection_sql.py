@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -125,13 +126,16 @@ class SqlTables:
         table.check([*columns, *map(itemgetter(0), query.where), *[each.lstrip(DESCENDING) for each in query.order]])
         sql = f"SELECT {quoted(columns)} FROM {table.name}"  # noqa: S608 - checked names
         if query.where:
-            sql += f" WHERE {' AND '.join([self._condition(table, where) for where in query.where])}"
+            sql += f" WHERE {' AND '.join(map(self._condition, repeat(table), query.where))}"
         if query.order:
             sql += f" ORDER BY {self._dialect.order(table.declared, query)}"
         if query.limit is not None:
             sql += f" LIMIT {self._dialect.placeholder}"
-        decoders = {name: self._dialect.decoders.get(table.kinds[name]) for name in columns}
-        return Select(sql, columns, {name: decode for name, decode in decoders.items() if decode is not None})
+        decoders: dict[str, Callable[[Any], Any]] = {}
+        for name in columns:
+            if table.kinds[name] in self._dialect.decoders:
+                decoders[name] = self._dialect.decoders[table.kinds[name]]
+        return Select(sql, columns, decoders)
 
     def _condition(self, table: SqlTable, where: Where) -> str:
         column, is_, value = where

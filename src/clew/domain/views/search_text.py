@@ -60,7 +60,7 @@ def parse(text: str) -> Words:
     for term in _TERM.finditer(text):
         said = term["phrase"] if term["word"] is None else term["word"]
         # As its words: how they are parted is nobody's concern, and nothing of the rest means anything to the index.
-        words = " ".join(said[token.start : token.end] for token in tokens(said))
+        words = " ".join(_WORD.findall(said))
         if not words:
             continue
         if term["without"]:
@@ -110,14 +110,18 @@ def places(text: str, words: Words) -> list[tuple[int, int]]:
 def _runs(text: str, words: Words) -> Iterator[tuple[int, int]]:
     """Which words of a text were searched for: the numbers of the first and the last of each run of them."""
     wanted = [(each, False) for each in map(compared, words.phrases) if each]
-    wanted += [(each, True) for each in map(compared, words.beginnings) if each]
-    first_words = tuple(each[0] for each, _ in wanted)
+    if words.beginnings:
+        wanted += [(each, True) for each in map(compared, words.beginnings) if each]
+    first_words = tuple([each[0] for each, _ in wanted])
     there = compared(text)
     after = 0
     for number, word in enumerate(there):
         if number < after or not word.startswith(first_words):
             continue
-        longest = max((len(each) for each, open_ in wanted if _stands_at(there, number, each, open_)), default=0)
+        longest = 0
+        for each, open_ in wanted:
+            if len(each) > longest and _stands_at(there, number, each, open_):
+                longest = len(each)
         if longest:
             after = number + longest
             yield number, after - 1

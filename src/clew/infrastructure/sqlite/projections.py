@@ -290,19 +290,23 @@ class SQLiteProjections:
         if file is None and not self._closed:  # reading creates no file
             raise UnknownProjectionError(name, [])
         readers = self._readers if file == self._read_last else self._new_readers(file)
+        reader: sqlite3.Connection | None = None
         try:
-            with readers.reading() as connection:
-                connection.execute("BEGIN")
-                try:
-                    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'generation'").fetchone():
-                        raise UnknownProjectionError(name, [])  # another process is creating the file
-                    yield connection
-                finally:
-                    connection.execute("ROLLBACK")
+            reader = readers.lend()
+            reader.execute("BEGIN")
+            try:
+                if not reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'generation'").fetchone():
+                    raise UnknownProjectionError(name, [])  # another process is creating the file
+                yield reader
+            finally:
+                reader.execute("ROLLBACK")
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_NOTADB:
                 raise UnknownProjectionError(name, []) from error  # the next process that writes creates it again
             raise self._unavailable(error) from error
+        finally:
+            if reader is not None:
+                readers.give_back(reader)
 
     def _new_readers(self, file: _Identity) -> Readers:
         """The readers of a file that was created since the last read."""

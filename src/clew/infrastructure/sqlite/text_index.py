@@ -176,14 +176,16 @@ def _scope(scope: str) -> str:
 
 def _match(words: Words) -> str | None:
     """The words in FTS5's query language, each quoted; None for a search without words."""
-    wanted = [f"words : {_quoted(phrase)}" for phrase in words.phrases]
-    wanted += [f"words : {_quoted(beginning)} *" for beginning in words.beginnings]
-    if not wanted:
+    terms = [f"words : {phrase}" for phrase in map(_quoted, words.phrases)]
+    if words.beginnings:
+        terms += [f"words : {beginning} *" for beginning in map(_quoted, words.beginnings)]
+    if not terms:
         return None
-    wanted += [f"scopes : {_quoted(_scope(scope))}" for scope in words.scopes]
-    found = " AND ".join(wanted)
-    without = " OR ".join(f"words : {_quoted(each)}" for each in words.without)
-    return f"({found}) NOT ({without})" if without else found
+    terms += [f"scopes : {scope}" for scope in map(_scope, words.scopes)]
+    found = " AND ".join(terms)
+    if not words.without:
+        return found
+    return f"({found}) NOT ({' OR '.join([f'words : {each}' for each in map(_quoted, words.without)])})"
 
 
 def _quoted(text: str) -> str:
