@@ -10,7 +10,7 @@ from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compared
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage
-from clew.domain.views.replay import Step, Walk, taken
+from clew.domain.views.replay import Step, Walk, removed_messages
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, event, history, readable, resolve
@@ -51,7 +51,7 @@ def _taken(core: Core, stream: str, happened: Event, path: Walk, last: int) -> O
     messages = before.last(last)
     if messages:
         yield from _back(core, stream, path, lambda: path.reached(messages[0].version))
-    return taken(messages, path)
+    return removed_messages(messages, path)
 
 
 def _back(core: Core, stream: str, walk: Walk, enough: Callable[[], bool]) -> Operation[None]:

@@ -1,1 +1,1 @@
-"""Formats: conversations and events as they come from elsewhere and go there."""
+"""Formats of conversations, events and threads for import and export."""

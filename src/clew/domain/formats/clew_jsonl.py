@@ -1,4 +1,4 @@
-"""Clew's own JSONL: stored rows as lines, byte for byte, and back. The format is that of decision 9."""
+"""Clew's own JSONL: stored rows as lines and back, byte for byte. Decision 9 describes the format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SALT_END = 17
 _HASH_BYTES = 32
 _HIGHEST = 2**63 - 1
 
-# What a terminal obeys, or a reader of lines takes for the end of one.
+# Characters that control a terminal, or that some readers take for the end of a line.
 _ESCAPED = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
 
 _EVENT = {"stream": str, "version": int, "type": str, "hash": str}
@@ -30,13 +30,13 @@ _MAYBE_OF_BLOB: dict[str, type] = {"text": str, "data": str}
 
 
 class Header(NamedTuple):
-    """The first line: which version of the format the others are in."""
+    """The first line: the version of the format."""
 
     version: int = FORMAT_VERSION
 
 
 class Entry(NamedTuple):
-    """An event: its row, without a position, and of a fork's first event what it is a fork of."""
+    """An event: its row without a position, and for the first event of a fork its fork point."""
 
     row: Row
     fork: Fork | None = None
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class End(NamedTuple):
-    """The last line: how many threads begin in the file, and how many events and blobs are in it."""
+    """The last line: the numbers of threads that begin in the file, of events and of blobs."""
 
     threads: int
     events: int
@@ -80,7 +80,7 @@ def write_line(line: Line) -> bytes:
 
 
 def read_line(text: bytes) -> Line:
-    """What a line says. Raises ImportFormatError for what is no line of this format, or of a newer version of it."""
+    """Parse a line. Raises ImportFormatError for a line of another format or a newer version."""
     value = _parse(text)
     if not isinstance(value, dict) or len(value) != 1:
         raise ImportFormatError("It is no line of Clew's own JSONL: each is a JSON object with one field, its kind.")
@@ -98,7 +98,7 @@ def read_line(text: bytes) -> Line:
 
 
 def is_header(text: bytes) -> bool:
-    """Whether a file that begins with this line is in Clew's own JSONL, of whatever version."""
+    """Whether a file that begins with this line is in Clew's own JSONL, in any version."""
     try:
         value = _parse(text)
     except ImportFormatError:
@@ -112,7 +112,7 @@ _DAMAGED = "The file is damaged: export it again, or take another copy."
 
 
 def _state(state: bytes) -> dict[str, str]:
-    """Stored bytes as text where they are text: one rule, so that there is one way to write them."""
+    """Stored bytes, as text if they are text. There is exactly one way to write them."""
     codec = state[0] if state else None
     try:
         if codec == _JSON and len(state) >= _SALT_END:
@@ -125,7 +125,7 @@ def _state(state: bytes) -> dict[str, str]:
 
 
 def _data(data: bytes) -> dict[str, str]:
-    """The bytes of a blob as text where they are text."""
+    """The bytes of a blob, as text if they are text."""
     try:
         return {"text": data.decode()}
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""What importing one conversation means: what it is, which thread it becomes, and what to do given what is there.
+"""The import of a conversation: its key, its thread, and the plan for what the store already has.
 
-A conversation's key is its id, or, when it has none (or null), the digest of its content and its place among the
-conversations of that content in the input. Its thread's id is made of the key: imports at once meet on one stream.
+The key of a conversation is its id or, without one (or null), the digest of its content and its place among equal
+conversations in the input. The thread's id derives from the key, so that concurrent imports meet on one stream.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_ERROR = 500
 
 
 class Item(NamedTuple):
-    """A conversation as it was read: ``value`` is its parsed JSON.
+    """A conversation of a file: ``value`` is its parsed JSON.
 
     ``line`` is its number in a file of JSON lines, ``number`` its place, from 1, in a list of conversations.
     """
@@ -41,7 +41,7 @@ class Item(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A conversation, or a whole file, that was not imported; ``error`` is one line and quotes no message."""
+    """A conversation or a file that was not imported; ``error`` is one line and quotes no message."""
 
     file: str
     line: int | None
@@ -49,9 +49,9 @@ class Failure(NamedTuple):
 
 
 class ImportReport(NamedTuple):
-    """What an import did.
+    """The result of an import.
 
-    ``threads`` were started or extended, with so many ``messages`` and ``events``; ``skipped`` were there already.
+    ``threads`` were started or extended with ``messages`` and ``events``; ``skipped`` threads were already complete.
     """
 
     threads: int
@@ -65,8 +65,8 @@ class ImportReport(NamedTuple):
 class Conversation:
     """A conversation in the OpenAI chat format.
 
-    ``id`` is None when it has none; ``fields`` are its object's other fields, without the messages; ``values`` are the
-    messages as they came, ``messages`` what they say.
+    ``id`` is None if it has none; ``fields`` are the other fields of its object, without the messages; ``values`` are
+    the messages as read, ``messages`` the same decoded.
     """
 
     id: Json
@@ -75,7 +75,7 @@ class Conversation:
     messages: tuple[Message, ...]
 
     def key(self, occurrence: int) -> Json:
-        """What it is known by; ``occurrence`` counts from 1 and tells equal conversations without ids apart."""
+        """Its key; ``occurrence`` counts from 1 and separates equal conversations without ids."""
         return [self.digest, occurrence] if self.id is None else self.id
 
     @property
@@ -84,7 +84,7 @@ class Conversation:
         return _digest({**self.fields, "messages": list(self.values)})
 
     def start(self) -> Start:
-        """The intent that begins its thread."""
+        """The intent that starts its thread."""
         title = self.fields.get("title")
         metadata = self.fields.get("metadata")
         kept = metadata if isinstance(metadata, dict) else {}
@@ -99,9 +99,9 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class StoredThread:
-    """The thread that is there: how it was started, its control, and the messages on its present path.
+    """A thread of the store: its start, its control, and the messages on its path.
 
-    ``started`` is None when it was not started but forked, or when its start cannot be read.
+    ``started`` is None if it was forked, or if its start cannot be read.
     """
 
     started: ThreadStarted | None
@@ -126,7 +126,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Nothing is to be done: the thread has all of it."""
+    """Do nothing: the thread is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ Plan: TypeAlias = Begin | Extend | Skip | Refuse
 
 
 def source_fields(started: ThreadStarted) -> JsonObject:
-    """The fields of the conversation that a thread was imported from: its metadata is kept as the thread's own."""
+    """The fields of the conversation that a thread was imported from; its metadata is stored as the thread's own."""
     fields = {} if started.source is None else started.source.fields
     return {**fields, "metadata": started.metadata} if started.metadata else fields
 

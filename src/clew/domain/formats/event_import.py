@@ -1,4 +1,4 @@
-"""Moving events from store to store: which rows of a file follow on what is there, and which are refused."""
+"""The import of stored events: the checks of a file's rows against the store and each other, and the report."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ Address: TypeAlias = tuple[str, int]
 """A row's stream and version."""
 
 NAMES_BLOBS = frozenset({"run-started", "run-resumed", "context-provided"})
-"""Types of events that name blobs."""
+"""Event types that name blobs."""
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 MOVED: tuple[Kind, ...] = ("thread", "memory")
-"""Kinds of streams that are moved."""
+"""Kinds of streams that are exported and imported."""
 
 AGAIN = "Export it again, or take another copy of the file; what is imported until then stays, and is skipped."
 
 
 class RefusedLine(NamedTuple):
-    """A line of a file from which on something was not imported, None for the file as a whole, and why."""
+    """The line of a file from which something was not imported, None for the whole file, and the error."""
 
     line: int | None
     error: ClewError
 
 
 class EventsReport(NamedTuple):
-    """What an import of events did.
+    """The result of an import of events.
 
-    ``threads`` were begun or extended, with so many ``events``, ``messages`` among them; ``skipped`` events were there
-    already, and equal. ``torn`` is true when the file ends before its end: what it has was imported up to ``line``, the
-    last one that was read and kept. ``definitions`` of agents were added.
+    ``threads`` were started or extended with ``events``, of which ``messages`` are messages; the store already had
+    ``skipped`` equal events. ``torn`` is true if the file is cut off: it was imported up to ``line``, the last one that
+    was read and stored. ``definitions`` of agents were added.
     """
 
     threads: int
@@ -56,19 +56,19 @@ class EventsReport(NamedTuple):
 
 
 class There(Protocol):
-    """What the store has."""
+    """The rows of the store."""
 
     def row(self, stream: str, version: int) -> Row | None:
-        """A row of the stream's own."""
+        """A row of the stream itself, not of its parent."""
         ...
 
     def first(self, stream: str) -> Row | None:
-        """The first row of the stream's own, None when there is no such stream."""
+        """The first row of the stream itself, None if the stream does not exist."""
         ...
 
 
 def named_blobs(event: Event) -> list[bytes]:
-    """The digests of the blobs that an event names: what the agent is made of that runs, and what it was given."""
+    """The digests of the blobs that an event names: the definitions of an agent and of the tools it was given."""
     match event.data:
         case RunStarted(fingerprint=fingerprint) | RunResumed(fingerprint=fingerprint):
             names: tuple[str, ...] = fingerprint.digests
@@ -80,9 +80,9 @@ def named_blobs(event: Event) -> list[bytes]:
 
 
 def check_stream(entry: Entry, tenant: str) -> None:
-    """Raise ImportFormatError unless an event is of a thread or a memory scope of the tenant's, and so is a parent.
+    """Raise ImportFormatError unless an event and its parent belong to a thread or memory scope of the tenant.
 
-    Names are in the hashes, so they stay what they are: an event of another tenant would be hidden.
+    Names are part of the hashes and cannot change: an event of another tenant would be hidden.
     """
     kinds = MOVED if entry.fork is None else ("thread",)
     names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
@@ -103,10 +103,10 @@ def check_stream(entry: Entry, tenant: str) -> None:
 
 @dataclass(slots=True)
 class Batch:
-    """Rows that follow on what is there and on each other, checked one by one before any of them is written.
+    """Rows that continue the store's rows and each other, each checked before any is written.
 
-    ``refused`` names the streams that were refused before, each with the version from which on. ``open`` are shredded
-    rows whose redaction has not come yet: a batch that is written with them would not verify until it has.
+    ``refused`` has the streams that were refused before, and from which version. ``open`` are shredded rows without
+    their redaction so far: the store would not verify with them.
     """
 
     there: There
@@ -117,21 +117,21 @@ class Batch:
     forks: dict[str, Fork] = field(default_factory=dict)
     shreds: dict[Address, Shred] = field(default_factory=dict)
     redacted_by: dict[Address, int] = field(default_factory=dict)
-    """For each of the shreds, the version of the event that says so."""
+    """For each shred the version of its redaction."""
     open: dict[Address, int] = field(default_factory=dict)
     failed: list[RefusedLine] = field(default_factory=list)
     diverged: dict[str, int] = field(default_factory=dict)
     extended: dict[str, int] = field(default_factory=dict)
-    """The streams that rows are added to, with the position of what they follow, 0 for a stream that begins."""
+    """The streams with new rows, with the position of the row before them, 0 for a new stream."""
     entries: int = 0
     skipped: int = 0
     _hashes: dict[Address, bytes] = field(default_factory=dict)
     _places: dict[Address, int] = field(default_factory=dict)
 
     def add(self, line: int, entry: Entry) -> None:
-        """Take in the next event of the file; one that is there, equal, is skipped, a thread that differs is refused.
+        """Add the next event of the file. An equal event of the store is skipped; a thread that differs is refused.
 
-        Raises ImportFormatError for an event that does not follow from those before it.
+        Raises ImportFormatError for an event that does not continue those before it.
         """
         row = entry.row
         number, self.entries = self.entries, self.entries + 1
@@ -157,7 +157,7 @@ class Batch:
         self._hashes[row.stream, row.version] = row.hash
 
     def _is_refused(self, line: int, entry: Entry) -> bool:
-        """Whether the thread was refused, or is a fork of one after the version from which on that was refused."""
+        """Whether the thread was refused, or is a fork of a refused part of another thread."""
         row, fork = entry.row, entry.fork
         if self._refused_from(row.stream) is not None:
             return True
@@ -179,7 +179,7 @@ class Batch:
         self.diverged[row.stream] = row.version
 
     def _previous(self, entry: Entry) -> bytes:
-        """The hash that an event is linked to."""
+        """The hash of the row before an event."""
         row, fork = entry.row, entry.fork
         if fork is None and row.version == 1:
             return ROOT
@@ -201,7 +201,7 @@ class Batch:
         row, fork = entry.row, entry.fork
         event = self._decoded(row)
         forked = row.type == "thread-forked"
-        if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not _is_of(event.data, fork)):
+        if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not _names_fork(event.data, fork)):
             raise ImportFormatError(f"{_named(row)}: what it says it is forked from is not what the line says. {AGAIN}")
         if row.digest is not None:
             if row.type in NEVER_SHREDDED:
@@ -219,9 +219,9 @@ class Batch:
         self.rows.append(row)
 
     def _redact(self, row: Row, said: MessageRedacted) -> None:
-        """Hold a redaction against the row that it names, and shred that if it is not."""
+        """Compare a redaction with its row, and shred the row if it is not shredded."""
         address = row.stream, said.version
-        target = self._as_it_will_be(address)
+        target = self._row_after(address)
         if target is None or target.type in NEVER_SHREDDED or _digest(target).hex() != said.digest:
             raise ImportFormatError(f"{_named(row)}: what it says was redacted is not there. {AGAIN}")
         shredded = target._replace(state=_stub_bytes(said.stub), digest=_digest(target))
@@ -236,8 +236,8 @@ class Batch:
             self.redacted_by[address] = row.version
         self.open.pop(address, None)
 
-    def _as_it_will_be(self, address: Address) -> Row | None:
-        """A row of the batch, or of the store with what the batch shreds of it."""
+    def _row_after(self, address: Address) -> Row | None:
+        """A row of the batch, or of the store after the batch's shreds."""
         if address in self._places:
             return self.rows[self._places[address]]
         found = self.there.row(*address)
@@ -255,13 +255,13 @@ class Batch:
 
 
 def is_thread(stream: str) -> bool:
-    """Whether a stream is that of a thread."""
+    """Whether a stream belongs to a thread."""
     name = parse_stream_name(stream)
     return name is not None and name.kind == "thread"
 
 
 def with_batch(report: EventsReport, batch: Batch, *, since: int, line: int) -> EventsReport:
-    """The report after one more batch; ``since`` is the store's last position when the import began."""
+    """The report after another batch; ``since`` is the store's last position when the import began."""
     return report._replace(
         threads=report.threads + sum(position <= since for name, position in batch.extended.items() if is_thread(name)),
         messages=report.messages + sum(row.type == MESSAGE_APPENDED for row in batch.rows),
@@ -277,11 +277,11 @@ def _digest(row: Row) -> bytes:
 
 
 def _stub_bytes(text: str) -> bytes:
-    """An event carries a stub as text, a character for each byte."""
+    """The bytes of a stub, which an event holds as text with a character per byte."""
     return text.encode("latin-1", errors="replace")
 
 
-def _is_of(said: ThreadForked, fork: Fork | None) -> bool:
+def _names_fork(said: ThreadForked, fork: Fork | None) -> bool:
     parent = None if fork is None else parse_stream_name(fork.parent)
     return fork is not None and parent is not None and (parent.id, fork.cut) == (said.parent_id, said.parent_version)
 

@@ -1,4 +1,4 @@
-"""The difference between two JSON values, small where they are nearly equal.
+"""The difference between two JSON values, which is small if they are nearly equal.
 
 A patch is an object: ``{"is": value}`` replaces everything; else ``set`` holds keys that are added, ``drop`` names keys
 that go, and ``in`` holds patches for keys that are in both, or for places of lists of one length (as decimal text).
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def same(one: Json, other: Json) -> bool:
-    """Whether two values are the same JSON: 1, 1.0 and true are three values, and the order of keys says nothing."""
+    """Whether two values are the same JSON: 1, 1.0 and true differ, and the order of keys does not count."""
     return difference(one, other) is None
 
 
 def difference(old: Json, new: Json) -> JsonObject | None:
-    """The patch that makes ``new`` of ``old``, None when they are the same JSON."""
+    """The patch from ``old`` to ``new``, None if they are the same JSON."""
     if isinstance(old, dict) and isinstance(new, dict):
         return _object_difference(old, new)
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
@@ -33,7 +33,7 @@ def difference(old: Json, new: Json) -> JsonObject | None:
 
 
 def patched(old: Json, patch: JsonObject) -> Json:
-    """What the patch makes of ``old``, which stays as it is; what it says of keys that are not there is passed over."""
+    """The result of applying the patch to ``old``, which does not change; patches of missing keys are ignored."""
     if "is" in patch:
         return patch["is"]
     inner = cast("dict[str, JsonObject]", patch.get("in", {}))

@@ -1,4 +1,4 @@
-"""Lineages as stored rows: what of each stream a thread needs elsewhere, and whether all of it follows."""
+"""Lineages as stored rows: the rows of each stream that a document of a thread needs, and their verification."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BEGINS = {"thread-started", "thread-forked"}
 
 
 class OwnRows(NamedTuple):
-    """The rows of one stream, and where it leaves its parent; of an ancestor those up to the cut, and what they need.
+    """The rows of one stream and its fork point; of an ancestor the rows up to the cut and those they need.
 
-    What comes after the cut is needed for two reasons: a row that is shredded verifies only with the event that says
-    so, and an answer at the cut is known as a whole one only by the event after it.
+    Later rows are needed for two reasons: a shredded row verifies only with its redaction, and only the event after an
+    answer at the cut shows that the answer is complete.
     """
 
     name: str
@@ -38,7 +38,7 @@ class OwnRows(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """A thread with its ancestors, the oldest first: their rows, the events up to each cut, and those beyond."""
+    """A thread with its ancestors, oldest first: their rows, the events up to each cut, and the events after it."""
 
     streams: tuple[OwnRows, ...]
     events: tuple[Event, ...]
@@ -46,7 +46,7 @@ class Lineage(NamedTuple):
 
     @property
     def name(self) -> StreamName:
-        """The name of the thread's stream, in its parts."""
+        """The parts of the name of the thread's stream."""
         return _parsed(self.streams[-1].name)
 
     @property
@@ -61,12 +61,12 @@ class Lineage(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Of each stream the last version that is of the lineage: the cut, and of the thread itself its head."""
+        """The last version of each stream in the lineage: the cut, or the head of the thread itself."""
         return (*(own.fork.cut for own in self.streams if own.fork is not None), self.head.version)
 
 
 def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:
-    """The rows of a stream that a thread needs which leaves it at ``cut``; None is the thread's own stream."""
+    """The rows of a stream that a thread forked at ``cut`` needs; None stands for the thread's own stream."""
     gone: set[int] = set()
     kind = ""
     for row in rows:
@@ -84,7 +84,7 @@ def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event])
 
 
 def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Lineage:
-    """The lineage that streams are, the oldest first. Raises ThreadDocumentError for what does not follow."""
+    """The verified lineage of streams, oldest first. Raises ThreadDocumentError for rows that do not fit."""
     if not streams:
         raise ThreadDocumentError(f"streams: there is none. {AGAIN}")
     events: list[Event] = []
@@ -108,7 +108,7 @@ def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Line
 
 
 def _verified_rows(own: OwnRows, previous: bytes, decode: Callable[[Row], Event], where: str) -> list[Event]:
-    """The events of one stream, each row linked to the one before it, and what was shredded with what says so."""
+    """The events of one stream, with verified hashes and redactions."""
     events: list[Event] = []
     first = 1 if own.fork is None else own.fork.cut + 1
     shredded: dict[int, tuple[str, str]] = {}
@@ -146,7 +146,7 @@ def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
     except CorruptEventError:
         raise ThreadDocumentError(f"{where}: its bytes are no event of its type. {AGAIN}") from None
     try:
-        event.time  # noqa: B018  # what it says it is may be no time
+        event.time  # noqa: B018  # a forged number may not be a time
     except OverflowError:
         raise ThreadDocumentError(f"{where}: when it was recorded is no time. {AGAIN}") from None
     if isinstance(event.data, Shredded) != (row.digest is not None):
@@ -157,9 +157,9 @@ def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
 
 
 def _check_course(events: Sequence[Event], after: int, where: str) -> None:
-    """Raise unless what is ``after`` so many events of a lineage goes on from them in messages and time.
+    """Raise unless the events from index ``after`` on continue the message count and the time of those before.
 
-    The hashes of any rows can be made to follow; these are what the rest of Clew relies on without looking again.
+    Forged rows can have valid hashes; the rest of Clew relies on these two.
     """
     for at, event in enumerate(events[after:], start=after):
         here = f"{where}.rows[{at - after}]"
@@ -167,7 +167,7 @@ def _check_course(events: Sequence[Event], after: int, where: str) -> None:
         previous = data.to if isinstance(data, HistoryRewound) else at
         if not 0 <= previous <= at:
             raise ThreadDocumentError(f"{here}: it goes back to a version that is not before it. {AGAIN}")
-        if isinstance(data, Opaque):  # it may say nothing
+        if isinstance(data, Opaque):  # it may have no count
             continue
         there = events[previous - 1].messages if previous else 0
         if there >= 0 and event.messages != there + (event.type == MESSAGE_APPENDED):
@@ -177,9 +177,9 @@ def _check_course(events: Sequence[Event], after: int, where: str) -> None:
 
 
 def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:
-    """Raise unless a row begins its stream where it should, and a fork as the document says; ``cut`` is the hash there.
+    """Raise unless the first row, and no other, begins its stream, and a fork at the document's fork point.
 
-    ``cut`` is None for a row that is not the first.
+    ``cut`` is the hash at the fork point, None for a row that is not the first.
     """
     begins = None if cut is None else "thread-started" if fork is None else "thread-forked"
     if (row.type if row.type in _BEGINS else None) != begins:
@@ -193,7 +193,7 @@ def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, wh
 
 
 def _left(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes:
-    """The hash that a stream begins on."""
+    """The hash before the first row of a stream."""
     if parent is None and fork is None:
         return ROOT
     if parent is None or fork is None or fork.parent != parent.name:
@@ -205,7 +205,7 @@ def _left(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes:
 
 
 def _check_name(name: str, tenant: str, where: str) -> None:
-    """Raise unless it is the name of a thread, written as Clew writes it, and all are of one tenant."""
+    """Raise unless it is the name of a thread of the tenant, in Clew's spelling."""
     parts = _parsed(name)
     try:
         check_id(parts.id, "thread id")

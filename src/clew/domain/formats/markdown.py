@@ -1,4 +1,4 @@
-"""A thread as Markdown, to read: user text lies in fences and code spans that it cannot get out of."""
+"""A thread as Markdown for readers: user text stands in fences and code spans that it cannot leave."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clew.domain.history import HistoryMessage, ThreadState
 from clew.domain.json_values import Json
 
 LONGEST_ADDRESS = 200
-"""Characters of an address; what is longer is a file in the address itself."""
+"""Characters of an address; a longer one contains the file itself."""
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>&!|~#$])")
 
 
 class ForkedThread(NamedTuple):
-    """A thread that was forked from the one that is shown."""
+    """A fork of the shown thread."""
 
     thread_id: str
     cut: int | None
@@ -28,7 +28,7 @@ class ForkedThread(NamedTuple):
 
 
 def as_markdown(thread_id: str, state: ThreadState, forks: Iterable[ForkedThread] = ()) -> str:
-    """A thread at a version: its title, what is known of it, every message on its path, and its forks."""
+    """A thread at a version: its title and facts, every message on its path, and its forks."""
     control = state.control
     parts = [f"# {_inline(control.title or '') or _code(thread_id)}", "\n".join(_facts(thread_id, state))]
     for number, said in enumerate(state.messages, start=1):
@@ -106,7 +106,7 @@ def _because(reason: str | None) -> str:
 
 
 def _fenced_json(value: Json) -> str:
-    """JSON, or text that mostly is JSON, with indents; what is none, as it is."""
+    """JSON, or text that is usually JSON, with indents; other text unchanged."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -130,7 +130,7 @@ def _code(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """Words on one line, with a backslash before what Markdown would obey."""
+    """Text on one line, with a backslash before Markdown's special characters."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

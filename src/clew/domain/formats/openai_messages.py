@@ -51,7 +51,7 @@ _OWN_TYPES = ("reasoning", "media", "function-result", "approval-request", "appr
 
 
 def decode(value: object, number: int) -> Message:
-    """The message that an OpenAI chat message says; ``number`` counts from 1 and is for errors.
+    """Decode an OpenAI chat message; ``number`` counts from 1 and is for errors.
 
     Raises ImportFormatError for what is no such message, InvalidContentError for JSON that cannot be stored.
     """
@@ -71,7 +71,7 @@ def decode(value: object, number: int) -> Message:
 
 
 def encode(message: Message) -> list[JsonObject]:
-    """The message in the OpenAI chat format: one object, or for a tool message one for each result."""
+    """The message in the OpenAI chat format: one object, or one per result for a tool message."""
     hints = message.source.get(_FORMAT)
     if not isinstance(hints, dict):
         return _plain(message, {})
@@ -84,7 +84,7 @@ def encode(message: Message) -> list[JsonObject]:
 
 
 def encode_redacted(role: Role) -> JsonObject:
-    """What is left of a redacted message in the OpenAI chat format."""
+    """A redacted message in the OpenAI chat format."""
     return {"role": role, "content": None, "redacted": True}
 
 
@@ -180,7 +180,7 @@ def _call_id(call: Json) -> str:
 
 
 def _read_function(call_id: str, function: Any) -> FunctionCall:
-    """``arguments`` is kept as the text that it is; some programs write an object instead, which becomes its JSON."""
+    """``arguments`` stays the text that it is; an object, which some programs write, becomes its JSON."""
     arguments = function.get("arguments", "")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return FunctionCall(call_id=call_id, name=function["name"], arguments=text)
@@ -197,7 +197,7 @@ def _is_older_call(value: JsonObject) -> bool:
 
 
 def _plain(message: Message, hints: JsonObject) -> list[JsonObject]:
-    """The plainest form of a message; ``hints`` are those of its source but for the patch."""
+    """The plainest form of a message; ``hints`` are those of its source except the patch."""
     if message.role == "tool" and message.contents and len(message.results) == len(message.contents):
         return [_plain_result(message, result, hints) for result in message.results]
     words = [content for content in message.contents if not isinstance(content, FunctionCall)]
@@ -219,7 +219,7 @@ def _plain(message: Message, hints: JsonObject) -> list[JsonObject]:
 
 
 def _plain_result(message: Message, result: FunctionResult, hints: JsonObject) -> JsonObject:
-    """A result that is no text is written as its JSON, because the format takes only text."""
+    """A result that is not text is written as JSON, because the format takes only text."""
     content = result.result
     if not isinstance(content, str) and not hints.get("parts"):
         content = json.dumps(content, ensure_ascii=False)
@@ -265,7 +265,7 @@ def _refusal(text: str) -> Raw:
 
 
 def _refused(words: Sequence[Content]) -> str | None:
-    """The refusal that a message ends with, when nothing but one text stands before it."""
+    """The refusal at the end of a message, if only one text stands before it."""
     match words:
         case [Raw(value={"type": "refusal", "refusal": str(refusal), **rest})] | [
             Text(),

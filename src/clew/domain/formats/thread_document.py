@@ -1,7 +1,7 @@
-"""Documents of threads: a thread with its whole past as one JSON object, to be kept or sent, and restored elsewhere.
+"""Thread documents: a thread with its whole past as one JSON object, which can be stored, sent and restored.
 
-The events are stored bytes, in base64. All else in a document is what they come to: it is there to be read, and is
-held against them when the document is.
+The events are stored bytes, in base64. Everything else derives from them: it is for readers, and is compared with the
+events when the document is read.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from clew.domain.values import explain
 
 KIND = "thread"
 VERSION = 1
-"""The version of the documents that are written, and read."""
+"""The version of documents that is written and read."""
 
 _MANY = 2**63
-"""Versions are below it: what is not is no number that was ever written."""
+"""Every version is below this number."""
 
 _NEWER = "Restore it with the Clew that wrote it, or a newer one."
 _SHOWN = 100
 
 _LONGEST = 4 * ((MAX_BYTES + 2) // 3)
-"""Characters of base64: no event has more."""
+"""The most characters of an event in base64."""
 
 Hash: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256, in hex")]
 Version: TypeAlias = Annotated[int, Field(ge=1, lt=_MANY)]

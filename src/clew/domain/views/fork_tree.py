@@ -1,4 +1,4 @@
-"""The tree of forks: which thread comes from which, at which version."""
+"""The tree of forks: the parent of each thread and the version of the fork."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
 class Forked(Protocol):
-    """What a tree asks of a thread: its id, and where it left its parent if it has one."""
+    """What the tree needs of a thread: its id, and its fork point if it has a parent."""
 
     @property
     def id(self) -> str:
@@ -21,7 +21,7 @@ class Forked(Protocol):
 
     @property
     def forked_at(self) -> int | None:
-        """The cut: the last version that it has from its parent."""
+        """The cut: the last version that it shares with its parent."""
         ...
 
 
@@ -29,7 +29,7 @@ ForkedT = TypeVar("ForkedT", bound=Forked)
 
 
 class Mark(NamedTuple):
-    """A checkpoint that was made in a thread itself: its name, and the version that it names."""
+    """A checkpoint of the thread itself: its name and its version."""
 
     name: str
     version: int
@@ -38,7 +38,7 @@ class Mark(NamedTuple):
 class Branch(NamedTuple, Generic[ForkedT]):
     """A thread in a tree: 0 is the depth of the root, ``checkpoints`` are its own, by version.
 
-    ``forks`` counts the threads that were forked from it, those that were forked from them not included.
+    ``forks`` counts its direct forks.
     """
 
     thread: ForkedT

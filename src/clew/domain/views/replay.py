@@ -1,4 +1,4 @@
-"""Steps of a replay: what one event did, seen without folding the thread from its start."""
+"""Steps of a replay: what one event did, without folding the thread from its start."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A version of a thread: the event, and what the thread was after it.
+    """A version of a thread: its event, and the thread after it.
 
-    ``control`` is what was true then, and ``head`` what is true at the newest version. ``messages`` are the last ones
-    on the path at the version, oldest first; ``taken`` are those among the last ones before it that the event took from
-    the path: only a rewind does.
+    ``control`` is the control then, ``head`` the one at the newest version. ``messages`` are the last ones on the path,
+    oldest first; ``taken`` are the last messages before the event that it removed from the path, as only a rewind
+    does.
     """
 
     event: Event
@@ -31,7 +31,7 @@ class Step:
 
     @property
     def version(self) -> int:
-        """The version that this is the step of."""
+        """The version of this step."""
         return self.event.version
 
     @property
@@ -41,19 +41,19 @@ class Step:
 
     @property
     def status(self) -> Status:
-        """active, suspended, ended or deleted, as it was then."""
+        """The status at this version: active, suspended, ended or deleted."""
         return self.control.status
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
-        """The names that the version has, given at the time or later."""
+        """The names of checkpoints at this version, made then or later."""
         return tuple(name for name, version in self.head.checkpoints.items() if version == self.version)
 
 
 class Walk:
-    """The path, walked backwards from a version, a page of the lineage at a time.
+    """A walk along the path, backwards from a version, one page of the lineage at a time.
 
-    ``at`` is the version that the walk has come to: the next page must end there. It is 0 when no message lies before.
+    ``at`` is the current version: the next page must end there. It is 0 if there are no messages before it.
     """
 
     def __init__(self, at: int) -> None:
@@ -61,12 +61,12 @@ class Walk:
         self.messages: list[HistoryMessage] = []
 
     def back(self, page: Iterable[Event], after: int) -> None:
-        """Take in the events ``after`` < version ≤ ``at``; messages are met newest first."""
+        """Walk over the events with ``after`` < version ≤ ``at``, newest first."""
         there = {event.version: event for event in page}
         while self.at > after:
             event = there.get(self.at)
             self.at -= 1
-            if event is None:  # a row that somebody removed is passed by, as in a history
+            if event is None:  # a removed row is skipped, as in a history
                 continue
             if isinstance(event.data, HistoryRewound):
                 self.at = max(0, min(event.data.to, self.at))
@@ -76,15 +76,15 @@ class Walk:
                 self.at = 0
 
     def reached(self, version: int) -> bool:
-        """Whether it is known of this version if it is on the path."""
+        """Whether the walk has passed this version."""
         return self.at < version
 
     def last(self, count: int) -> tuple[HistoryMessage, ...]:
-        """The last messages that were met, oldest first."""
+        """The last messages of the path so far, oldest first."""
         return tuple(reversed(self.messages[: max(count, 0)]))
 
 
-def taken(before: Iterable[HistoryMessage], path: Walk) -> tuple[HistoryMessage, ...]:
-    """Those of the messages before a rewind that are not on the path after it; it was walked as far back as they."""
+def removed_messages(before: Iterable[HistoryMessage], path: Walk) -> tuple[HistoryMessage, ...]:
+    """The messages before a rewind that are not on the path after it; the walk must reach back as far."""
     kept = {said.version for said in path.messages}
     return tuple(said for said in before if said.version not in kept)

@@ -1,7 +1,7 @@
-"""What people search for: words, "phrases", beginnings* and -exceptions; and where they stand in a text.
+"""Search terms (words, "phrases", beginnings* and -exceptions) and their places in a text.
 
-Words are told apart as FTS5's tokenizer ``unicode61`` does: letters and digits make words, all else parts them;
-case makes no difference, nor does an accent on a Latin letter. See https://sqlite.org/fts5.html, "Unicode61 Tokenizer".
+Words are separated as FTS5's tokenizer ``unicode61`` does it: words consist of letters and digits; case and accents on
+Latin letters do not matter. See https://sqlite.org/fts5.html, "Unicode61 Tokenizer".
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from clew.domain.errors import InvalidSearchError
 from clew.domain.projection import Words
 
 SNIPPET = 160
-"""Characters of a text that a hit shows at the most, but for a phrase that is longer."""
+"""The most characters of a text that a hit shows, except for a longer phrase."""
 
 _BEFORE = 40
-"""Characters before the first word that was found."""
+"""Characters before the first found word."""
 
 _ACCENTS = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032e\u0330\u0331"
-"""Combining characters that go with the letter before them; the others part words."""
+"""Combining characters that belong to the letter before them; all others separate words."""
 
 _WORD = re.compile(rf"[^\W_](?:[^\W_]|[{_ACCENTS}])*")
 _ASCII_WORDS = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum() else 32 for code in range(256))  # noqa: PLR2004 - those of ASCII
@@ -34,14 +34,14 @@ Snippet: TypeAlias = tuple["Part", ...]
 
 
 class Part(NamedTuple):
-    """A part of a snippet, and whether it is what was searched for."""
+    """A part of a snippet, and whether it matches the search."""
 
     text: str
     found: bool
 
 
 class Token(NamedTuple):
-    """A word of a text: where it begins and ends, and what it is compared by."""
+    """A word of a text: its start, its end, and its form for comparison."""
 
     start: int
     end: int
@@ -49,10 +49,9 @@ class Token(NamedTuple):
 
 
 def parse(text: str) -> Words:
-    """What a search asks for: all of the words, "phrases" and beginnings*, and none of the -exceptions.
+    """The terms of a search: all words, "phrases" and beginnings*, and none of the -exceptions.
 
-    Whatever is written is only ever searched for: there is nothing in it that is obeyed. Raises InvalidSearchError when
-    nothing is asked for, or only what is not to be there.
+    Terms are only searched for, never executed. Raises InvalidSearchError without terms, or with exceptions only.
     """
     phrases: list[str] = []
     beginnings: list[str] = []
@@ -81,19 +80,19 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def compared(text: str) -> list[str]:
-    """The words of a text in order, as they are compared."""
+    """The words of a text, in order and in their form for comparison."""
     if text.isascii():  # bytes are the sooner translated
         return text.encode().translate(_ASCII_WORDS).decode().split()
     return list(map(folded, _WORD.findall(text)))
 
 
 def folded(word: str) -> str:
-    """A word as it is compared: without case, and without accents on Latin letters."""
+    """A word in its form for comparison: without case, and without accents on Latin letters."""
     return word.lower() if word.isascii() else "".join(map(_plain, word))
 
 
 def only_words(text: str) -> str:
-    """The text with a space for all that belongs to no word.
+    """The text with a space for everything outside words.
 
     An index that knows an older Unicode takes a newer sign for a letter, and "great\N{THINKING FACE}" for one word.
     """
@@ -101,14 +100,14 @@ def only_words(text: str) -> str:
 
 
 def places(text: str, words: Words) -> list[tuple[int, int]]:
-    """Where what was searched for stands in a text: beginnings and ends, in order, none within another."""
+    """The places of the search terms in a text: starts and ends, in order and without overlap."""
     runs = list(_runs(text, words))
     spans = [found.span() for found in _WORD.finditer(text)] if runs else []
     return [(spans[first][0], spans[last][1]) for first, last in runs]
 
 
 def _runs(text: str, words: Words) -> Iterator[tuple[int, int]]:
-    """Which words of a text were searched for: the numbers of the first and the last of each run of them."""
+    """The words of a text that match: the numbers of the first and the last of each match."""
     wanted = [(each, False) for each in map(compared, words.phrases) if each]
     if words.beginnings:
         wanted += [(each, True) for each in map(compared, words.beginnings) if each]
@@ -128,7 +127,7 @@ def _runs(text: str, words: Words) -> Iterator[tuple[int, int]]:
 
 
 def snippet(text: str, words: Words) -> Snippet:
-    """The part of a text around what was searched for, on one line, with those places told from the rest."""
+    """The part of a text around the matches, on one line, with the matches marked."""
     run = next(_runs(text, words), None)
     spans = [] if run is None else [found.span() for found in islice(_WORD.finditer(text), run[1] + 1)]
     first, last = (0, 0) if run is None else (spans[run[0]][0], spans[run[1]][1])
@@ -148,7 +147,7 @@ def snippet(text: str, words: Words) -> Snippet:
 
 
 def _joined(parts: Sequence[Part]) -> Snippet:
-    """Without empty parts, and with neighbours of one kind made one."""
+    """The parts without empty ones, with equal neighbours joined."""
     joined: list[Part] = []
     for part in parts:
         if joined and joined[-1].found == part.found:
@@ -159,7 +158,7 @@ def _joined(parts: Sequence[Part]) -> Snippet:
 
 
 def _boundary(text: str, start: int, first: int) -> int:
-    """The beginning of a word, at ``start`` or after it, but not after ``first``."""
+    """The start of a word, at or after ``start``, but not after ``first``."""
     if start == 0:
         return 0
     space = re.compile(r"\s").search(text, start, first)
@@ -175,7 +174,7 @@ def _stands_at(there: Sequence[str], number: int, wanted: Sequence[str], open_: 
 
 @lru_cache(maxsize=4_096)
 def _plain(character: str) -> str:
-    """A character as it is compared: a Latin letter without its accent; nothing, of an accent that stands alone."""
+    """A character in its form for comparison: a Latin letter without its accent; empty for a separate accent."""
     if unicodedata.category(character) == "Mn":
         return ""
     parts = unicodedata.normalize("NFD", character)
