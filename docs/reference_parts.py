@@ -18,14 +18,13 @@ CONSTRUCTED = frozenset(
 
 INTERNAL = frozenset(
     {
-        "Engine.beginning",
+        "Engine.unstarted_thread",
         "Engine.start_remote_thread",
         "MemoryScope.of_thread",
         "MemoryScope.reads",
         "Telemetry.model_call",
         "Telemetry.run",
         "Telemetry.tool_call",
-        "Thread.begun_by_run",
         "Thread.bound_to",
         "Thread.branch",
         "Thread.notify",

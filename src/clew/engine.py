@@ -154,10 +154,11 @@ class Engine:
         return self._thread(thread_id, control.kind)
 
     # asyncio only: begin
-    def beginning(self, kind: ThreadKind) -> LocalThread | RemoteThread:
+    def unstarted_thread(self, kind: ThreadKind) -> LocalThread | RemoteThread:
         """A thread that does not exist yet and starts with its first run: for agents."""
-        thread_id = self._core.thread_id()
-        return self._thread(thread_id, kind).begun_by_run(Beginning(Start(kind=kind), Control()))
+        thread = self._thread(self._core.thread_id(), kind)
+        thread.runs = ThreadRuns(self._core, thread.id, Beginning(Start(kind=kind), Control()))
+        return thread
 
     async def start_remote_thread(self, service_thread_id: str | None) -> RemoteThread:
         """Start a thread that a service holds, with the service's id if it has one already: for agents."""

@@ -101,7 +101,7 @@ SERVICE = {
 }
 HARMLESS_OF_SERVICE = {
     *("open", "acting_as", "close"),
-    *("start_thread", "beginning", "start_remote_thread"),  # a thread of one's own
+    *("start_thread", "unstarted_thread", "start_remote_thread"),  # a thread of one's own
     *("wait", "rebuild", "position"),  # tell numbers of the whole store
     "import_files",  # is import_items, of what it reads
 }
@@ -149,7 +149,7 @@ THREAD = {
 }
 HARMLESS_OF_THREAD = {
     *("id", "kind", "agent", "context_providers", "runs"),
-    *("bound_to", "begun_by_run"),  # objects that read nothing
+    "bound_to",  # an object that reads nothing
     *("scope", "reads_at"),  # for the context providers of a run, which are code
 }
 AWAITED = {"delete": [writes(lambda held: held.remote.delete(service=True, client=held.holder))]}

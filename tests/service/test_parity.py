@@ -71,10 +71,9 @@ def public(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_")}
 
 
-FOR_AGENTS = public(ThreadPort) - public(object) - {"id", "kind"} | {
+FOR_AGENTS = public(ThreadPort) - public(object) - {"id", "kind", "runs"} | {
     "agent",
     "approvals",
-    "begun_by_run",
     "context",
     "continue_run",
     "run",

@@ -84,7 +84,7 @@ def test_of_many_threads_that_say_so_at_once_one_is_first(url: str) -> None:
 def test_a_claim_of_a_thread_that_has_not_begun_stands_for_the_thread_that_will(url: str) -> None:
     async def check() -> None:
         async with Engine.open(url) as engine:
-            beginning = engine.beginning("local")
+            beginning = engine.unstarted_thread("local")
             await beginning.runs.claim_state("history-store", KEY)
             with pytest.raises(HistoryStoreSharedError):
                 await claim(engine, "two")

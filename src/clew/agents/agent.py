@@ -340,7 +340,7 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
                 raise AgentConfigurationError("fork= and at= need the thread to fork. Give thread=.")
             if not messages:
                 raise InvalidContentError("run: there is nothing to answer. Give some input, or a thread= to answer.")
-            return self.engine.beginning(self.client.thread_kinds[0])
+            return self.engine.unstarted_thread(self.client.thread_kinds[0])
         self._check_thread(thread)
         given = cast("LocalT_co | RemoteT_co", thread)  # an engine has no other threads
         return await given.branch(at) if fork or at is not None else given

@@ -50,7 +50,7 @@ from clew.service.async_operations import drive
 from clew.service.core import Core
 from clew.service.feeds import thread_feed
 from clew.service.memory.scopes import visible_version
-from clew.service.run_log import Beginning, ThreadRuns, branch_of
+from clew.service.run_log import ThreadRuns, branch_of
 from clew.service.thread_queries import At, ThreadSummary
 
 OtherT = TypeVar("OtherT", bound="Thread")
@@ -73,7 +73,7 @@ class Thread:
         self._core = core
         self._live = live
         self.id = thread_id
-        self._runs: ThreadRuns | None = None  # asyncio only
+        self.runs = ThreadRuns(core, thread_id)  # asyncio only
         self._providers: ThreadProviders | None = None  # asyncio only
 
     def __repr__(self) -> str:
@@ -414,13 +414,6 @@ class Thread:
 
     # What agents need of a thread: see clew.domain.runs.ports.ThreadPort.
 
-    @property
-    def runs(self) -> ThreadRuns:
-        """What a run reads and writes of the thread: for agents."""
-        if self._runs is None:
-            self._runs = ThreadRuns(self._core, self.id)
-        return self._runs
-
     def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
         """A memory scope as the thread reads it: for context providers. Raises ScopeError."""
         return MemoryScope.of_thread(
@@ -443,13 +436,10 @@ class Thread:
 
     async def branch(self, at: At = None) -> Self:
         """A fork at a version that starts with its first run: for agents."""
-        begin = await drive(branch_of(self._core, self.id, at))
-        return self._other(type(self), self._core.thread_id()).begun_by_run(begin)
-
-    def begun_by_run(self, begin: Beginning) -> Self:
-        """The same object for a thread that does not exist yet and starts with its first run: for agents."""
-        self._runs = ThreadRuns(self._core, self.id, begin)
-        return self
+        beginning = await drive(branch_of(self._core, self.id, at))
+        branch = self._other(type(self), self._core.thread_id())
+        branch.runs = ThreadRuns(self._core, branch.id, beginning)
+        return branch
 
     def bound_to(self, agent: Agent[Any, Any] | None) -> Self:
         """The same thread, run by an agent: for agents."""

@@ -83,7 +83,7 @@ class Chat:
 
     def begin(self) -> None:
         """Use a new thread, which the first message starts."""
-        thread = self._engine.beginning("local")
+        thread = self._engine.unstarted_thread("local")
         self._thread, self._started_here = thread, True
         if self._interactive:
             self.note(f"New thread {thread.id} · {self._agent.client.model} · /help")

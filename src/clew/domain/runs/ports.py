@@ -184,7 +184,7 @@ RemoteT_co = TypeVar("RemoteT_co", bound=ThreadPort, covariant=True)
 class EnginePort(Protocol[LocalT_co, RemoteT_co]):
     """Where threads come from: those whose history Clew holds, and those that a service holds."""
 
-    def beginning(self, kind: ThreadKind) -> LocalT_co | RemoteT_co:
+    def unstarted_thread(self, kind: ThreadKind) -> LocalT_co | RemoteT_co:
         """A thread of its own id that begins with the first run on it."""
         ...
 
