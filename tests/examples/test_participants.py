@@ -32,7 +32,7 @@ def test_two_users_see_what_they_take_part_in(tmp_path: Path) -> None:
         "bob {'lunch': 'Lunch at noon?'} []",
         "eve {'gift': 'A gift for Bob!'} ['gift']",
     ]
-    assert done.stdout.splitlines()[3].startswith("'bob' may not read thread 'gift', if there is one.")
+    assert done.stdout.splitlines()[3].startswith("'bob' may not read thread 'gift', if it exists.")
 
 
 def test_a_participant_lets_others_in_and_nobody_lets_in_themselves(chats: Conversations) -> None:
