@@ -101,7 +101,7 @@ def test_says_who_holds_readers_back(
         assert re.fullmatch(rf"{who}: for \d+ s, and is idle in transaction\.", found["found"])
         assert "idle_in_transaction_session_timeout" in found["advice"]
         found = findings(clew, guarded)["readers"]
-        assert (found["state"], "its age is not told" in found["found"]) == ("warning", True)
+        assert (found["state"], "its age is unknown" in found["found"]) == ("warning", True)
 
 
 def test_says_that_settings_let_events_be_lost(clew: CalledClew, url: str) -> None:

@@ -19,7 +19,7 @@ from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended, Claim, Draft, Fork, Key, Shred, Snapshot
 
 
-def test_writes_appends_of_different_streams_beside_each_other() -> None:
+def test_writes_appends_of_different_streams_concurrently() -> None:
     barrier = threading.Barrier(3)
 
     def write(_: Append) -> Appended:
@@ -35,7 +35,7 @@ def test_writes_appends_of_different_streams_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_looks_at_the_first_of_a_stream_only_however_many_wait(
+def test_examines_only_the_first_append_of_a_stream_however_many_wait(
     monkeypatch: pytest.MonkeyPatch,
     together: bool,  # noqa: FBT001 - pytest's
 ) -> None:
@@ -114,7 +114,7 @@ def test_keeps_the_order_of_every_stream_whatever_the_appends_share() -> None:
         assert versions == sorted(versions)
 
 
-def test_goes_on_after_one_was_cancelled_or_failed() -> None:
+def test_continues_after_an_append_was_cancelled_or_failed() -> None:
     go = threading.Event()
 
     def write(append: Append) -> Appended | Exception:
@@ -139,7 +139,7 @@ def test_goes_on_after_one_was_cancelled_or_failed() -> None:
         pool.submit(Append([event("a", 6)]))
 
 
-def test_answers_every_append_whoever_waits_how_and_closes_when(scale: float) -> None:
+def test_every_append_gets_an_outcome_whoever_waits_and_closes(scale: float) -> None:
     for seed in range(max(int(100 * scale), 10)):
         _campaign(random.Random(seed))
 

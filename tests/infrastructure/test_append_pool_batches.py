@@ -55,7 +55,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate.pool.close()
 
 
-def test_writes_together_what_comes_while_others_are_written(gate: Gate) -> None:
+def test_appends_that_arrive_while_others_are_written_form_the_next_batch(gate: Gate) -> None:
     futures = gate.begin("a", "b")
     futures += gate.submit("c", "d", "dd", "e", "f")
     gate.go.release()
@@ -65,7 +65,7 @@ def test_writes_together_what_comes_while_others_are_written(gate: Gate) -> None
     assert gate.batches == [["a"], ["b"], ["c", "d", "dd"], ["e", "f"]]
 
 
-def test_writes_beside_a_batch_what_cannot_be_written_together(gate: Gate) -> None:
+def test_writes_appends_that_are_not_batchable_concurrently_with_batches(gate: Gate) -> None:
     gate.begin("a", "b")
     together = gate.submit("c")
     (alone,) = gate.submit(by_itself("d"))
@@ -79,7 +79,7 @@ def test_writes_beside_a_batch_what_cannot_be_written_together(gate: Gate) -> No
     end(threads)
 
 
-def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
+def test_writes_overdue_appends_concurrently_up_to_the_number_of_writers(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be held up: each by an append that waits for a lock."""
@@ -90,7 +90,7 @@ def test_writes_what_lingers_beside_as_many_batches_as_there_are_writers(
     assert gate.batches == [["a"], ["b"], ["c"], ["d"]]
 
 
-def test_leaves_the_appends_of_others_alone_in_the_main_thread(gate: Gate) -> None:
+def test_the_main_thread_writes_only_its_own_appends(gate: Gate) -> None:
     """Ctrl-C comes to the main thread."""
     others = gate.submit("a", "b")
     (mine,) = gate.submit("c")
@@ -131,19 +131,19 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hurried]:
     hurried.pool.close()
 
 
-def test_writes_alone_and_in_order_what_was_left_as_it_might_have_held_up_others(hurried: Hurried) -> None:
+def test_writes_deferred_appends_alone_and_in_order(hurried: Hurried) -> None:
     hurried.wait_for_the_second("a1", "a2", "b1")
     assert hurried.given[0] == (["a1", "a2", "b1"], False)
     assert sorted(hurried.given[1:]) == [(["a1"], True), (["a2"], True), (["b1"], True)]
     assert hurried.given.index((["a1"], True)) < hurried.given.index((["a2"], True))
 
 
-def test_has_patience_for_what_shares_a_stream_with_what_is_waited_for(hurried: Hurried) -> None:
+def test_is_patient_with_appends_of_the_stream_that_the_thread_waits_for(hurried: Hurried) -> None:
     hurried.wait_for_the_second("a1", "a2", "a3")
     assert hurried.given == [(["a1", "a2", "a3"], True)]
 
 
-def test_has_no_patience_in_a_thread_that_waits_for_something_else(hurried: Hurried) -> None:
+def test_is_not_patient_in_a_thread_that_waits_for_another_append(hurried: Hurried) -> None:
     futures = hurried.submit("a1", "a2", "b1")
     with hurried.pool._lock:
         first = [hurried.pool._queues["a"][0]]
@@ -159,7 +159,7 @@ def test_has_no_patience_in_a_thread_that_waits_for_something_else(hurried: Hurr
     assert hurried.given[2:] == [(["a1"], True), (["a2"], True)]
 
 
-def test_goes_on_wherever_who_leaves_something_is_interrupted(hurried: Hurried) -> None:
+def test_continues_wherever_a_thread_that_defers_appends_is_interrupted(hurried: Hurried) -> None:
     lines = Interruptions(lines_of_the_pool)
     number = 0
     while lines.more:

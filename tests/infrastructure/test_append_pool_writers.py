@@ -49,13 +49,13 @@ def writers() -> Iterator[Writers]:
     writers.pool.close()
 
 
-def test_has_an_append_written_by_the_thread_that_waits_for_it(writers: Writers) -> None:
+def test_result_writes_the_append_in_the_waiting_thread(writers: Writers) -> None:
     assert writers.submit(1).result() == DONE
     assert writers.submit(2).exception() is None
     assert [writers.by[version] for version in (1, 2)] == [threading.current_thread()] * 2
 
 
-def test_has_an_append_written_by_another_thread_for_who_waits_for_a_while_only_or_wants_to_be_told(
+def test_a_pool_thread_writes_an_append_with_a_timeout_or_a_callback(
     writers: Writers,
 ) -> None:
     told = threading.Event()
@@ -67,7 +67,7 @@ def test_has_an_append_written_by_another_thread_for_who_waits_for_a_while_only_
     assert sorted(writers.by) == [1, 2, 3]
 
 
-def test_writes_what_nobody_waits_for_also_after_a_long_silence(
+def test_writes_appends_that_nobody_waits_for_even_after_a_long_silence(
     writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(append_pool, "IDLE_POLLS", 1)
@@ -79,7 +79,7 @@ def test_writes_what_nobody_waits_for_also_after_a_long_silence(
         wait_until(lambda: writers.pool._flusher_sleeps)
 
 
-def test_keeps_who_waits_behind_an_append_of_the_same_stream(writers: Writers) -> None:
+def test_a_waiting_thread_waits_for_an_earlier_append_of_the_same_stream(writers: Writers) -> None:
     first = writers.submit(9)
     first.add_done_callback(lambda _: None)
     assert writers.inside.wait(PATIENCE)
@@ -93,7 +93,7 @@ def test_keeps_who_waits_behind_an_append_of_the_same_stream(writers: Writers) -
     assert list(writers.by) == [9, 10, 11]
 
 
-def test_waits_at_its_end_for_those_who_write_themselves(writers: Writers) -> None:
+def test_close_waits_for_threads_that_write_themselves(writers: Writers) -> None:
     waiting = threading.Thread(target=writers.submit(9).result)
     waiting.start()
     assert writers.inside.wait(PATIENCE)
@@ -109,7 +109,7 @@ def test_waits_at_its_end_for_those_who_write_themselves(writers: Writers) -> No
     assert list(writers.by) == [9, 10]
 
 
-def test_ends_in_a_second_close_what_the_first_was_interrupted_in(writers: Writers) -> None:
+def test_a_second_close_finishes_what_an_interrupted_close_has_left(writers: Writers) -> None:
     futures = [writers.submit(9), writers.submit(10)]
     futures[0].add_done_callback(lambda _: None)
     assert writers.inside.wait(PATIENCE)
@@ -137,7 +137,7 @@ def _interrupt() -> bool:
     raise KeyboardInterrupt
 
 
-def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> None:
+def test_continues_after_a_writing_thread_was_interrupted(writers: Writers) -> None:
     broken, next_ = writers.submit(13), writers.submit(14)
     with pytest.raises(KeyboardInterrupt):
         broken.result()
@@ -145,7 +145,7 @@ def test_goes_on_after_who_wrote_himself_was_interrupted(writers: Writers) -> No
     assert next_.result() == DONE
 
 
-def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raises_an_interruption_only_in_the_interrupted_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
 
     def write(appends: Sequence[Append], *, patient: bool) -> list[Appended]:
@@ -173,7 +173,7 @@ def test_raises_an_interruption_in_nobody_s_thread_but_its_own(monkeypatch: pyte
     pool.close()
 
 
-def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
+def test_a_forked_child_writes_no_append_of_its_parent(writers: Writers) -> None:
     writers.submit(9).add_done_callback(lambda _: None)
     assert writers.inside.wait(PATIENCE)
     future = writers.submit(10)
@@ -190,7 +190,7 @@ def test_writes_nothing_of_the_parent_s_in_a_child(writers: Writers) -> None:
     assert future.result() == DONE
 
 
-def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wakes_a_writer_and_not_the_closing_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who closes waits as well, for what its threads still write, and was there first."""
     monkeypatch.setattr(append_pool, "FLUSH_DELAY", PATIENCE)  # who waits is to write it
     gates = {name: threading.Event() for name in "ab"}
@@ -218,7 +218,7 @@ def test_wakes_a_writer_and_not_who_closes(monkeypatch: pytest.MonkeyPatch) -> N
     assert behind["b"].done()
 
 
-def test_has_no_more_written_at_a_time_than_there_are_writers_however_many_threads_wait() -> None:
+def test_writes_at_most_one_batch_per_writer_however_many_threads_wait() -> None:
     go, at_a_time, most = threading.Event(), threading.Semaphore(2), []
 
     def write(_: Append) -> Appended:
@@ -239,7 +239,7 @@ def test_has_no_more_written_at_a_time_than_there_are_writers_however_many_threa
     pool.close()
 
 
-def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
+def test_continues_wherever_a_waiting_thread_is_interrupted(writers: Writers) -> None:
     lines = Interruptions(lines_of_the_pool)
     version = 100
     while lines.more:
@@ -251,7 +251,7 @@ def test_goes_on_wherever_who_waits_is_interrupted(writers: Writers) -> None:
     assert lines.made > 30
 
 
-def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_continues_after_a_pool_thread_has_ended(writers: Writers, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(_: Sequence[Append], **__: object) -> list[Appended]:
         raise SystemExit
 
@@ -265,7 +265,7 @@ def test_goes_on_after_a_thread_of_its_own_has_ended(writers: Writers, monkeypat
     assert writers.submit(7).result(PATIENCE) == DONE
 
 
-def test_has_an_append_written_by_who_comes_by_where_no_thread_can_be_started(
+def test_writes_appends_in_calling_threads_if_no_thread_can_be_started(
     writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:

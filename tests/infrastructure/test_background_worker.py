@@ -33,14 +33,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_worker, "QUIET_SECONDS", 0.02)
 
 
-def test_begins_no_thread_until_it_is_asked() -> None:
+def test_starts_no_thread_before_a_request() -> None:
     before = threading.active_count()
     work = BackgroundWorker(Work())
     assert threading.active_count() == before
     work.close()
 
 
-def test_does_once_what_is_asked_for_often() -> None:
+def test_handles_many_requests_together() -> None:
     work = Work()
     asked = BackgroundWorker(work)
     for _ in range(1_000):
@@ -50,7 +50,7 @@ def test_does_once_what_is_asked_for_often() -> None:
     assert work.done <= 2
 
 
-def test_goes_on_until_there_is_nothing_to_do() -> None:
+def test_continues_until_there_is_nothing_to_do() -> None:
     work = Work(rounds=5)
     asked = BackgroundWorker(work)
     asked.notify()
@@ -59,7 +59,7 @@ def test_goes_on_until_there_is_nothing_to_do() -> None:
     assert work.done == 5
 
 
-def test_does_not_wait_for_ever_for_it_to_be_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starts_after_a_while_even_if_requests_keep_arriving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_worker, "QUIET_SECONDS", 1_000.0)
     monkeypatch.setattr(background_worker, "PATIENCE_SECONDS", 0.05)
     work = Work()
@@ -69,7 +69,7 @@ def test_does_not_wait_for_ever_for_it_to_be_quiet(monkeypatch: pytest.MonkeyPat
     asked.close()
 
 
-def test_ends_in_the_middle_of_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_interrupts_the_wait_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_worker, "QUIET_SECONDS", 1_000.0)
     monkeypatch.setattr(background_worker, "PATIENCE_SECONDS", 1_000.0)
     work = Work()
@@ -82,7 +82,7 @@ def test_ends_in_the_middle_of_its_patience(monkeypatch: pytest.MonkeyPatch) -> 
     assert not [thread for thread in threading.enumerate() if thread.name == "clew-projector"]
 
 
-def test_waits_for_what_it_is_doing_when_it_is_closed() -> None:
+def test_close_waits_for_the_current_work() -> None:
     work = Work(rounds=1_000)
     work.go.clear()
     asked = BackgroundWorker(work)
@@ -95,7 +95,7 @@ def test_waits_for_what_it_is_doing_when_it_is_closed() -> None:
     assert work.done < 1_000
 
 
-def test_tries_again_what_failed_when_it_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_request_repeats_failed_work(caplog: pytest.LogCaptureFixture) -> None:
     work = Work()
     work.fails = True
     asked = BackgroundWorker(work)
@@ -109,7 +109,7 @@ def test_tries_again_what_failed_when_it_is_asked_again(caplog: pytest.LogCaptur
     asked.close()
 
 
-def test_begins_afresh_in_the_child_of_a_fork() -> None:
+def test_a_forked_child_starts_without_a_thread() -> None:
     work = Work()
     asked = BackgroundWorker(work)
     asked.notify()
@@ -126,7 +126,7 @@ def test_begins_afresh_in_the_child_of_a_fork() -> None:
     asked.close()
 
 
-def test_keeps_no_thread_while_nothing_is_asked_for() -> None:
+def test_has_no_thread_without_requests() -> None:
     work = Work()
     asked = BackgroundWorker(work)
     for round_ in range(1, 4):

@@ -50,7 +50,7 @@ def test_the_poller_ends_without_listeners_and_starts_again_with_the_next_one() 
     listeners.close()
 
 
-def test_listeners_are_notified_again_and_again_while_polls_fail_and_once_they_succeed_again(
+def test_listeners_are_notified_repeatedly_while_polls_fail_and_once_after_recovery(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A single notification is lost if a read still succeeds, and finds nothing, after the first failed poll."""

@@ -1,4 +1,4 @@
-"""The listeners of a store, who are notified of commits, and the poller that sees the commits of other processes."""
+"""The listeners of a store, which are notified of commits, and the poller that sees the commits of other processes."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from benchmarks.capacity_plan import TOLERANCE, fill, measure, off, plan
 
 
 @pytest.mark.parametrize(("threads", "turns"), [(20, 10), (100, 3)])
-def test_the_plan_says_what_a_store_takes(postgres: str, threads: int, turns: int) -> None:
+def test_the_plan_matches_the_size_of_a_store(postgres: str, threads: int, turns: int) -> None:
     state, name = fill(postgres, threads, turns)
     planned, found = plan(threads, turns, state, round(name)), measure(postgres)
     assert (found.streams, found.events) == (planned.streams, planned.events) == (threads, threads * (1 + 2 * turns))

@@ -122,7 +122,7 @@ def test_threads_projections_and_searches_of_a_service_share_two_connections(lim
 
 
 @pytest.mark.usefixtures("patient")
-def test_says_soon_that_somebody_else_has_them_all_and_goes_on_afterwards(
+def test_reports_soon_that_other_clients_have_all_connections_and_recovers(
     limited: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_pool, "RELEASE_TIMEOUT", 0.1)
@@ -153,7 +153,7 @@ def _free(url: str) -> bool:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_pool_that_has_none_gets_one_that_another_has_no_use_for(limited: str) -> None:
+def test_a_pool_without_connections_replaces_an_idle_one_of_another_pool(limited: str) -> None:
     address = Address(limited)
     reading, writing = ConnectionPool(address, 8), ConnectionPool(Address(limited), 8)
     with reading.use(), reading.use():
@@ -167,7 +167,7 @@ def test_a_pool_that_has_none_gets_one_that_another_has_no_use_for(limited: str)
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_that_is_closed_has_another_in_its_place(limited: str) -> None:
+def test_a_closed_connection_is_replaced(limited: str) -> None:
     limit(limited.replace(LIMITED, "clew_tests"), 1)
     pool = ConnectionPool(Address(limited), 8)
     for _ in range(5):
@@ -179,7 +179,7 @@ def test_one_that_is_closed_has_another_in_its_place(limited: str) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_takes_more_again_when_the_server_makes_more(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opens_more_connections_when_the_server_accepts_more(limited: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "CHECK_AFTER", 0.01)
     pool = ConnectionPool(Address(limited), 4)
     ready, go = threading.Semaphore(0), threading.Event()
@@ -206,7 +206,7 @@ def test_takes_more_again_when_the_server_makes_more(limited: str, monkeypatch: 
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_came_first_is_served_first(pool: ConnectionPool) -> None:
+def test_waiting_threads_are_served_in_order(pool: ConnectionPool) -> None:
     served: list[int] = []
 
     def work(number: int) -> None:
@@ -226,7 +226,7 @@ def test_who_came_first_is_served_first(pool: ConnectionPool) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_waits_when_a_store_is_closed_is_told_so(pool: ConnectionPool) -> None:
+def test_threads_that_wait_get_an_error_when_the_store_is_closed(pool: ConnectionPool) -> None:
     errors: list[BaseException] = []
 
     def work() -> None:
@@ -248,7 +248,7 @@ def test_who_waits_when_a_store_is_closed_is_told_so(pool: ConnectionPool) -> No
         one(pool)
 
 
-def test_who_has_waited_long_enough_is_told_so(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_waits_too_long_gets_an_error(pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "WAIT_TIMEOUT", 0.01)
     with pool.use(), pytest.raises(StoreUnavailableError, match="all 1 connections of this process are busy"):
         one(pool)
@@ -256,7 +256,7 @@ def test_who_has_waited_long_enough_is_told_so(pool: ConnectionPool, monkeypatch
     assert one(pool)
 
 
-def test_a_child_begins_with_none_and_keeps_nobody_waiting(pool: ConnectionPool) -> None:
+def test_a_forked_child_starts_with_an_empty_pool_and_does_not_wait(pool: ConnectionPool) -> None:
     before = one(pool)
     waiting = threading.Thread(target=lambda: one(pool))
 

@@ -37,7 +37,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_writes_what_it_copies_as_it_was_given(recorder: PostgresRecorder, copied: list[int]) -> None:
+def test_copied_rows_equal_the_append(recorder: PostgresRecorder, copied: list[int]) -> None:
     states = [b"", b"\\N\t\n\0", "Grüße 🧶".encode(), os.urandom(70_000), b"\xff\xff"]
     names = ["default/thread/b", "default/thread/a", "anderer/thread/ü\0"]
     events = [
@@ -58,7 +58,7 @@ def test_writes_what_it_copies_as_it_was_given(recorder: PostgresRecorder, copie
     assert fill(recorder, names[0], MANY * 4 + 1, start=MANY * 4 + 1).positions[0] > outcome.positions[-1]
 
 
-def test_inserts_few_and_copies_many(recorder: PostgresRecorder, copied: list[int]) -> None:
+def test_inserts_few_rows_and_copies_many(recorder: PostgresRecorder, copied: list[int]) -> None:
     fill(recorder, "a", MANY - 1)
     assert copied == []
     fill(recorder, "b", MANY)
@@ -69,7 +69,7 @@ def test_inserts_few_and_copies_many(recorder: PostgresRecorder, copied: list[in
     assert [row.hash for row in rows] == recomputed(rows)
 
 
-def test_copies_rows_that_were_shredded_elsewhere(recorder: PostgresRecorder, copied: list[int]) -> None:
+def test_copies_rows_that_were_shredded_in_another_store(recorder: PostgresRecorder, copied: list[int]) -> None:
     gone = [digest(b"was here") if version % 3 == 0 else None for version in range(1, MANY + 1)]
     append(recorder, *[event("a", version) for version in range(1, MANY + 1)], digests=gone)
     assert copied == [MANY]
@@ -77,7 +77,7 @@ def test_copies_rows_that_were_shredded_elsewhere(recorder: PostgresRecorder, co
     assert recorder.shredded() == MANY // 3
 
 
-def test_lets_one_of_two_have_the_versions_and_leaves_nothing_of_the_other(
+def test_one_of_two_concurrent_copies_wins_and_the_other_leaves_nothing(
     postgres: str, recorder: PostgresRecorder, copied: list[int]
 ) -> None:
     other = PostgresRecorder.open(postgres)

@@ -36,7 +36,7 @@ def url() -> Iterator[str]:
         yield url
 
 
-def test_says_that_the_disk_is_full_and_loses_nothing_of_what_was_answered(url: str) -> None:
+def test_reports_a_full_disk_and_loses_no_acknowledged_event(url: str) -> None:
     chance = random.Random(6)
     with Conversations.open(url, projections=()) as conversations:
         thread = conversations.start_thread(messages=[Message.user("first")])

@@ -136,18 +136,18 @@ WRONG_ADDRESSES = {
 
 
 @pytest.mark.parametrize("wrong", UNAVAILABLE)
-def test_says_what_keeps_it_from_the_database(url: str, refused: Refused, wrong: str) -> None:
+def test_explains_why_the_database_cannot_be_reached(url: str, refused: Refused, wrong: str) -> None:
     given, words = UNAVAILABLE[wrong]
     refused(at(url, **given), StoreUnavailableError, words)
 
 
 @pytest.mark.parametrize("wrong", WRONG_URLS)
-def test_says_that_a_setting_is_wrong(url: str, refused: Refused, wrong: str) -> None:
+def test_reports_an_invalid_setting(url: str, refused: Refused, wrong: str) -> None:
     refused(at(url, query=WRONG_URLS[wrong]), StoreUrlError, "")
 
 
 @pytest.mark.parametrize("wrong", WRONG_ADDRESSES)
-def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
+def test_reports_an_invalid_address(refused: Refused, wrong: str) -> None:
     refused(WRONG_ADDRESSES[wrong], StoreUrlError, "")
 
 
@@ -163,17 +163,17 @@ def test_says_that_an_address_is_none(refused: Refused, wrong: str) -> None:
         ("58030", "Check its disk"),
     ],
 )
-def test_says_that_a_server_cannot_be_reached_of_one_that_has_not_answered_alone(state: str, words: str) -> None:
+def test_reports_an_unreachable_server_only_if_it_did_not_answer(state: str, words: str) -> None:
     assert words in str(unavailable("here", psycopg.errors.lookup(state)("said")))
 
 
 @pytest.mark.parametrize("how", ["Peer", "Ident", "password", "LDAP"])
-def test_says_that_a_user_was_not_let_in_however_he_was_asked(how: str) -> None:
+def test_reports_a_refused_user_with_every_authentication_method(how: str) -> None:
     error = psycopg.OperationalError(f'connection failed: FATAL:  {how} authentication failed for user "ann"')
     assert "refused this user" in str(unavailable("here", error))
 
 
-def test_says_that_a_server_is_too_old(refused: Refused) -> None:
+def test_reports_a_server_that_is_too_old(refused: Refused) -> None:
     with server_of_version("13.21") as port:
         refused(
             f"postgresql://u:{PASSWORD}@127.0.0.1:{port}/d", StoreUnavailableError, "is PostgreSQL 13, and Clew needs"
@@ -181,7 +181,7 @@ def test_says_that_a_server_is_too_old(refused: Refused) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-def test_says_that_a_database_does_not_hold_every_text(
+def test_reports_an_encoding_that_cannot_store_every_text(
     postgres_server: PostgresServer, refused: Refused, encoding: str
 ) -> None:
     name = f"in_{encoding.lower()}"
@@ -194,7 +194,7 @@ def test_says_that_a_database_does_not_hold_every_text(
         postgres_server.ask(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def test_says_that_there_are_no_connections_left(url: str, refused: Refused) -> None:
+def test_reports_that_no_connections_are_left(url: str, refused: Refused) -> None:
     ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT 1")
     try:
         with psycopg.connect(at(url, user=GUARDED_USER)):
@@ -205,21 +205,21 @@ def test_says_that_there_are_no_connections_left(url: str, refused: Refused) -> 
         ask(url, f"ALTER ROLE {GUARDED} CONNECTION LIMIT -1")
 
 
-def test_says_that_a_statement_took_too_long(url: str, refused: Refused) -> None:
+def test_reports_a_statement_that_took_too_long(url: str, refused: Refused) -> None:
     with psycopg.connect(url) as beside:
         beside.execute("LOCK TABLE clew_event")
         refused(at(url, query="options=-cstatement_timeout%3D50"), StoreUnavailableError, "raise statement_timeout")
 
 
 @pytest.mark.parametrize("command", [("fork", "t"), ("label", "t", "a=b")])
-def test_says_that_nothing_may_be_written(url: str, refused: Refused, command: tuple[str, ...]) -> None:
+def test_reports_a_read_only_database(url: str, refused: Refused, command: tuple[str, ...]) -> None:
     read_only = at(url, query="options=-cdefault_transaction_read_only%3Don")
     refused(read_only, StoreUnavailableError, "it is read-only", *command)
     with Conversations.open(read_only, create=False) as conversations:
         assert [each.text for each in conversations.thread("t").history()] == ["Hello"]
 
 
-def test_says_that_a_user_may_read_and_not_write(own: str, refused: Refused) -> None:
+def test_reports_a_user_that_can_read_but_not_write(own: str, refused: Refused) -> None:
     begin(own)
     ask(own, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
     refused(at(own, user=GUARDED_USER), StoreUnavailableError, "Grant it the rights", "fork", "t")
@@ -227,7 +227,7 @@ def test_says_that_a_user_may_read_and_not_write(own: str, refused: Refused) -> 
         assert [each.text for each in conversations.thread("t").history()] == ["Hello"]
 
 
-def test_says_that_a_user_may_make_no_tables(own: str) -> None:
+def test_reports_a_user_that_cannot_create_tables(own: str) -> None:
     with pytest.raises(StoreUnavailableError, match="Grant it the rights"):
         Conversations.open(at(own, user=GUARDED_USER))
     ask(own, "DROP SCHEMA public")
@@ -252,7 +252,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("there", SCHEMAS)
-def test_says_what_is_wrong_with_the_tables(own: str, refused: Refused, there: str) -> None:
+def test_explains_what_is_wrong_with_the_tables(own: str, refused: Refused, there: str) -> None:
     if there != "none":
         begin(own)
     statement, words = SCHEMAS[there]
@@ -261,7 +261,7 @@ def test_says_what_is_wrong_with_the_tables(own: str, refused: Refused, there: s
 
 
 @pytest.mark.parametrize("made", ["TABLE clew_event (name text)", "VIEW clew_stream AS SELECT 1"])
-def test_makes_nothing_beside_another_program_s_tables_of_the_same_names(own: str, made: str) -> None:
+def test_creates_nothing_if_another_program_has_tables_with_the_same_names(own: str, made: str) -> None:
     ask(own, f"CREATE {made}")
     with pytest.raises(StoreSchemaError, match="that are not Clew's"):
         Conversations.open(own)
@@ -271,7 +271,7 @@ def test_makes_nothing_beside_another_program_s_tables_of_the_same_names(own: st
 # A store that is open
 
 
-def test_says_that_the_database_was_dropped(postgres_server: PostgresServer) -> None:
+def test_reports_a_dropped_database(postgres_server: PostgresServer) -> None:
     ask(postgres_server.url(), "CREATE DATABASE going TEMPLATE template0")
     with Conversations.open(postgres_server.url("going")) as conversations:
         thread = conversations.start_thread(messages=[Message.user("Hello")])
@@ -281,7 +281,7 @@ def test_says_that_the_database_was_dropped(postgres_server: PostgresServer) -> 
                 use()
 
 
-def test_says_that_a_table_was_dropped_meanwhile(own: str) -> None:
+def test_reports_a_table_that_was_dropped_while_open(own: str) -> None:
     with Conversations.open(own) as conversations:
         thread = conversations.start_thread(messages=[Message.user("Hello")])
         ask(own, "DROP TABLE clew_event")
@@ -291,7 +291,7 @@ def test_says_that_a_table_was_dropped_meanwhile(own: str) -> None:
                 use()
 
 
-def test_a_password_in_a_file_is_nobody_s_to_see(
+def test_a_password_from_a_file_appears_nowhere(
     url: str, refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "passwords"

@@ -98,7 +98,7 @@ def running(*works: Callable[[], object]) -> Iterator[None]:
             assert not thread.is_alive()
 
 
-def test_services_agents_subscriptions_and_projections_go_on_when_the_server_is_killed(scale: float) -> None:
+def test_services_agents_subscriptions_and_projections_continue_after_the_server_is_killed(scale: float) -> None:
     answers = Answers()
     seen: list[int] = []
     with PostgresServer(VERSIONS[-1]) as server, server.database() as url, Conversations.open(url) as conversations:

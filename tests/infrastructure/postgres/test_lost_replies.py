@@ -88,7 +88,7 @@ def cuts(requests: int, scale: float) -> list[int]:
     return [*range(1, requests + 1, step), requests]
 
 
-def test_a_goodbye_is_no_request(postgres_server: PostgresServer) -> None:
+def test_a_goodbye_does_not_count_as_a_request(postgres_server: PostgresServer) -> None:
     """Or the reply that is to be lost would be one that never comes."""
     with cut_off(postgres_server) as (proxy, url, own):
         through = url.partition("?")[0]
@@ -103,7 +103,7 @@ def test_a_goodbye_is_no_request(postgres_server: PostgresServer) -> None:
 
 
 @pytest.mark.parametrize("what", DONE)
-def test_does_once_what_it_was_asked_whichever_reply_is_lost(
+def test_every_operation_happens_once_whichever_reply_is_lost(
     postgres_server: PostgresServer, scale: float, what: str
 ) -> None:
     do = DONE[what]
@@ -145,7 +145,7 @@ def on(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
     asyncio.run(open_and_work())
 
 
-def test_a_run_of_an_agent_ends_whichever_reply_is_lost(postgres_server: PostgresServer, scale: float) -> None:
+def test_a_run_of_an_agent_finishes_whichever_reply_is_lost(postgres_server: PostgresServer, scale: float) -> None:
     """Its claims, drafts and blobs are of other appends than messages are."""
     ends: list[tuple[str, int]] = []
 

@@ -61,7 +61,7 @@ def made(url: str) -> None:
         append(recorder, event("default/thread/0", 6), blobs=[Blob(sha256(b"data").digest(), "definition", b"data")])
 
 
-def test_divides_what_grows_and_spreads_it(postgres: str) -> None:
+def test_partitions_the_growing_tables_and_spreads_their_rows(postgres: str) -> None:
     assert store_at(postgres).migrate(partitions=4) == (0, 1)
     made(postgres)
     assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
@@ -71,7 +71,7 @@ def test_divides_what_grows_and_spreads_it(postgres: str) -> None:
         assert set(rows) <= {f"{table}_{part}" for part in range(4)}
 
 
-def test_every_unique_index_has_what_its_table_is_divided_by(postgres: str) -> None:
+def test_every_unique_index_contains_the_partition_key(postgres: str) -> None:
     store_at(postgres).migrate(partitions=2)
     found = ask(
         postgres,
@@ -83,7 +83,7 @@ def test_every_unique_index_has_what_its_table_is_divided_by(postgres: str) -> N
     assert all("(stream" in definition for definition in unique)
 
 
-def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
+def test_has_no_partitions_by_default(postgres: str) -> None:
     PostgresRecorder.open(postgres).close()
     assert partitions(postgres) == {}
     assert store_at(postgres).migrate(partitions=0) == (1, 1)
@@ -92,9 +92,7 @@ def test_is_made_whole_unless_partitions_are_asked_for(postgres: str) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1, 1025, 2**70])
-def test_refuses_a_number_of_partitions_that_is_none(
-    postgres: str, capsys: pytest.CaptureFixture[str], count: int
-) -> None:
+def test_refuses_an_invalid_number_of_partitions(postgres: str, capsys: pytest.CaptureFixture[str], count: int) -> None:
     with pytest.raises(StoreSchemaError, match="Use a number from 2 to 1024, or 0"):
         store_at(postgres).migrate(partitions=count)
     assert ask(postgres, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
@@ -102,7 +100,7 @@ def test_refuses_a_number_of_partitions_that_is_none(
     assert "Invalid value for '--partitions'" in capsys.readouterr().err
 
 
-def test_is_opened_and_migrated_whatever_its_partitions(postgres: str) -> None:
+def test_can_be_opened_and_migrated_with_any_partitions(postgres: str) -> None:
     store_at(postgres).migrate(partitions=4)
     assert (
         store_at(postgres).migrate()
@@ -116,7 +114,7 @@ def test_is_opened_and_migrated_whatever_its_partitions(postgres: str) -> None:
     assert partitions(postgres) == dict.fromkeys(DIVIDED, 4)
 
 
-def test_the_command_divides_an_empty_database_and_says_what_to_do_with_another(
+def test_the_command_partitions_an_empty_database_and_explains_what_to_do_with_another(
     postgres: str, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
     assert main(["--db", postgres, "migrate", "--partitions", "4", "--yes", "--json"]) == 0
@@ -131,7 +129,7 @@ def test_the_command_divides_an_empty_database_and_says_what_to_do_with_another(
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 4), (4, 0)])
-def test_a_log_is_brought_to_a_database_that_is_divided_otherwise(
+def test_a_log_can_be_copied_to_a_database_with_other_partitions(
     postgres_server: PostgresServer, before: int, after: int
 ) -> None:
     with postgres_server.database() as old, postgres_server.database() as new:

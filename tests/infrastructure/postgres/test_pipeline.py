@@ -49,7 +49,7 @@ def session(postgres: str) -> Iterator[Session]:
     sessions.close()
 
 
-def test_answers_the_numbers_that_are_there(session: Session) -> None:
+def test_returns_the_numbers_of_a_result(session: Session) -> None:
     assert session.query_numbers(DOUBLED, said(-4)) == [-8, -7, -6]
     assert session.query_numbers(DOUBLED, said(1, b"")) == []
     nothing = Statement(b"SELECT nullif(n, 2) FROM generate_series(1, $1) AS n", [INT8_TYPE])
@@ -57,7 +57,7 @@ def test_answers_the_numbers_that_are_there(session: Session) -> None:
     assert session.query_numbers(nothing, [None]) == []
 
 
-def test_says_several_statements_in_one_transaction(session: Session) -> None:
+def test_executes_several_statements_in_one_transaction(session: Session) -> None:
     put = Statement(b"SELECT 0::int8 FROM set_config('clew.tenant', convert_from($1, 'UTF8'), true)", [BYTEA_TYPE])
     length = Statement(b"SELECT length(current_setting('clew.tenant'))::int8 + $1", [INT8_TYPE])
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_says_several_statements_in_one_transaction(session: Session) -> None:
     assert session.query_numbers(length, [int8(0)]) == [0]
 
 
-def test_answers_rows_of_numbers_and_bytes_and_takes_arrays_of_them(session: Session) -> None:
+def test_returns_rows_of_numbers_and_bytes_and_accepts_arrays_of_them(session: Session) -> None:
     whole = Statement(b"SELECT n, b FROM unnest($1::int8[], $2::bytea[]) AS given (n, b)")
     given = [(7, b"x"), (None, b""), (-(2**63), None), (2**63 - 1, bytes(range(256)))]
     asked = whole, [int8s(n for n, _ in given), byteas(b for _, b in given)]
@@ -79,7 +79,7 @@ def test_answers_rows_of_numbers_and_bytes_and_takes_arrays_of_them(session: Ses
     assert session.execute_together() == []
 
 
-def test_carries_out_nothing_after_what_fails_and_says_why_that_did(session: Session) -> None:
+def test_executes_nothing_after_a_failed_statement_and_raises_its_error(session: Session) -> None:
     session.connection.execute("CREATE TABLE kept (n bigint)")
     put = Statement(b"INSERT INTO kept VALUES ($1)"), [int8(1)]
     divided = Statement(b"SELECT 1 / $1", [INT8_TYPE]), [int8(0)]
@@ -95,7 +95,7 @@ def test_carries_out_nothing_after_what_fails_and_says_why_that_did(session: Ses
 
 
 @pytest.mark.parametrize("beside", [(), ((DOUBLED, said(1)),)])
-def test_prepares_again_what_the_driver_had_the_server_forget(
+def test_prepares_statements_again_that_the_server_has_forgotten(
     session: Session, beside: tuple[tuple[Statement, tuple[bytes, bytes]], ...]
 ) -> None:
     asked = (*beside, (DOUBLED, said(1)))
@@ -107,7 +107,7 @@ def test_prepares_again_what_the_driver_had_the_server_forget(
     assert session.prepared != first
 
 
-def test_raises_what_the_cursor_would_and_goes_on(session: Session) -> None:
+def test_raises_the_cursor_s_errors_and_stays_usable(session: Session) -> None:
     divided = Statement(b"SELECT 1 / $1", [INT8_TYPE])
     with pytest.raises(psycopg.errors.DivisionByZero):
         session.query_numbers(divided, [int8(0)])
@@ -117,7 +117,7 @@ def test_raises_what_the_cursor_would_and_goes_on(session: Session) -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_raises_what_the_cursor_would_where_the_server_ends_the_connection(session: Session, several: bool) -> None:  # noqa: FBT001 - pytest's
+def test_raises_the_cursor_s_error_when_the_server_closes_the_connection(session: Session, several: bool) -> None:  # noqa: FBT001 - pytest's
     ended = Statement(b"SELECT pg_terminate_backend(pg_backend_pid())::int::int8 + $1", [INT8_TYPE])
     asked = (ended, [int8(0)])
     with pytest.raises(psycopg.OperationalError) as found:
@@ -125,7 +125,7 @@ def test_raises_what_the_cursor_would_where_the_server_ends_the_connection(sessi
     assert is_cut(found.value)
 
 
-def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
+def test_prepares_nothing_if_the_url_disables_it(postgres: str) -> None:
     with Address(f"{postgres}?prepare=no").connect() as connection:
         known: dict[Statement, bytes] = {}
         assert read_numbers(execute(connection, known, (DOUBLED, said(1)))[-1]) == [2, 3, 4]
@@ -134,20 +134,20 @@ def test_prepares_nothing_where_the_url_says_so(postgres: str) -> None:
         assert not known
 
 
-def test_sends_more_than_the_network_takes_at_once(session: Session) -> None:
+def test_sends_more_than_the_network_accepts_at_once(session: Session) -> None:
     text = bytes(range(256)) * 100_000
     length = Statement(b"SELECT length($1)::int8", [BYTEA_TYPE])
     assert session.query_numbers(length, [text]) == [len(text)]
     assert said_last(session, (length, [text]), (length, [text])) == [len(text)]
 
 
-def test_sees_ctrl_c_while_the_server_is_silent(session: Session, postgres: str) -> None:
+def test_ctrl_c_interrupts_the_wait_for_a_silent_server(session: Session, postgres: str) -> None:
     sleeps = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
     with interrupted(lambda: ask(postgres, sleeps) == [(1,)]):
         session.query_numbers(Statement(b"SELECT length(pg_sleep($1)::text)::int8", [INT8_TYPE]), [int8(60)])
 
 
-def test_writes_an_append_after_one_that_was_rolled_back(postgres: str) -> None:
+def test_writes_an_append_after_a_rollback(postgres: str) -> None:
     recorder = PostgresRecorder.open(postgres, workers=1)
     for version in range(1, 4):
         assert recorder.submit(Append([event("a", version)])).result(PATIENCE)

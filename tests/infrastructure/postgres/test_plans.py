@@ -50,7 +50,7 @@ def plan(url: str, sql: str) -> list[str]:
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_looks_by_an_index_for_what_an_append_follows(filled: str, rows: int) -> None:
+def test_finds_the_head_of_an_append_by_an_index(filled: str, rows: int) -> None:
     insertion = writer._insertion(rows)
     values = {INT8_TYPE: "1::int8", BYTEA_TYPE: "'x'::bytea"}
     sql = re.sub(r"\$(\d+)", lambda found: values[insertion.types[int(found[1]) - 1]], insertion.command.decode())
@@ -59,7 +59,7 @@ def test_looks_by_an_index_for_what_an_append_follows(filled: str, rows: int) ->
     assert not [line for line in lines if "Seq Scan on clew_event" in line], lines
 
 
-def test_reads_no_table_of_events_from_end_to_end(filled: str) -> None:
+def test_no_read_scans_the_whole_table_of_events(filled: str) -> None:
     assert any("Seq Scan on clew_event" in line for line in plan(filled, "SELECT * FROM clew_event"))
     appends = statements("appends.sql")
     named = ("heads", "row", "position of a row", "key", "rows of a key", "lock streams")
@@ -73,7 +73,7 @@ def test_reads_no_table_of_events_from_end_to_end(filled: str) -> None:
             )
 
 
-def test_who_sees_one_tenant_reads_a_thread_by_its_own_index_and_the_store_by_the_tenant_s(logins: Logins) -> None:
+def test_a_session_of_one_tenant_reads_a_thread_by_its_index_and_the_store_by_the_tenant_s(logins: Logins) -> None:
     with closing(PostgresRecorder.open(logins.owner)) as recorder:
         append(recorder, *[event("a/thread/long", version) for version in range(1, 2_001)])
     # Many tenants with a little each, so that the planner takes any for one of them.

@@ -52,7 +52,7 @@ class TestPooledAppends(KeyContract):
         recorder.close()
 
 
-def test_loses_prepared_statements_behind_the_pooler_unless_it_is_told(pooler: PoolingProxy, pooled: str) -> None:
+def test_prepared_statements_fail_behind_the_pooler_unless_disabled(pooler: PoolingProxy, pooled: str) -> None:
     with (
         psycopg.connect(plain(pooled), autocommit=True) as connection,
         pytest.raises(psycopg.errors.InvalidSqlStatementName),
@@ -79,7 +79,7 @@ def test_serves_many_threads_with_two_sessions(pooled: str) -> None:
 
 
 @pytest.mark.parametrize("what", [b"a statement by itself", b"COMMIT\0"])
-def test_ends_nobody_s_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled: str, what: bytes) -> None:
+def test_ends_no_other_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled: str, what: bytes) -> None:
     with CuttingProxy(pooler.port) as proxy:
         recorder = PostgresRecorder.open(at(pooled, port=proxy.port), workers=1)
         fill(recorder, "a", 2)
@@ -96,7 +96,7 @@ def test_ends_nobody_s_session_when_a_reply_is_lost(pooler: PoolingProxy, pooled
         recorder.close()
 
 
-def test_prepares_or_does_not_as_the_url_says(postgres: str) -> None:
+def test_the_url_decides_whether_statements_are_prepared(postgres: str) -> None:
     for said, there in (("", True), ("?prepare=yes", True), ("?prepare=no&application_name=x", False)):
         recorder = PostgresRecorder.open(postgres + said)
         fill(recorder, said or "plain", 1)

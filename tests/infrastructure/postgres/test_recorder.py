@@ -47,7 +47,7 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         return break_next
 
     @pytest.mark.parametrize("happens", [True, False])
-    def test_answers_a_batch_alike(
+    def test_every_append_of_a_batch_succeeds_after_a_lost_reply(
         self,
         recorder: Recorder,
         break_commit: Callable[[bool], None],
@@ -62,7 +62,7 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         assert [len(recorder.own_rows(f"s{number}", limit=9)) for number in range(10)] == [1] * 10
 
 
-def test_a_blob_is_the_tenant_s_that_stored_it(postgres: str) -> None:
+def test_a_blob_belongs_to_the_tenant_that_stored_it(postgres: str) -> None:
     data = b"what b alone has said"
     kept = Blob(sha256(data).digest(), "content", data)
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def test_a_blob_is_the_tenant_s_that_stored_it(postgres: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_transaction_sees_what_it_has_waited_for_however_a_database_isolates_it(postgres: str, level: str) -> None:
+def test_a_transaction_sees_what_it_has_waited_for_with_any_default_isolation(postgres: str, level: str) -> None:
     said = quote(f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
     url = f"{postgres}{'&' if '?' in postgres else '?'}options={said}"
     with closing(PostgresDatastore(url, originator_id_type="text")) as store, store.writing.use() as session:

@@ -36,7 +36,7 @@ def at(url: str, place: str) -> str:
     return urlunsplit(other._replace(netloc=netloc))
 
 
-def test_a_dump_goes_on_in_a_new_server_above_all_that_readers_have_passed(postgres: str) -> None:
+def test_a_restored_dump_continues_above_every_position_that_was_read(postgres: str) -> None:
     logins = keep_apart(postgres)
     turn = f"FOR i IN 1..{TURNED} LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP"
     ask(postgres, f"DO $$ BEGIN {turn}; END $$")

@@ -24,7 +24,7 @@ EVENT = "INSERT INTO clew_event (position, tenant, stream, version, type, state,
 
 
 @pytest.mark.parametrize("tenant", [None, "", "nobody", "a/b"])
-def test_without_its_tenant_nothing_is_seen(kept: Logins, tenant: str | None) -> None:
+def test_without_a_tenant_no_row_is_visible(kept: Logins, tenant: str | None) -> None:
     for table in ("clew_event", "clew_stream", "clew_key", "clew_snapshot"):
         assert asked(kept.app, f"SELECT count(*) FROM {table}", tenant) == [(0,)]  # noqa: S608 - of constants
     assert asked(kept.app, "SELECT count(*), min(tenant), max(tenant) FROM clew_stream", "a") == [(1, A, A)]
@@ -49,7 +49,7 @@ def test_without_its_tenant_nothing_is_seen(kept: Logins, tenant: str | None) ->
         "INSERT INTO clew_event SELECT * FROM clew_event ON CONFLICT (stream, version) DO UPDATE SET state = ''",
     ],
 )
-def test_events_are_neither_changed_nor_deleted_by_either_role(kept: Logins, role: str, statement: str) -> None:
+def test_neither_role_can_change_or_delete_events(kept: Logins, role: str, statement: str) -> None:
     before = ask(kept.owner, "SELECT * FROM clew_event ORDER BY position")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         asked(getattr(kept, role), statement, "a")
@@ -76,14 +76,14 @@ def test_events_are_neither_changed_nor_deleted_by_either_role(kept: Logins, rol
         "DELETE FROM clew_key",
     ],
 )
-def test_nothing_is_put_where_it_is_another_s(kept: Logins, statement: str) -> None:
+def test_no_row_can_be_inserted_for_another_tenant(kept: Logins, statement: str) -> None:
     numbers = {"a": A, "b": B, "theirs": stream_id("b/thread/t"), "new": stream_id("b/thread/new")}
     numbers |= {"mine": stream_id("a/thread/t"), "own": stream_id("a/thread/new")}
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         asked(kept.app, statement.format(event=EVENT, **numbers), "a")
 
 
-def test_nothing_is_put_below_what_readers_have_passed(filled: Logins) -> None:
+def test_no_row_can_be_inserted_below_the_position_of_readers(filled: Logins) -> None:
     ask(filled.owner, "UPDATE clew_meta SET base = base + 100000")
     above = "((SELECT pg_current_xact_id()::text::bigint) + {} + (SELECT base FROM clew_meta)) << 20"
     for off in (-100_000, -1, 1):
@@ -104,7 +104,7 @@ def shred(url: str, tenant: str | None, stream: str, version: int, state: bytes,
     return None if found is None else int(found)
 
 
-def test_a_message_of_the_tenant_is_shredded_and_nothing_else(filled: Logins) -> None:
+def test_only_messages_of_the_tenant_can_be_shredded(filled: Logins) -> None:
     own = f"SELECT version, state, position FROM clew_event WHERE tenant = {A} ORDER BY version"  # noqa: S608 - a number
     theirs = f"SELECT * FROM clew_event WHERE tenant = {B} ORDER BY version"  # noqa: S608 - a number
     rows = ask(filled.owner, own)
@@ -127,7 +127,7 @@ def test_a_message_of_the_tenant_is_shredded_and_nothing_else(filled: Logins) ->
     assert ask(filled.owner, theirs) == others
 
 
-def test_no_other_message_takes_the_place_of_one(filled: Logins) -> None:
+def test_a_message_cannot_be_replaced_by_another_one(filled: Logins) -> None:
     own = f"SELECT state FROM clew_event WHERE tenant = {A} AND version = 2"  # noqa: S608 - a number
     ((state,),) = ask(filled.owner, own)
     for forged in (state.replace(b"from a", b"from b"), b"", b"\x01 not to be read"):
@@ -136,7 +136,7 @@ def test_no_other_message_takes_the_place_of_one(filled: Logins) -> None:
     assert ask(filled.owner, own) == [(state,)]
 
 
-def test_no_tenant_brings_the_count_of_all_to_its_end(filled: Logins) -> None:
+def test_no_tenant_can_overflow_the_shared_counter(filled: Logins) -> None:
     for _ in range(2):
         asked(filled.app, f"SELECT clew_count_shreds({2**63 - 1})", "a")
     with Conversations.open(filled.app, tenant="b") as conversations:
@@ -145,7 +145,7 @@ def test_no_tenant_brings_the_count_of_all_to_its_end(filled: Logins) -> None:
         assert thread.history().messages[0].redacted
 
 
-def test_a_part_of_a_name_is_no_tenant(kept: Logins) -> None:
+def test_a_part_of_a_name_is_not_a_tenant(kept: Logins) -> None:
     assert asked(kept.app, "SELECT clew_tenant(), clew_tenant_name()", "a/thread") == [(None, None)]
     names = "clew_number('a/thread/new'), clew_number('a/thread'), 'a/thread/new'"
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -177,7 +177,7 @@ def test_a_parent_is_a_stream_of_the_same_tenant(kept: Logins) -> None:
     assert ask(kept.operator, "SELECT count(*) FROM clew_stream WHERE parent IS NOT NULL") == [(0,)]
 
 
-def test_a_fork_may_begin_in_one_append_with_its_parent(filled: Logins) -> None:
+def test_an_append_can_begin_a_fork_together_with_its_parent(filled: Logins) -> None:
     """Whichever of the two comes first in the statement, which puts them in the order of their numbers."""
     store = PostgresDatastore(filled.app, tenant="a", originator_id_type="text")
     try:
@@ -189,7 +189,7 @@ def test_a_fork_may_begin_in_one_append_with_its_parent(filled: Logins) -> None:
         store.close()
 
 
-def test_a_parent_that_is_another_s_shows_nothing_to_who_may_see_all(filled: Logins) -> None:
+def test_a_forged_parent_of_another_tenant_shows_nothing_even_to_operators(filled: Logins) -> None:
     forged = FORK.format("a/thread/forged", "b/thread/t")
     ask(filled.owner, f"SET session_replication_role = replica; {forged}")  # past what refuses it
     store = PostgresDatastore(filled.operator, tenant="a", originator_id_type="text")

@@ -11,7 +11,7 @@ from clew import Conversations, Message
 from clew.infrastructure.stores import store_at
 
 
-def test_a_partition_is_nobody_s(postgres: str) -> None:
+def test_no_role_has_rights_on_a_partition(postgres: str) -> None:
     store_at(postgres).migrate(partitions=2)
     logins = keep_apart(postgres)
     with Conversations.open(logins.app, tenant="a") as conversations:
@@ -22,7 +22,7 @@ def test_a_partition_is_nobody_s(postgres: str) -> None:
             asked(login, "SELECT * FROM clew_event_0", "a")
 
 
-def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: str) -> None:
+def test_default_privileges_open_no_new_table(postgres: str) -> None:
     ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO PUBLIC")
     ask(postgres, "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO PUBLIC")
     store_at(postgres).migrate(partitions=2)
@@ -48,7 +48,7 @@ def test_what_new_tables_are_granted_to_by_default_opens_none_of_them(postgres: 
         assert conversations.usage()[0].threads == 1
 
 
-def test_what_others_were_granted_is_taken_back(postgres: str) -> None:
+def test_rights_of_other_users_are_revoked(postgres: str) -> None:
     for what in ("TABLES", "SEQUENCES", "FUNCTIONS"):
         ask(postgres, f"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON {what} TO {GUARDED} WITH GRANT OPTION")
     store_at(postgres).migrate()
@@ -64,7 +64,7 @@ def test_what_others_were_granted_is_taken_back(postgres: str) -> None:
     assert ask(postgres, functions.format(GUARDED)) == []
 
 
-def test_who_may_call_nothing_by_default_may_call_what_it_needs(postgres: str) -> None:
+def test_a_role_without_default_privileges_can_call_the_functions_that_it_needs(postgres: str) -> None:
     ask(postgres, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC")
     try:
         logins = fill(keep_apart(postgres))
@@ -78,7 +78,7 @@ def test_who_may_call_nothing_by_default_may_call_what_it_needs(postgres: str) -
         ask(postgres, "ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO PUBLIC")
 
 
-def test_only_operators_may_call_what_makes_tables_theirs(filled: Logins) -> None:
+def test_only_operators_can_call_the_functions_that_change_owners(filled: Logins) -> None:
     functions = ("clew_publish(regclass)", "clew_protect(regclass)", "clew_take_back(regclass)")
     may = "SELECT has_function_privilege('{}', '{}', 'EXECUTE')"
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_only_operators_may_call_what_makes_tables_theirs(filled: Logins) -> Non
         assert operator.usage()[0].threads == 1
 
 
-def test_what_is_shown_without_a_policy_tells_of_no_tenant(filled: Logins) -> None:
+def test_tables_without_a_policy_reveal_no_tenant(filled: Logins) -> None:
     with Conversations.open(filled.operator) as operator:
         operator.wait()
     shown = ask(

@@ -59,7 +59,7 @@ def test_a_tenant_is_set_for_one_transaction_and_not_for_the_next(kept: Logins) 
         store.close()
 
 
-def test_a_pooler_hands_no_tenant_on_to_another(postgres_server: PostgresServer) -> None:
+def test_a_pooler_passes_no_tenant_to_another_client(postgres_server: PostgresServer) -> None:
     with postgres_server.database() as url:
         parts = urlsplit(keep_apart(url).app)
         user, database = str(parts.username), parts.path[1:]
@@ -78,7 +78,7 @@ def test_a_pooler_hands_no_tenant_on_to_another(postgres_server: PostgresServer)
             assert [len(thread.history()) for thread in threads] == [180, 180]
 
 
-def test_a_name_that_is_written_in_sql_is_only_a_name(kept: Logins) -> None:
+def test_a_tenant_name_with_sql_is_only_a_name(kept: Logins) -> None:
     store = PostgresDatastore(kept.app, tenant="a'; RESET ROLE; --")
     try:
         with store.writing.use() as session:
@@ -89,7 +89,7 @@ def test_a_name_that_is_written_in_sql_is_only_a_name(kept: Logins) -> None:
         store.close()
 
 
-def test_leases_drafts_blobs_and_conflicts_are_as_without(filled: Logins) -> None:
+def test_leases_drafts_blobs_and_conflicts_work_with_row_level_security(filled: Logins) -> None:
     with Conversations.open(filled.app, tenant="a") as one, Conversations.open(filled.app, tenant="a") as two:
         for number in range(4):
             (one, two)[number % 2].thread("t").append(Message.user(str(number)))
@@ -112,7 +112,7 @@ def test_leases_drafts_blobs_and_conflicts_are_as_without(filled: Logins) -> Non
         store.close()
 
 
-def test_a_redaction_is_the_tenant_s_whoever_carries_it_out(filled: Logins) -> None:
+def test_a_redaction_is_limited_to_the_tenant_whoever_executes_it(filled: Logins) -> None:
     for number, url in enumerate((filled.app, filled.operator)):
         with Conversations.open(url, tenant="a") as conversations:
             thread = conversations.thread("t")
@@ -124,7 +124,7 @@ def test_a_redaction_is_the_tenant_s_whoever_carries_it_out(filled: Logins) -> N
         assert conversations.verify().first_bad is None
 
 
-def test_a_log_is_brought_in_with_what_was_redacted_of_it(logins: Logins) -> None:
+def test_a_log_with_redactions_can_be_imported(logins: Logins) -> None:
     with Conversations.open("memory:", tenant="a") as source:
         thread = source.start_thread(thread_id="t", messages=[Message.user(str(number)) for number in range(60)])
         thread.redact(thread.history().messages[0])
@@ -138,7 +138,7 @@ def test_a_log_is_brought_in_with_what_was_redacted_of_it(logins: Logins) -> Non
         assert "tenant 'a'" in str(refused.error)
 
 
-def test_positions_go_on_above_those_of_a_restored_dump(filled: Logins) -> None:
+def test_positions_continue_above_those_of_a_restored_dump(filled: Logins) -> None:
     ask(filled.owner, f"UPDATE clew_event SET position = position + {1 << 50} WHERE tenant = {B}")  # noqa: S608 - numbers
     (highest,) = ask(filled.owner, "SELECT max(position) FROM clew_event")[0]
     store = PostgresDatastore(filled.app, tenant="a", originator_id_type="text")

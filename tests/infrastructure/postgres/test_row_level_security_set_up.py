@@ -31,7 +31,7 @@ ORDER BY proname
 """
 
 
-def test_to_say_it_again_changes_nothing(kept: Logins) -> None:
+def test_repeating_the_set_up_changes_nothing(kept: Logins) -> None:
     before = [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)]
     store_at(kept.owner).migrate(row_level_security=True)
     assert [ask(kept.owner, each) for each in (PRIVILEGES, POLICIES, FUNCTIONS)] == before
@@ -44,7 +44,7 @@ def test_to_say_it_again_changes_nothing(kept: Logins) -> None:
     assert tables == []
 
 
-def test_a_user_without_the_rights_is_told_who_may(postgres: str) -> None:
+def test_a_user_without_the_rights_learns_who_has_them(postgres: str) -> None:
     store_at(postgres).migrate()
     parts = urlsplit(postgres)
     netloc = f"{GUARDED}:{PASSWORD}@{parts.netloc.rpartition('@')[2]}"
@@ -55,7 +55,7 @@ def test_a_user_without_the_rights_is_told_who_may(postgres: str) -> None:
     assert ask(postgres, "SELECT count(*) FROM pg_policies") == [(0,)]
 
 
-def test_an_owner_who_is_no_superuser_may_do_it(logins: Logins, postgres: str) -> None:
+def test_an_owner_without_superuser_can_set_it_up(logins: Logins, postgres: str) -> None:
     owner = "clew_owner_of_tests"
     schema = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
     ask(
@@ -79,7 +79,7 @@ def test_an_owner_who_is_no_superuser_may_do_it(logins: Logins, postgres: str) -
         ask(postgres, f"{schema}; GRANT USAGE ON SCHEMA public TO public; DROP ROLE {owner}")
 
 
-def test_what_others_have_made_in_the_schema_does_not_run_as_who_migrates(filled: Logins) -> None:
+def test_foreign_functions_in_the_schema_do_not_run_with_the_caller_s_rights(filled: Logins) -> None:
     trap = "RETURNS {} LANGUAGE sql AS 'UPDATE clew_event SET state = NULL; SELECT NULL::{}'"
     function = f"CREATE FUNCTION format(text, regclass) {trap.format('text', 'text')}; RESET ROLE"
     ask(filled.owner, f"GRANT USAGE, CREATE ON SCHEMA public TO {GUARDED}; SET ROLE {GUARDED}; {function}")
@@ -101,7 +101,7 @@ def test_what_others_have_made_in_the_schema_does_not_run_as_who_migrates(filled
         assert conversations.verify().first_bad is None
 
 
-def test_tables_in_another_schema_are_kept_apart_too(postgres: str) -> None:
+def test_works_for_tables_in_another_schema(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA elsewhere; CREATE TABLE public.clew_event (state bytea)")
     there = f"{postgres}{'&' if '?' in postgres else '?'}options=-csearch_path%3Delsewhere"
     logins = fill(keep_apart(there))
@@ -117,7 +117,7 @@ def test_tables_in_another_schema_are_kept_apart_too(postgres: str) -> None:
     ask(postgres, "DROP SCHEMA elsewhere CASCADE")
 
 
-def test_only_a_server_keeps_tenants_apart() -> None:
+def test_row_level_security_needs_a_server() -> None:
     with pytest.raises(StoreUrlError, match="SQLite file"):
         store_at("sqlite:///clew.db").migrate(row_level_security=True)
 
@@ -125,7 +125,7 @@ def test_only_a_server_keeps_tenants_apart() -> None:
 # Beside others
 
 
-def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cannot_be_set_up_while_a_service_is_open(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
     with Conversations.open(postgres, projections=()) as service:
         thread = service.start_thread(messages=[Message.user("Hello")])
@@ -142,7 +142,7 @@ def test_is_not_switched_on_under_a_service_that_is_open(postgres: str, monkeypa
         assert [each.text for each in service.thread(thread.id).history()] == ["Hello"]
 
 
-def test_counts_whoever_is_connected_also_where_little_is_told_of_him(
+def test_counts_other_sessions_even_if_their_details_are_hidden(
     postgres: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(row_level_security, "LEAVING", 0.0)
@@ -163,7 +163,7 @@ def _others(url: str) -> int:
     return int(ask(url, statements("row_level_security.sql")["sessions"])[0][0])
 
 
-def test_whoever_comes_while_it_is_switched_on_waits_and_knows_of_it(
+def test_a_session_that_connects_during_the_set_up_waits_and_is_bound(
     postgres: str, kept: Logins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_at(postgres).migrate()

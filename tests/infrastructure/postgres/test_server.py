@@ -47,7 +47,7 @@ def at(url: str, *, port: int = 0, user: str = "", database: str = "") -> str:
 
 
 @pytest.mark.parametrize("what", [b"a statement by itself", b"BEGIN", b"COMMIT"])
-def test_neither_loses_nor_doubles_an_append_whose_reply_is_lost(postgres_server: PostgresServer, what: bytes) -> None:
+def test_an_append_whose_reply_is_lost_is_stored_exactly_once(postgres_server: PostgresServer, what: bytes) -> None:
     with postgres_server.database() as url, CuttingProxy(postgres_server.port) as proxy:
         recorder = PostgresRecorder.open(at(url, port=proxy.port), workers=1)
         fill(recorder, "a", 2)
@@ -65,7 +65,9 @@ def test_neither_loses_nor_doubles_an_append_whose_reply_is_lost(postgres_server
         recorder.close()
 
 
-def test_does_once_what_has_no_rows_when_the_reply_to_its_commit_is_lost(postgres_server: PostgresServer) -> None:
+def test_an_append_without_rows_happens_once_when_the_reply_to_its_commit_is_lost(
+    postgres_server: PostgresServer,
+) -> None:
     with (
         postgres_server.database() as url,
         CuttingProxy(postgres_server.port) as proxy,
@@ -91,7 +93,7 @@ def test_does_once_what_has_no_rows_when_the_reply_to_its_commit_is_lost(postgre
 # A server that dies
 
 
-def test_keeps_every_answered_append_and_goes_on_when_the_server_is_killed(scale: float) -> None:
+def test_keeps_every_acknowledged_append_and_continues_after_the_server_is_killed(scale: float) -> None:
     with PostgresServer(18) as server, server.database() as url:
         recorder = PostgresRecorder.open(url)
         answered: dict[str, int] = {}
@@ -135,7 +137,7 @@ def test_keeps_every_answered_append_and_goes_on_when_the_server_is_killed(scale
         recorder.close()
 
 
-def test_writes_what_has_no_rows_though_the_id_of_its_transaction_was_given_again(
+def test_writes_an_append_without_rows_even_if_its_transaction_id_is_assigned_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server that broke down forgot the transaction, and commits somebody else's under its id."""
@@ -158,7 +160,7 @@ def test_writes_what_has_no_rows_though_the_id_of_its_transaction_was_given_agai
         assert recorder.draft("a") == Draft("a", "run", b"data")
 
 
-def test_goes_on_when_all_its_connections_were_cut(postgres: str, recorder: PostgresRecorder) -> None:
+def test_continues_after_all_connections_were_cut(postgres: str, recorder: PostgresRecorder) -> None:
     fill(recorder, "a", 2)
     assert len(recorder.lineage("a")) == 2
     end_sessions(postgres)
@@ -169,7 +171,7 @@ def test_goes_on_when_all_its_connections_were_cut(postgres: str, recorder: Post
 # Readers in position order
 
 
-def test_goes_on_above_what_a_restored_dump_holds(postgres: str) -> None:
+def test_continues_above_the_positions_of_a_restored_dump(postgres: str) -> None:
     with_dump = PostgresRecorder.open(postgres)
     last = fill(with_dump, "a", 3).positions[-1]
     with_dump.close()
@@ -186,7 +188,7 @@ def test_goes_on_above_what_a_restored_dump_holds(postgres: str) -> None:
 # Two processes
 
 
-def test_sees_the_commits_of_another_process_and_is_woken_by_them(postgres: str, recorder: PostgresRecorder) -> None:
+def test_another_process_s_commits_are_visible_and_wake_listeners(postgres: str, recorder: PostgresRecorder) -> None:
     other = PostgresRecorder.open(postgres)
     fill(recorder, "a", 2)
     head = fill(other, "a", 3, start=3).hashes[-1]
@@ -202,7 +204,7 @@ def test_sees_the_commits_of_another_process_and_is_woken_by_them(postgres: str,
     other.close()
 
 
-def test_lets_one_of_many_processes_have_a_lease_or_a_key(postgres: str) -> None:
+def test_only_one_of_many_processes_gets_a_lease_or_a_key(postgres: str) -> None:
     recorders = [PostgresRecorder.open(postgres, workers=1) for _ in range(4)]
     fill(recorders[0], "a", 1)
     for round_ in range(8):
@@ -221,7 +223,7 @@ def test_lets_one_of_many_processes_have_a_lease_or_a_key(postgres: str) -> None
 # Streams and schemas
 
 
-def test_refuses_a_stream_whose_number_is_another_s(
+def test_refuses_a_stream_with_the_number_of_another(
     recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(recorder, "a", 1)
@@ -235,7 +237,7 @@ def test_refuses_a_stream_whose_number_is_another_s(
     assert recorder.lineage("c") == []
 
 
-def test_makes_the_tables_once_when_many_open_an_empty_database(postgres: str) -> None:
+def test_creates_the_tables_once_when_many_open_an_empty_database(postgres: str) -> None:
     assert store_at(postgres).schemas() == (0, 1)
     with pytest.raises(StoreSchemaError, match="clew migrate"):
         store_at(postgres).open_log(create=False)
@@ -244,7 +246,7 @@ def test_makes_the_tables_once_when_many_open_an_empty_database(postgres: str) -
     store_at(postgres).open_log(create=False).close()
 
 
-def test_refuses_a_newer_schema_and_leaves_it(postgres: str) -> None:
+def test_refuses_a_newer_schema_and_does_not_change_it(postgres: str) -> None:
     assert store_at(postgres).migrate() == (0, 1)
     ask(postgres, "UPDATE clew_meta SET schema = 99")
     for use in (PostgresStore.open_log, PostgresStore.schemas, PostgresStore.migrate):
@@ -256,7 +258,7 @@ def test_refuses_a_newer_schema_and_leaves_it(postgres: str) -> None:
 # What it says
 
 
-def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer, tmp_path: Path) -> None:
+def test_explains_errors_without_the_password(postgres_server: PostgresServer, tmp_path: Path) -> None:
     guarded = f"{GUARDED}:{PASSWORD}"
     server = postgres_server.url()
     with postgres_server.database() as url:
@@ -280,7 +282,7 @@ def test_says_what_is_wrong_and_never_a_password(postgres_server: PostgresServer
         assert PASSWORD not in str(refused.value)
 
 
-def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
+def test_uses_the_configured_number_of_connections(postgres: str) -> None:
     log = store_at(f"{postgres}?workers=2&application_name=told&readers=1").open_log()
     recorder = cast("PostgresRecorder", log.recorder)
     run_threads([lambda name=f"s{number}": fill(recorder, name, 9) for number in range(6)])  # type: ignore[misc] # as above
@@ -293,7 +295,7 @@ def test_takes_as_many_connections_as_it_is_told(postgres: str) -> None:
             store_at(f"{postgres}?{wrong}").open_log()
 
 
-def test_lets_one_of_many_shred_a_row(postgres: str) -> None:
+def test_only_one_of_many_writers_shreds_a_row(postgres: str) -> None:
     recorders = [PostgresRecorder.open(postgres, workers=1) for _ in range(3)]
     fill(recorders[0], "a", 20)
     for version in range(1, 21):
@@ -305,7 +307,7 @@ def test_lets_one_of_many_shred_a_row(postgres: str) -> None:
         each.close()
 
 
-def test_says_that_the_server_is_gone_and_finds_it_again() -> None:
+def test_reports_an_unreachable_server_and_reconnects() -> None:
     with PostgresServer(16) as server, server.database() as url:
         recorder = PostgresRecorder.open(url)
         fill(recorder, "a", 1)

@@ -41,7 +41,7 @@ def through(proxy: PoolingProxy, url: str) -> str:
     return at(url, port=proxy.port) + "?prepare=no"
 
 
-def test_who_waits_for_a_turn_to_fill_leaves_the_connection_to_who_has_it(database: str) -> None:
+def test_a_process_that_waits_for_its_turn_releases_the_connection(database: str) -> None:
     with pooler(database, 2) as proxy, closing(PostgresRecorder.open(through(proxy, database))) as recorder:
         fill(recorder, "a", 1)
         with closing(PostgresProjections(through(proxy, database))) as projections:
@@ -61,7 +61,7 @@ def test_who_waits_for_a_turn_to_fill_leaves_the_connection_to_who_has_it(databa
             assert turns == ["first", "second"]
 
 
-def test_processes_fill_and_read_with_few_connections(database: str) -> None:
+def test_processes_update_and_read_projections_with_few_connections(database: str) -> None:
     """As many as are filled at once, one for what is read meanwhile, and one that waits."""
     with pooler(database, len(SHIPPED) + 2) as proxy:
         url = through(proxy, database)
@@ -78,7 +78,7 @@ def test_processes_fill_and_read_with_few_connections(database: str) -> None:
             run_threads([lambda n=n: talk((one, two)[n % 2], n) for n in range(4)])  # type: ignore[misc] # a bound loop
 
 
-def test_a_session_knows_what_is_prepared_on_it_after_a_roll_back(database: str) -> None:
+def test_a_session_knows_its_prepared_statements_after_a_rollback(database: str) -> None:
     """A pooler closes the connection of a client that names a statement which it has had forgotten."""
     with closing(PostgresRecorder.open(database, workers=1)) as recorder:
         fill(recorder, "a", 2)
@@ -99,7 +99,7 @@ def test_a_session_knows_what_is_prepared_on_it_after_a_roll_back(database: str)
         ('private key file "client.key" has group or world access', None, "a trusted TLS connection is not possible"),
     ],
 )
-def test_says_what_to_do_where_a_pooler_or_the_server_refuses(
+def test_explains_what_to_do_when_a_pooler_or_the_server_refuses(
     said: str, kind: type[Exception] | None, advice: str
 ) -> None:
     error = unavailable("postgresql://db:5432/chats", psycopg.OperationalError(f"connection failed: {said}"))

@@ -78,7 +78,7 @@ def pair(primary: PostgresServer, standby: Standby) -> Iterator[Pair]:
         yield Pair(url, follower)
 
 
-def test_what_was_written_is_read_on_a_standby_once_it_has_come_there(pair: Pair, standby: Standby) -> None:
+def test_writes_are_readable_on_a_standby_after_waiting_for_their_position(pair: Pair, standby: Standby) -> None:
     with Conversations.open(pair.primary) as here, Conversations.open(pair.standby) as there:
         first = here.start_thread("Refund", thread_id="a", messages=[Message.user("one")])
         there_first = here.position()
@@ -107,13 +107,13 @@ def test_what_was_written_is_read_on_a_standby_once_it_has_come_there(pair: Pair
         assert there.verify() == here.verify()
 
 
-def test_the_example_reads_on_the_standby_what_it_has_just_said(pair: Pair) -> None:
+def test_the_example_reads_its_own_writes_on_the_standby(pair: Pair) -> None:
     for number in range(1, 4):
         written = several_servers.say(pair.primary, "a", str(number))
         assert several_servers.read(pair.standby, "a", written) == [str(each + 1) for each in range(number)]
 
 
-def test_who_waits_on_a_standby_for_events_is_told_of_them(pair: Pair) -> None:
+def test_a_subscription_on_a_standby_receives_new_events(pair: Pair) -> None:
     async def read(written: int) -> list[str]:
         async with Engine.open(pair.standby) as there:
             await there.wait(written, timeout=PATIENCE)
@@ -129,7 +129,7 @@ def test_who_waits_on_a_standby_for_events_is_told_of_them(pair: Pair) -> None:
         assert asyncio.run(read(here.position())) == ["one", "two"]
 
 
-def test_a_standby_of_a_restored_dump_is_not_read_before_its_primary_was_opened(pair: Pair) -> None:
+def test_a_standby_of_a_restored_dump_is_unavailable_until_its_primary_was_opened(pair: Pair) -> None:
     with recorder_at(pair.primary) as recorder:
         append(recorder, event("a", 1))
     ask(pair.primary, f"UPDATE clew_event SET position = position + {1 << 50}")  # noqa: S608 - a number
@@ -144,14 +144,16 @@ def test_a_standby_of_a_restored_dump_is_not_read_before_its_primary_was_opened(
         wait_until(lambda: follower.last_position() == appended.positions[0])
 
 
-def test_says_how_far_it_wrote_also_while_readers_are_held_back(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_position_includes_own_writes_even_while_readers_are_held_back(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
     with recorder_at(postgres) as recorder, transaction(postgres):
         position = append(recorder, event("a", 1)).positions[-1]
         assert recorder.last_position() < position == recorder.newest_position()
 
 
-def test_a_standby_refuses_everything_that_writes_and_says_where_to_write(pair: Pair) -> None:
+def test_a_standby_refuses_every_write_and_names_the_primary(pair: Pair) -> None:
     with recorder_at(pair.primary) as primary:
         position = append(primary, event("default/thread/a", 1)).positions[-1]
     with recorder_at(pair.standby) as recorder:
@@ -171,13 +173,15 @@ def test_a_standby_refuses_everything_that_writes_and_says_where_to_write(pair: 
         there.start_thread()
 
 
-def test_a_standby_says_where_to_fill_what_nobody_has_filled(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_standby_explains_where_to_update_a_missing_projection(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--db", pair.standby, "threads"]) == 1
     assert "not filled yet" in (said := capsys.readouterr().err)
     assert "on its primary" in said
 
 
-def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(primary: PostgresServer, standby: Standby) -> None:
+def test_no_tables_are_created_in_an_empty_database_on_a_standby(primary: PostgresServer, standby: Standby) -> None:
     with primary.database() as url:
         name = urlsplit(url).path.lstrip("/")
         wait_until(lambda: bool(standby.ask(f"SELECT 1 FROM pg_database WHERE datname = '{name}'")))  # noqa: S608 - ours
@@ -187,7 +191,7 @@ def test_an_empty_database_on_a_standby_is_not_made_one_of_clew_s(primary: Postg
                 use(on(standby, url))
 
 
-def test_nothing_appears_on_a_standby_below_a_position_that_was_read_there(pair: Pair, scale: float) -> None:
+def test_no_event_appears_on_a_standby_below_a_position_that_was_read(pair: Pair, scale: float) -> None:
     count = max(40, round(1000 * scale))
     done = threading.Event()
     seen: list[int] = []
@@ -223,7 +227,7 @@ def test_nothing_appears_on_a_standby_below_a_position_that_was_read_there(pair:
         assert seen == everything
 
 
-def test_a_query_that_a_standby_has_ended_is_asked_again(pair: Pair, standby: Standby) -> None:
+def test_a_query_that_a_standby_cancels_is_repeated(pair: Pair, standby: Standby) -> None:
     """It ends those that still see what the primary has removed, when it may wait for them no longer."""
     standby.ask("ALTER SYSTEM SET max_standby_streaming_delay = 0")
     standby.ask("SELECT pg_reload_conf()")
@@ -249,7 +253,7 @@ def test_a_query_that_a_standby_has_ended_is_asked_again(pair: Pair, standby: St
         assert found == [(1,)]
 
 
-def test_a_writer_finds_the_standby_that_was_promoted_and_is_told_of_nothing_that_it_has_not(
+def test_a_writer_finds_the_promoted_standby_and_acknowledges_only_stored_events(
     primary: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (

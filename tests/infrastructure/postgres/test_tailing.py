@@ -42,7 +42,7 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
 
 
 @pytest.mark.parametrize("ends", ["committed", "rolled back", "cut"])
-def test_shows_nothing_above_an_open_transaction_until_it_has_ended(
+def test_readers_stop_below_an_open_transaction(
     postgres: str, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
@@ -88,7 +88,7 @@ def test_a_subscription_waits_for_the_lowest_of_several_open_transactions(
     assert [each[1:] for each in seen] == [("late-0", 1), ("late-1", 1), ("late-2", 1), ("above", 1), ("above", 2)]
 
 
-def test_another_database_of_the_cluster_holds_readers_back_and_loses_them_nothing(
+def test_a_transaction_in_another_database_holds_readers_back_without_loss(
     databases: Databases, recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
@@ -101,7 +101,7 @@ def test_another_database_of_the_cluster_holds_readers_back_and_loses_them_nothi
         assert [each[1:] for each in tailing.page(recorder, 0)] == [("a", 1), ("a", 2), ("a", 3)]
 
 
-def test_a_service_waits_for_what_it_has_appended_beside_an_append_that_stays_open(
+def test_a_service_waits_for_its_own_appends_while_another_append_stays_open(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "OWN_WAIT", 0.05)
@@ -195,7 +195,7 @@ def tail_subscribed(recorder: PostgresRecorder, found: list[Seen]) -> None:
     found.extend(follow_until(recorder, lambda seen: bool(seen) and seen[-1][1] == END))
 
 
-def test_sixteen_writers_and_four_readers_lose_double_and_reorder_nothing(
+def test_sixteen_writers_and_four_readers_lose_duplicate_and_reorder_nothing(
     postgres: str, databases: Databases, recorder: PostgresRecorder, scale: float
 ) -> None:
     count = max(20, round(2_500 * scale))

@@ -102,7 +102,7 @@ def redact(log: Recorder, version: int) -> None:
 
 
 @pytest.mark.parametrize("what", DONE)
-def test_waits_no_oftener_for_the_server_than_it_must(proxy: CountingProxy, postgres: str, what: str) -> None:
+def test_takes_only_the_necessary_round_trips(proxy: CountingProxy, postgres: str, what: str) -> None:
     most, do = DONE[what]
     with closing(PostgresRecorder.open(through(proxy, postgres), workers=1)) as recorder:
         append(recorder, event("old", 1), event("old", 2))
@@ -110,7 +110,7 @@ def test_waits_no_oftener_for_the_server_than_it_must(proxy: CountingProxy, post
         assert len(recorder.own_rows("old", limit=9)) + len(recorder.own_rows("4", limit=99)) > 2
 
 
-def test_waits_no_oftener_where_tenants_are_kept_apart(proxy: CountingProxy, postgres: str) -> None:
+def test_takes_no_more_round_trips_with_row_level_security(proxy: CountingProxy, postgres: str) -> None:
     app = through(proxy, keep_apart(postgres).app)
     store = PostgresDatastore(app, originator_id_type="text", tenant="a", workers=1)
     with closing(PostgresRecorder(store)) as recorder:
@@ -153,7 +153,7 @@ def commit_meanwhile(stranger: psycopg.Connection[object], url: str, future: Fut
     thread.join(PATIENCE)
 
 
-def test_is_told_of_the_first_that_fails_and_keeps_nothing_of_the_others(
+def test_raises_the_first_error_and_stores_nothing(
     recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
 ) -> None:
     """The commit was on its way behind it."""
@@ -179,7 +179,7 @@ def test_is_told_of_the_first_that_fails_and_keeps_nothing_of_the_others(
     assert recorder.repeated(Key("a", "k", b"")) is None
 
 
-def test_keeps_nothing_of_a_redaction_of_what_another_has_redacted_meanwhile(
+def test_stores_nothing_of_a_redaction_if_another_one_was_faster(
     recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
 ) -> None:
     gone = digest(b"a 1")
@@ -191,7 +191,7 @@ def test_keeps_nothing_of_a_redaction_of_what_another_has_redacted_meanwhile(
     assert recorder.shredded() == 0
 
 
-def test_ctrl_c_ends_what_waits_in_the_server_too(
+def test_ctrl_c_also_cancels_the_statement_in_the_server(
     recorder: PostgresRecorder, stranger: psycopg.Connection[object], postgres: str
 ) -> None:
     stranger.execute("INSERT INTO clew_draft VALUES (0, %s, '', '')", (stream_id("a"),))
@@ -205,7 +205,7 @@ def test_ctrl_c_ends_what_waits_in_the_server_too(
     assert verify_store(recorder).first_bad is None
 
 
-def test_prepares_nothing_again_after_a_roll_back(recorder: PostgresRecorder) -> None:
+def test_keeps_prepared_statements_after_a_rollback(recorder: PostgresRecorder) -> None:
     counts = set()
     for version in range(3, 7):
         append(recorder, event("a", version), key=Key("a", f"{version}", b""))
@@ -215,7 +215,7 @@ def test_prepares_nothing_again_after_a_roll_back(recorder: PostgresRecorder) ->
     assert len(counts) == 1
 
 
-def test_copies_after_the_streams_have_begun_and_at_the_positions_that_are_told(recorder: PostgresRecorder) -> None:
+def test_copies_rows_after_beginning_their_streams_and_at_the_returned_positions(recorder: PostgresRecorder) -> None:
     done = append(recorder, *[event("c", version + 1) for version in range(COPY_THRESHOLD)], key=Key("c", "k", b""))
     assert [row.position for row in recorder.rows_at(done.positions)] == list(done.positions)
     assert recorder.repeated(Key("c", "k", b"")) == done._replace(repeated=True)

@@ -49,7 +49,7 @@ def head(recorder: Recorder, stream: str) -> bytes:
     return recorder.own_rows(stream, limit=99)[-1].hash
 
 
-def test_writes_together_what_follows_and_refuses_what_does_not(recorder: PostgresRecorder) -> None:
+def test_writes_a_batch_of_known_heads_and_refuses_conflicts(recorder: PostgresRecorder) -> None:
     a = Append([event("a", 2), event("a", 3)], previous={"a": head(recorder, "a")})
     b = Append([event("b", 2)], previous={"b": bytes(31) + b"x"})
     c = Append([event("c", 2)])
@@ -62,7 +62,7 @@ def test_writes_together_what_follows_and_refuses_what_does_not(recorder: Postgr
     assert verify_store(recorder).first_bad is None
 
 
-def test_writes_together_what_goes_on_with_what_is_before_it_in_the_batch(recorder: PostgresRecorder) -> None:
+def test_a_batch_can_contain_successive_appends_to_a_stream(recorder: PostgresRecorder) -> None:
     outcomes = write(recorder, *[Append([event("a", version)]) for version in range(2, 7)])
     positions = [each.positions[0] for each in outcomes if isinstance(each, Appended)]
     assert len(positions) == 5
@@ -71,16 +71,14 @@ def test_writes_together_what_goes_on_with_what_is_before_it_in_the_batch(record
     assert verify_store(recorder).first_bad is None
 
 
-def test_keeps_the_order_of_a_stream_also_of_what_does_not_follow(recorder: PostgresRecorder) -> None:
+def test_keeps_the_order_of_a_stream_even_for_appends_that_need_a_plan(recorder: PostgresRecorder) -> None:
     """The third version comes too early, and is not written after the second had been."""
     outcomes = write(recorder, *[Append([event("a", version)]) for version in (3, 2)])
     assert [type(each) for each in outcomes] == [RecordedConflictError, Appended]
     assert [row.version for row in recorder.own_rows("a", limit=99)] == [1, 2]
 
 
-def test_writes_nothing_that_follows_what_another_has_written_otherwise(
-    recorder: PostgresRecorder, postgres: str
-) -> None:
+def test_writes_nothing_after_a_head_that_another_writer_has_changed(recorder: PostgresRecorder, postgres: str) -> None:
     said = head(recorder, "a")
     second = Append([event("a", 2)], previous={"a": said})
     with closing(PostgresRecorder.open(postgres)) as other:
@@ -94,7 +92,7 @@ def test_writes_nothing_that_follows_what_another_has_written_otherwise(
 
 
 @pytest.mark.parametrize("happens", [True, False])
-def test_a_batch_whose_reply_is_lost_is_there_once(
+def test_a_batch_whose_reply_is_lost_is_stored_once(
     recorder: PostgresRecorder,
     monkeypatch: pytest.MonkeyPatch,
     happens: bool,  # noqa: FBT001 - pytest's
@@ -122,9 +120,7 @@ APPENDS = st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.sampled_from([
 BATCHES = st.lists(st.tuples(st.integers(0, 1), st.lists(APPENDS, min_size=1, max_size=6)), min_size=1, max_size=5)
 
 
-def test_a_batch_comes_to_what_its_appends_would_one_after_the_other(
-    postgres_server: PostgresServer, scale: float
-) -> None:
+def test_a_batch_has_the_same_outcomes_as_its_appends_one_by_one(postgres_server: PostgresServer, scale: float) -> None:
     @settings(max_examples=max(int(150 * scale), 15), deadline=None)
     @given(batches=BATCHES)
     def comes_to_the_same(batches: list[tuple[int, list[tuple[str, int, int, bool]]]]) -> None:
@@ -168,7 +164,7 @@ def _known(outcome: object) -> object:
     return (outcome.hashes, outcome.versions) if isinstance(outcome, Appended) else type(outcome)
 
 
-def test_tells_nobody_else_of_what_the_database_has_against_one(postgres: str) -> None:
+def test_an_append_that_the_database_refuses_fails_alone(postgres: str) -> None:
     app = keep_apart(postgres).app
     with closing(PostgresRecorder(PostgresDatastore(app, originator_id_type="text", tenant="a"))) as recorder:
         append(recorder, event("a/thread/t", 1))
@@ -179,7 +175,7 @@ def test_tells_nobody_else_of_what_the_database_has_against_one(postgres: str) -
         assert [row.version for row in recorder.own_rows("a/thread/t", limit=9)] == [1, 2]
 
 
-def test_orders_the_appends_of_a_statement_by_stream(
+def test_sorts_the_appends_of_a_statement_by_stream(
     recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes that write to the same streams at once wait for each other in no circle."""
@@ -216,9 +212,7 @@ def stranger(
         connection.rollback()
 
 
-def test_holds_up_nobody_for_a_lock_on_another_s_stream(
-    recorder: PostgresRecorder, stranger: psycopg.Connection[object]
-) -> None:
+def test_a_lock_on_one_stream_delays_no_other(recorder: PostgresRecorder, stranger: psycopg.Connection[object]) -> None:
     pool = recorder.datastore.pool
     kept, behind = (pool.submit(Append([event("a", version)])) for version in (2, 3))
     others = [pool.submit(Append([event(name, version)])) for version in (2, 3) for name in "bc"]
@@ -239,7 +233,7 @@ def test_holds_up_nobody_for_a_lock_on_another_s_stream(
     assert verify_store(recorder).first_bad is None
 
 
-def test_leaves_all_of_a_statement_that_meets_a_lock_and_changes_no_setting_of_the_session(
+def test_defers_a_statement_that_meets_a_lock_and_changes_no_setting_of_the_session(
     recorder: PostgresRecorder, stranger: psycopg.Connection[object]
 ) -> None:
     writer = recorder.datastore.writer
@@ -253,7 +247,7 @@ def test_leaves_all_of_a_statement_that_meets_a_lock_and_changes_no_setting_of_t
         assert session.query("SHOW lock_timeout") == before
 
 
-def test_says_what_its_user_s_own_limit_on_locks_came_to(postgres: str, stranger: psycopg.Connection[object]) -> None:
+def test_reports_the_user_s_own_lock_timeout(postgres: str, stranger: psycopg.Connection[object]) -> None:
     limit = ("&" if "?" in postgres else "?") + "options=-clock_timeout%3D20ms"
     with closing(PostgresRecorder.open(postgres + limit)) as limited:
         alone, other = (limited.submit(Append([event(name, 2)])) for name in "ab")

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 PROCESSES = 2
 
 
-def test_loses_and_doubles_nothing_when_one_of_three_servers_is_killed(
+def test_loses_and_duplicates_nothing_when_one_of_three_servers_is_killed(
     postgres_server: PostgresServer, scale: float
 ) -> None:
     tenants = [f"tenant-{number}" for number in range(30)]

@@ -15,28 +15,28 @@ FEW = st.builds(Positions, st.dictionaries(st.sampled_from("ab"), st.integers(0,
 
 
 @given(POSITIONS)
-def test_positions_are_read_back_from_their_text(positions: Positions) -> None:
+def test_positions_can_be_parsed_from_their_text(positions: Positions) -> None:
     assert Positions.parse(str(positions)) == positions
     assert hash(Positions.parse(str(positions))) == hash(positions)
     assert eval(repr(positions)) == positions  # noqa: S307 - of what was just made
 
 
 @given(FEW, FEW, FEW)
-def test_they_are_partly_ordered(one: Positions, other: Positions, third: Positions) -> None:
+def test_positions_are_partially_ordered(one: Positions, other: Positions, third: Positions) -> None:
     assert (one == other) == (one <= other <= one)
     assert (one <= other) == (other >= one) == all(one.of(name) <= other.of(name) for name in "ab")
     assert one <= third or not one <= other <= third
 
 
 @given(POSITIONS, NAMES, st.integers(0, 2**63 - 1))
-def test_moving_in_one_shard_leaves_the_others(positions: Positions, name: str, position: int) -> None:
+def test_a_new_position_in_one_shard_changes_no_other(positions: Positions, name: str, position: int) -> None:
     moved = positions.at(name, position)
     assert moved.of(name) == position
     assert dict(moved.at(name, positions.of(name))) == dict(positions)
     assert (positions <= moved) == (positions.of(name) <= position)
 
 
-def test_they_are_written_in_the_order_of_the_names_and_without_shards_that_have_not_begun() -> None:
+def test_the_text_is_sorted_by_name_and_omits_zero_positions() -> None:
     positions = Positions({"west": 42, "north": 0, "east": 1_048_576})
     assert str(positions) == "east=1048576,west=42"
     assert dict(positions) == {"east": 1_048_576, "west": 42}
@@ -49,20 +49,20 @@ def test_they_are_written_in_the_order_of_the_names_and_without_shards_that_have
     "text",
     ["east", "east=", "east=-1", "east=1.5", "east=1,east=2", "east=٣", f"east={2**63}", "east=" + "9" * 5_000, ","],
 )
-def test_refuses_text_that_is_none_of_theirs(text: str) -> None:
+def test_refuses_invalid_text(text: str) -> None:
     with pytest.raises(InvalidContentError):
         Positions.parse(text)
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a=b", "a b", "-a", ".a", "ä", "a\n", "x" * 64])
-def test_refuses_names_that_could_not_be_told_from_the_text_around_them(name: str) -> None:
+def test_refuses_names_that_would_make_the_text_ambiguous(name: str) -> None:
     with pytest.raises(InvalidNameError):
         check_shard_name(name)
     with pytest.raises(InvalidNameError):
         Positions({name: 1})
 
 
-def test_refuses_what_is_no_position() -> None:
+def test_refuses_invalid_positions() -> None:
     for wrong in (-1, 2**63, True, 1.0, "1"):
         with pytest.raises(InvalidContentError):
             Positions({"east": wrong})  # type: ignore[dict-item] # that is the point

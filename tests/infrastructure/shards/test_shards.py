@@ -44,7 +44,7 @@ def directory(three: list[str]) -> str:
 # Where a tenant is
 
 
-def test_everything_of_a_tenant_is_on_the_shard_that_it_was_given(directory: str, three: list[str]) -> None:
+def test_everything_of_a_tenant_is_on_its_shard(directory: str, three: list[str]) -> None:
     for tenant in ("ann", "bob", "cid"):
         with Conversations.open(directory, tenant=tenant) as conversations:
             thread = conversations.start_thread(thread_id="t", messages=[Message.user(tenant)])
@@ -59,7 +59,7 @@ def test_everything_of_a_tenant_is_on_the_shard_that_it_was_given(directory: str
     assert [(shard.name, shard.tenants) for shard in Shards.open(directory).shards()] == [("east", 2), ("west", 1)]
 
 
-def test_many_that_open_a_tenant_at_once_find_it_in_one_place(directory: str) -> None:
+def test_concurrent_openers_of_a_new_tenant_agree_on_its_shard(directory: str) -> None:
     tenants = [f"tenant {number}" for number in range(6)]
     found: list[dict[str, str]] = []
     run_threads([lambda: found.append(homes(directory, tenants))] * 6)
@@ -67,7 +67,7 @@ def test_many_that_open_a_tenant_at_once_find_it_in_one_place(directory: str) ->
     assert [shard.tenants for shard in Shards.open(directory).shards()] == [3, 3]
 
 
-def test_a_tenant_is_placed_when_those_that_are_being_placed_can_be_counted(directory: str, three: list[str]) -> None:
+def test_assigning_a_tenant_waits_for_concurrent_assignments(directory: str, three: list[str]) -> None:
     found: dict[str, str] = {}
     placing = threading.Thread(target=lambda: found.update(homes(directory, ["bob"])))
     with psycopg.connect(three[0]) as other:
@@ -81,9 +81,7 @@ def test_a_tenant_is_placed_when_those_that_are_being_placed_can_be_counted(dire
     assert found == {"bob": three[2]}
 
 
-def test_adding_a_server_moves_no_tenant_and_one_that_takes_no_more_keeps_its_own(
-    directory: str, postgres: str
-) -> None:
+def test_adding_a_server_moves_no_tenant_and_a_closed_one_keeps_its_tenants(directory: str, postgres: str) -> None:
     shards = Shards.open(directory)
     before = homes(directory, ["a", "b", "c", "d"])
     shards.add("new", address(postgres))
@@ -103,13 +101,13 @@ def test_adding_a_server_moves_no_tenant_and_one_that_takes_no_more_keeps_its_ow
     ]
 
 
-def test_a_tenant_that_is_only_read_is_given_no_shard(directory: str) -> None:
+def test_reading_assigns_no_shard(directory: str) -> None:
     with pytest.raises(ShardError, match="'new' has no shard yet"):
         Conversations.open(directory, tenant="new", create=False)
     assert [shard.tenants for shard in Shards.open(directory).shards()] == [0, 0]
 
 
-def test_no_password_is_in_the_directory_and_its_own_is_that_of_the_shards(three: list[str]) -> None:
+def test_the_directory_stores_no_password_and_shards_use_the_url_s(three: list[str]) -> None:
     ask(three[0], f"GRANT ALL ON SCHEMA public TO {GUARDED}")
     ask(three[1], f"GRANT ALL ON SCHEMA public TO {GUARDED}")
     url = sharded(three[0].replace("clew_tests@", f"{GUARDED}:{PASSWORD}@"))
@@ -127,7 +125,7 @@ def test_no_password_is_in_the_directory_and_its_own_is_that_of_the_shards(three
         assert PASSWORD not in str(raised.value)
 
 
-def test_says_what_is_wrong_with_a_directory_and_with_what_it_is_given(three: list[str]) -> None:
+def test_explains_errors_of_a_directory_and_of_its_arguments(three: list[str]) -> None:
     shards = Shards.open(sharded(three[0]))
     for use in (shards.shards, shards.positions, lambda: Conversations.open(sharded(three[0]))):
         with pytest.raises(StoreSchemaError, match="clew shards add"):
@@ -153,14 +151,14 @@ def test_says_what_is_wrong_with_a_directory_and_with_what_it_is_given(three: li
         Shards.open(three[0])
 
 
-def test_a_shard_may_be_named_by_a_service_or_by_several_hosts() -> None:
+def test_a_shard_s_address_can_be_a_service_or_several_hosts() -> None:
     found = shard_directory("postgresql+shards://ann:pw@d1,d2:5433/directory?sslmode=require&service=x&workers=2")
     assert found.url_at("service=east") == "postgresql://ann:pw@?sslmode=require&workers=2&service=east"
     assert found.url_at("h1:1,h2:2/db") == "postgresql://ann:pw@h1:1,h2:2/db?sslmode=require&workers=2"
     assert shard_directory("postgresql+shards:///directory").url_at("[::1]:5/db") == "postgresql://[::1]:5/db"
 
 
-def test_a_store_is_one_shard_however_its_address_is_written(directory: str, three: list[str]) -> None:
+def test_a_store_is_one_shard_under_any_address(directory: str, three: list[str]) -> None:
     shards = Shards.open(directory)
     again = address(three[1]).replace("127.0.0.1", "localhost")
     with pytest.raises(ShardError, match=f"this store is already the shard 'east', at {address(three[1])}"):
@@ -192,7 +190,7 @@ def test_a_shard_whose_server_moves_keeps_its_tenants(directory: str, three: lis
     assert [shard.address for shard in shards.shards()] == [moved, address(three[2])]
 
 
-def test_makes_nothing_where_a_shard_is_said_to_have_moved(directory: str, postgres: str) -> None:
+def test_moving_a_shard_creates_no_tables(directory: str, postgres: str) -> None:
     with pytest.raises(StoreSchemaError):
         Shards.open(directory).move("east", address(postgres))
     assert ask(postgres, "SELECT count(*) FROM pg_class WHERE relname LIKE 'clew%'") == [(0,)]
@@ -201,7 +199,7 @@ def test_makes_nothing_where_a_shard_is_said_to_have_moved(directory: str, postg
 # Who reads all of them
 
 
-def test_reads_what_all_have_from_where_it_was_and_servers_that_come(
+def test_reads_all_shards_from_stored_positions_and_shards_that_are_added(
     directory: str, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.05)
@@ -236,7 +234,7 @@ def test_reads_what_all_have_from_where_it_was_and_servers_that_come(
         assert told(events, 2) == [("new", "cid/thread/t", 1), ("new", "cid/thread/t", 2)]
 
 
-def test_the_example_counts_each_event_once_however_often_it_is_begun(directory: str, tmp_path: Path) -> None:
+def test_the_example_counts_each_event_once_however_often_it_is_restarted(directory: str, tmp_path: Path) -> None:
     shards = Shards.open(directory)
     file = str(tmp_path / "counts.db")
     for number in range(3):
@@ -248,7 +246,7 @@ def test_the_example_counts_each_event_once_however_often_it_is_begun(directory:
         assert several_servers.count(directory, file, shards.positions()) == expected
 
 
-def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_follows_a_moved_shard(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.01)
     monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
     with Conversations.open(postgres) as conversations:
@@ -266,7 +264,7 @@ def test_a_reader_finds_a_shard_where_it_has_moved(postgres: str, monkeypatch: p
     assert (found.shard, found.event.stream) == ("east", "default/thread/a")
 
 
-def test_a_reader_goes_on_after_a_mistake_of_the_log_s(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_continues_after_a_defect_of_the_log(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
     with Conversations.open(postgres) as conversations:
         conversations.start_thread(thread_id="a")
@@ -288,9 +286,7 @@ def test_a_reader_goes_on_after_a_mistake_of_the_log_s(postgres: str, monkeypatc
     assert found is not None
 
 
-def test_a_reader_that_nobody_wants_any_more_ends(
-    directory: str, monkeypatch: pytest.MonkeyPatch, postgres: str
-) -> None:
+def test_a_dropped_reader_ends_its_threads(directory: str, monkeypatch: pytest.MonkeyPatch, postgres: str) -> None:
     monkeypatch.setattr(service, "DIRECTORY_POLL_SECONDS", 0.01)
     events = Shards.open(directory).events()
     Shards.open(directory).add("new", address(postgres))

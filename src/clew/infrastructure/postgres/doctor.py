@@ -149,10 +149,12 @@ def of_oldest_writer(oldest: tuple[str, str, str, float | None] | None, since: i
     if oldest is None:
         return Finding("readers", "ok", "No open transaction holds readers back.")
     database, who, state, age = oldest
-    told = (
-        f"its age is not told, and {since:,} have begun since" if age is None else f"for {age:,.0f} s, and is {state}"
+    state_text = (
+        f"its age is unknown, and {since:,} transactions have begun since"
+        if age is None
+        else f"for {age:,.0f} s, and is {state}"
     )
-    found = f"{who[0].upper()}{who[1:]} in the database {database} writes: {told}."
+    found = f"{who[0].upper()}{who[1:]} in the database {database} writes: {state_text}."
     if since < MANY_SINCE if age is None else age < LONG_OPEN:
         return Finding("readers", "ok", found)
     advice = (
@@ -193,11 +195,11 @@ def of_replication(followers: int, idle: tuple[str, int] | None) -> Finding:
 
 
 def _vector(found: Rows) -> Finding:
-    installed, there = found[0] if found else (None, None)
+    installed, available = found[0] if found else (None, None)
     if installed is not None:
         return Finding("pgvector", "ok", f"pgvector {installed} is installed in this database.")
-    if there is not None:
-        return Finding("pgvector", "ok", f"pgvector {there} is available, but not installed in this database.")
+    if available is not None:
+        return Finding("pgvector", "ok", f"pgvector {available} is available, but not installed in this database.")
     return Finding("pgvector", "ok", "pgvector is not available on the server.")
 
 

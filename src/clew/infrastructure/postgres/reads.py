@@ -232,7 +232,7 @@ class PostgresReads:
         return rows
 
     def _of(self, stream: str, statement: str, **parameters: Any) -> Rows:
-        """What a statement finds of a stream; nothing of a name that is no valid Unicode, which is never stored."""
+        """The rows of a statement about a stream; none for a name that is not valid Unicode, which is never stored."""
         if not _is_text(stream):
             self.datastore.query("SELECT 1")  # closed is closed
             return []

@@ -277,7 +277,7 @@ def _insert_again(session: Session, append: Following) -> int | None:
 
 @cache
 def _insertion(count: int) -> Statement:
-    """The statement that inserts so many rows."""
+    """The statement that inserts this number of rows."""
     rows = ", ".join(
         f"({number}, " + ", ".join(f"${3 + number * len(_ROW_TYPES) + n}" for n in range(len(_ROW_TYPES))) + ")"
         for number in range(count)
