@@ -98,7 +98,7 @@ def _catching_up_on_postgres(setting: Setting, log: EventLog, events: int) -> It
             for _ in range(setting.size(3, 1)):
                 for name, (projections, _) in SETS.items():
                     with store.session(0) as session:
-                        for built in session.built():
+                        for built in session.generations():
                             session.drop(built)
                     begin = time.perf_counter()
                     took = cpu(_projector(copy, store, projections).drain)

@@ -11,11 +11,11 @@ from tests.infrastructure.recording import PATIENCE
 
 from clew.domain.errors import ClosedError, InvalidProjectionError, UnknownProjectionError
 from clew.domain.projection import (
-    Built,
     Change,
     Column,
     Delete,
     ForgetText,
+    Generation,
     IndexText,
     Parked,
     Query,
@@ -68,7 +68,7 @@ class Declared:
 class Opened:
     """A session in which a generation is filled."""
 
-    def __init__(self, session: ProjectionSession, built: Built | None = None) -> None:
+    def __init__(self, session: ProjectionSession, built: Generation | None = None) -> None:
         self.session = session
         self.built = built or session.begin(Declared(), "code", live=True)
         self.rows = session.rows(self.built, Declared())
@@ -243,7 +243,7 @@ class ProjectionContract:
             monkeypatch.setattr(f"clew.infrastructure.{stores}.text_index.STRETCH", 16)
         for batch in range(8):
             with store.session(0) as session:
-                opened = Opened(session, next(iter(session.built()), None))
+                opened = Opened(session, next(iter(session.generations()), None))
                 for number in range(batch * 30, batch * 30 + 30):
                     often = "often seldom" if number % 50 == 0 else "often"
                     opened.apply(IndexText("words", often, (f"scope {number % 7}",)), position=number + 1)
@@ -273,7 +273,7 @@ class ProjectionContract:
     # Generations and transactions
 
     def test_knows_nothing_of_what_was_never_built(self, store: ProjectionStore) -> None:
-        assert store.built() == []
+        assert store.generations() == []
         with pytest.raises(UnknownProjectionError):
             store.select("directory", Query("thread"))
         with pytest.raises(UnknownProjectionError):
@@ -282,7 +282,7 @@ class ProjectionContract:
             store.parked("directory", 1)
         with store.session(0):
             pass
-        assert store.built() == []
+        assert store.generations() == []
 
     def test_what_raises_is_not_there_afterwards(self, store: ProjectionStore) -> None:
         with store.session(0) as session:
@@ -293,7 +293,7 @@ class ProjectionContract:
             opened.select()
             session.move(built, 7, b"hash")
             raise ZeroDivisionError
-        assert store.built() == [built]
+        assert store.generations() == [built]
         assert store.select("declared", Query("thing")) == []
         assert store.find("declared", "words", Words(("word",)), before=None, limit=9) == []
 
@@ -314,10 +314,10 @@ class ProjectionContract:
         assert store.select("declared", Query("thing", columns=["group"])) == [{"group": "new"}]
         assert store.find("declared", "words", Words(("word",)), before=None, limit=9) == [2]
         assert store.parked("declared", 9) == (0, [])
-        assert store.built() == [new.built._replace(position=5, hash=b"hash", live=True)]
+        assert store.generations() == [new.built._replace(position=5, hash=b"hash", live=True)]
         with store.session(0) as session:
             session.drop(new.built)
-        assert store.built() == []
+        assert store.generations() == []
 
     def test_those_who_fill_the_same_projection_take_turns(self, store: ProjectionStore) -> None:
         with store.session(0) as session:

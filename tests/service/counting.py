@@ -54,7 +54,7 @@ def nothing(*_: int) -> None:
 def assert_every_event_counts_once(core: Core) -> None:
     """In what was filled so far; and that is all of it up to the position that it has come to."""
     store = core.models.projector.store
-    for built in store.built():
+    for built in store.generations():
         events = core.log.recorded_after(0, 100_000)
         met = [event.position for event in events if event.position <= built.position]
         if built.name == "lame":

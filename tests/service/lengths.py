@@ -56,4 +56,4 @@ def positions(store: SQLiteProjections) -> list[int]:
 
 
 def live(store: SQLiteProjections) -> list[tuple[str, int, int]]:
-    return [(built.code, built.version, built.position) for built in store.built() if built.live]
+    return [(built.code, built.version, built.position) for built in store.generations() if built.live]

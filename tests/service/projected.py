@@ -145,7 +145,7 @@ def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projec
                 found[f"{projection.name}.{index}.{word}"] = positions
         found[f"{projection.name} words"] = instances(store, projection.name)
         found[f"{projection.name} position"] = [
-            built.position for built in store.built() if built.name == projection.name and built.live
+            built.position for built in store.generations() if built.name == projection.name and built.live
         ]
         found[f"{projection.name} parked"] = store.parked(projection.name, 1_000)
     return found
@@ -154,7 +154,7 @@ def contents(log: EventLog, store: ProjectionStore, projections: Sequence[Projec
 def instances(store: Any, name: str) -> list[tuple[str, int]]:
     """Every word of the live indexes of a projection at every position that has it, as often as it is there."""
     found: list[tuple[str, int]] = []
-    generations = [built.generation for built in store.built() if built.live and built.name == name]
+    generations = [built.id for built in store.generations() if built.live and built.name == name]
     with store._exclusive() as connection:
         stretches = "SELECT text_index, number, made FROM stretch WHERE generation = ? AND NOT stale"
         for generation in generations:

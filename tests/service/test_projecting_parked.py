@@ -206,7 +206,7 @@ def test_parks_a_damaged_row_of_the_log(file_url: str, tmp_path: Path, store: SQ
         one.drain()
         parked = store.parked("directory", 9)[1]
         assert [each.position for each in parked] == [3]
-        assert conversations._core.log.last_position() == min(built.position for built in store.built())
+        assert conversations._core.log.last_position() == min(built.position for built in store.generations())
 
 
 def test_ends_where_the_last_row_of_the_log_cannot_be_read(

@@ -39,7 +39,7 @@ def test_a_batch_that_takes_long_ends_where_it_is(store: SQLiteProjections, monk
         filling = projector(conversations._core.log, store, [Events()])
         reached = [0]
         while filling.advance():
-            reached += [built.position for built in store.built()]
+            reached += [built.position for built in store.generations()]
     once = projection_batch.AT_ONCE
     assert reached == [0, once, 2 * once, 2 * once + 1]
     assert [row["position"] for row in store.select("events", Query("event", order=("position",)))] == [

@@ -25,7 +25,7 @@ from clew.service.projection_runner import Runner
 
 def interrupted_at(number: int) -> bool:
     """Let a signal end a runner at the n-th call or return of a function; False when it waits before that."""
-    store = SimpleNamespace(built=list, claim=lambda *_: ["p"], release=lambda _: None, purge=lambda: False)
+    store = SimpleNamespace(generations=list, claim=lambda *_: ["p"], release=lambda _: None, purge=lambda: False)
     filled = SimpleNamespace(
         projections={"p": 1},
         store=store,

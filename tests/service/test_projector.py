@@ -73,7 +73,7 @@ def test_projections_at_different_positions_come_together(ten: Ten, store: SQLit
     both = projector(ten.log, store, [Lengths(), Directory()])
     with batches_of(7):
         both.drain()
-    assert {built.position for built in store.built() if built.live} == {11}
+    assert {built.position for built in store.generations() if built.live} == {11}
     assert store.select("directory", Query("thread"))[0]["version"] == 11
 
 
@@ -100,7 +100,7 @@ def test_changed_code_is_built_beside_what_is_read(log: EventLog, store: SQLiteP
             assert len({row["length"] == 99 for row in rows}) == 1, "half of the old rows and half of the new"
     assert live(store) == [("b", 1, 10)]
     assert {row["length"] for row in store.select("lengths", Query("event"))} == {99}
-    assert len(store.built()) == 1
+    assert len(store.generations()) == 1
 
 
 def test_a_higher_version_is_built_anew_and_read_from_the_old_tables_until_then(
@@ -150,7 +150,7 @@ def test_two_processes_with_different_code_do_not_build_against_each_other(ten: 
         ten.conversations.thread("t").append(Message.user("more"))
         first.drain()
         second.drain()
-        generations.update(built.generation for built in store.built())
+        generations.update(built.id for built in store.generations())
         first.catch_up("lengths")
         assert len(positions(store)) == ten.log.last_position()
     assert generations == {2}, "what came second took the place of the first, once"
@@ -233,7 +233,7 @@ def test_a_rebuild_comes_to_its_end_while_more_and_more_is_appended(ten: Ten, st
 
     with batches_of(3):
         rebuild(one, "lengths", progress)
-    assert [built.generation for built in store.built()] == [2]
+    assert [built.id for built in store.generations()] == [2]
 
 
 def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, store: SQLiteProjections) -> None:
@@ -247,15 +247,15 @@ def test_a_rebuild_that_was_ended_in_the_middle_is_carried_on(log: EventLog, sto
 
     with batches_of(2), pytest.raises(KeyboardInterrupt):
         rebuild(one, "lengths", interrupt)
-    assert [(built.live, built.position) for built in store.built()] == [(True, 10), (False, 4)]
+    assert [(built.live, built.position) for built in store.generations()] == [(True, 10), (False, 4)]
     filling(log, store, Lengths()).drain()
-    assert [(built.live, built.position) for built in store.built()] == [(True, 10)]
-    assert store.built()[0].generation == 2
+    assert [(built.live, built.position) for built in store.generations()] == [(True, 10)]
+    assert store.generations()[0].id == 2
 
 
 def test_a_rebuild_of_what_was_never_built_builds_it_once(log: EventLog, store: SQLiteProjections) -> None:
     rebuild(filling(log, store, Lengths()), "lengths")
-    assert [(built.generation, built.live, built.position) for built in store.built()] == [(1, True, 10)]
+    assert [(built.id, built.live, built.position) for built in store.generations()] == [(1, True, 10)]
 
 
 def test_refuses_names_that_there_are_not_and_names_that_are_there_twice(

@@ -132,8 +132,8 @@ def test_indexes_and_tables_that_this_clew_makes_otherwise_are_built_anew_before
 ) -> None:
     def shown() -> dict[str, tuple[str, int]]:
         with Conversations.open(shared_url, embedded=False) as conversations:
-            built = conversations._core.models.projector.store.built()
-            generations = {each.name: each.generation for each in built if each.live}
+            built = conversations._core.models.projector.store.generations()
+            generations = {each.name: each.id for each in built if each.live}
             return {each.name: (each.state, generations[each.name]) for each in conversations.projections()}
 
     def found() -> dict[str, tuple[str, int]]:

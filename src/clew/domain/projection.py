@@ -170,7 +170,7 @@ class Words(NamedTuple):
 RowValues: TypeAlias = dict[str, Value]
 
 
-class Built(NamedTuple):
+class Generation(NamedTuple):
     """A generation of a projection: tables that one state of its code built, up to a position.
 
     ``code`` and ``shape`` are the digests of that code, and of the tables as they were declared and created; ``hash``
@@ -178,7 +178,7 @@ class Built(NamedTuple):
     ``stale`` one a part of an index must be built again, and may be empty until then.
     """
 
-    generation: int
+    id: int
     name: str
     version: int
     code: str

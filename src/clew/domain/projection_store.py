@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from clew.domain.projection import (
-    Built,
     Change,
     ForgetText,
+    Generation,
     Indexed,
     Parked,
     Projection,
@@ -33,15 +33,15 @@ class ChangeableRows(Rows, Protocol):
 class ProjectionSession(Protocol):
     """One transaction: all of its changes are stored, or none."""
 
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations, oldest first."""
         ...
 
-    def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
+    def begin(self, projection: Projection, code: str, *, live: bool) -> Generation:
         """Create the tables of a new generation, empty, at position 0."""
         ...
 
-    def rows(self, built: Built, projection: Projection) -> ChangeableRows:
+    def rows(self, generation: Generation, projection: Projection) -> ChangeableRows:
         """The rows of a generation; ask again after an attempt failed."""
         ...
 
@@ -49,26 +49,26 @@ class ProjectionSession(Protocol):
         """Undo the changes that are made inside if an error is raised there; the error is raised again."""
         ...
 
-    def park(self, built: Built, parked: Parked) -> None:
+    def park(self, generation: Generation, parked: Parked) -> None:
         """Record an event that the projection could not apply."""
         ...
 
-    def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
+    def forget(self, generation: Generation, index: str | None, position: int, by: int) -> None:
         """Remove the words of the text at a position from one index or from all, or mark that part of it as stale.
 
         The event at position ``by`` shredded the text: a part that was built from a later log does not contain it.
         """
         ...
 
-    def stale(self, built: Built) -> list[Span]:
+    def stale(self, generation: Generation) -> list[Span]:
         """The parts of its indexes that must be built again."""
         ...
 
-    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
+    def reindex(self, generation: Generation, span: Span, texts: Iterable[Indexed]) -> None:
         """Build a part of an index again from these texts; nothing of the old one stays in the store."""
         ...
 
-    def empty(self, built: Built) -> None:
+    def empty(self, generation: Generation) -> None:
         """Remove everything from the stale parts; they stay stale."""
         ...
 
@@ -76,15 +76,15 @@ class ProjectionSession(Protocol):
         """Write the changes that wait. A server ends a transaction that is idle for long."""
         ...
 
-    def move(self, built: Built, position: int, hash_: bytes) -> None:
+    def move(self, generation: Generation, position: int, hash_: bytes) -> None:
         """Record the position that a generation has reached."""
         ...
 
-    def switch(self, built: Built) -> bool:
+    def switch(self, generation: Generation) -> bool:
         """Make this generation the live one and drop the others of its projection; False while those are in use."""
         ...
 
-    def drop(self, built: Built) -> None:
+    def drop(self, generation: Generation) -> None:
         """Drop a generation with its tables."""
         ...
 
@@ -101,10 +101,10 @@ class ProjectionStore(Protocol):
         ...
 
     def shape(self, projection: Projection) -> str:
-        """The digest of a projection's tables, as this version of Clew creates them: see ``Built``."""
+        """The digest of a projection's tables, as this version of Clew creates them: see ``Generation``."""
         ...
 
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations, oldest first."""
         ...
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from clew.domain.errors import InvalidProjectionError
 from clew.domain.projection import (
-    Built,
     Change,
     Delete,
     ForgetText,
+    Generation,
     Indexed,
     IndexText,
     Parked,
@@ -34,11 +34,11 @@ class SqlSession(ABC):
         self.dialect = dialect
         self._rows: dict[int, GenerationRows] = {}
 
-    def rows(self, built: Built, projection: Projection) -> GenerationRows:
+    def rows(self, generation: Generation, projection: Projection) -> GenerationRows:
         """The rows of a generation, with the changes that wait to be written."""
-        found = self._rows.get(built.generation)
+        found = self._rows.get(generation.id)
         if found is None:
-            found = self._rows[built.generation] = GenerationRows(self, built.generation, projection)
+            found = self._rows[generation.id] = GenerationRows(self, generation.id, projection)
         return found
 
     @contextmanager
@@ -62,34 +62,34 @@ class SqlSession(ABC):
         for rows in self._rows.values():
             rows.flush()
 
-    def move(self, built: Built, position: int, hash_: bytes) -> None:
+    def move(self, generation: Generation, position: int, hash_: bytes) -> None:
         """Record the position that a generation has reached."""
-        self.run("move", generation=built.generation, position=position, hash=hash_)
+        self.run("move", generation=generation.id, position=position, hash=hash_)
 
-    def park(self, built: Built, parked: Parked) -> None:
+    def park(self, generation: Generation, parked: Parked) -> None:
         """Record an event that the projection could not apply."""
-        self.run("park", generation=built.generation, **parked._asdict())
+        self.run("park", generation=generation.id, **parked._asdict())
 
-    def switch(self, built: Built) -> bool:
+    def switch(self, generation: Generation) -> bool:
         """Make this generation the live one, and drop the others of its projection."""
-        for other in self.built():
-            if other.name == built.name and other.generation != built.generation:
+        for other in self.generations():
+            if other.name == generation.name and other.id != generation.id:
                 self.drop(other)
-        self.run("switch", generation=built.generation)
+        self.run("switch", generation=generation.id)
         return True
 
-    def drop(self, built: Built) -> None:
+    def drop(self, generation: Generation) -> None:
         """Drop a generation with its tables."""
         self.flush()
-        self._rows.pop(built.generation, None)
-        self.drop_tables(self.table_names(built.generation))
+        self._rows.pop(generation.id, None)
+        self.drop_tables(self.table_names(generation.id))
         for statement in ("drop parked", "drop stretches", "drop"):
-            self.run(statement, generation=built.generation)
+            self.run(statement, generation=generation.id)
 
     # What a database adds
 
     @abstractmethod
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations, oldest first."""
 
     @abstractmethod

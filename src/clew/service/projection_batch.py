@@ -15,9 +15,9 @@ from clew.domain.errors import InvalidProjectionError, StoreError
 from clew.domain.names import stream_name
 from clew.domain.ports import EventLog
 from clew.domain.projection import (
-    Built,
     Delete,
     ForgetText,
+    Generation,
     Indexed,
     IndexText,
     Parked,
@@ -104,7 +104,7 @@ class ReadAhead:
 class Target(NamedTuple):
     """A generation that this process maintains, and the projection that it belongs to."""
 
-    built: Built
+    generation: Generation
     projection: Projection
 
 
@@ -141,9 +141,9 @@ class Batch:
         return applied
 
     def _apply(self, target: Target, events: Events) -> None:
-        built, projection = target
+        generation, projection = target
         types = projection.types
-        rows = self._session.rows(built, projection)
+        rows = self._session.rows(generation, projection)
         project, apply = projection.project, rows.apply  # looked up once for all events
         for event in events:
             if types is not None and event.type not in types:
@@ -158,14 +158,14 @@ class Batch:
                     self._forget(target, event, left)
                     for each in left:
                         if isinstance(each, Recount):
-                            self._recounts[built.generation, each] = target
+                            self._recounts[generation.id, each] = target
 
     def _try(self, target: Target, event: Recorded) -> None:
         """Apply one event, or park it."""
-        built, projection = target
+        generation, projection = target
         try:
             with self._session.attempt():
-                rows = self._session.rows(built, projection)
+                rows = self._session.rows(generation, projection)
                 left = rows.apply(event.position, event.tenant, projection.project(event, rows))
                 self._forget(target, event, left)
                 for each in left:
@@ -179,7 +179,7 @@ class Batch:
             self.parked.append((projection.name, event.position))
 
     def _park(self, target: Target, event: Recorded | Unreadable, stream: str, error: str) -> None:
-        self._session.park(target.built, Parked(event.position, stream, event.version, event.type, error))
+        self._session.park(target.generation, Parked(event.position, stream, event.version, event.type, error))
 
     def _forget(self, target: Target, event: Recorded, left: Sequence[ForgetText | Recount]) -> None:
         """Remove the texts that an event has shredded, wherever the log has them."""
@@ -188,15 +188,15 @@ class Batch:
                 stream = stream_name(each.tenant, each.kind, each.thread_id)
                 position = self._log.position_of(stream, each.version)
                 if position is not None:
-                    self._session.forget(target.built, each.text_index, position, event.position)
+                    self._session.forget(target.generation, each.text_index, position, event.position)
                     self.forgot = True
 
     def _recount(self, target: Target, what: Recount, upto: int) -> None:
         """Delete a thread's rows and project its events again, up to a position."""
-        session, (built, projection) = self._session, target
+        session, (generation, projection) = self._session, target
         stream = stream_name(what.tenant, what.kind, what.thread_id)
         thread = Delete(what.table, (what.tenant, what.thread_id))
-        session.rows(built, projection).apply(upto, what.tenant, [thread])
+        session.rows(generation, projection).apply(upto, what.tenant, [thread])
         after = 0
         while events := self._log.recorded_of(stream, after, PAGE):
             for event in events:
@@ -206,7 +206,7 @@ class Batch:
                     continue
                 try:
                     with session.attempt() if self._careful else nullcontext():
-                        rows = session.rows(built, projection)
+                        rows = session.rows(generation, projection)
                         changes = projection.project(event, rows)
                         counted = [each for each in changes if isinstance(each, Upsert) and each.table == what.table]
                         rows.apply(event.position, event.tenant, counted)
@@ -221,17 +221,17 @@ class Batch:
 
 def reindex(log: EventLog, session: ProjectionSession, target: Target) -> bool:
     """Build the stale parts of the indexes of a generation again; False if none is stale."""
-    stale = session.stale(target.built)
+    stale = session.stale(target.generation)
     for span in stale:
-        session.reindex(target.built, span, _texts(log, session, target, span))
+        session.reindex(target.generation, span, _texts(log, session, target, span))
     return bool(stale)
 
 
 def _texts(log: EventLog, session: ProjectionSession, target: Target, span: Span) -> Iterator[Indexed]:
     """The texts that the events of a span are found by, as the log has them now."""
-    built, projection = target
-    rows = session.rows(built, projection)
-    last = min(span.last, built.position)
+    generation, projection = target
+    rows = session.rows(generation, projection)
+    last = min(span.last, generation.position)
     after = span.first - 1
     while after < last and (events := log.recorded_after(after, PAGE)):
         for event in events:

@@ -22,7 +22,7 @@ from clew.service.projection_status import read_statuses
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clew.domain.projection import Built
+    from clew.domain.projection import Generation
 
 LEASE_SECONDS = 10.0
 """How long a lease lasts that is not renewed; then another worker takes it."""
@@ -61,7 +61,7 @@ class Runner:
         self.worker = worker or worker_name()
         self._held: list[str] = []
         self._renewed = float("-inf")
-        self._finished: tuple[int, list[Built]] | None = None
+        self._finished: tuple[int, list[Generation]] | None = None
         # Not an Event, whose lock a handler of signals may find held by the very code that it interrupts.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
@@ -152,16 +152,16 @@ class Runner:
         with suppress(queue.Empty):
             self._woken.get(timeout=seconds)
 
-    def _seen(self) -> tuple[int, list[Built]]:
-        return self._log.last_position(), self._projector.store.built()
+    def _seen(self) -> tuple[int, list[Generation]]:
+        return self._log.last_position(), self._projector.store.generations()
 
     def tell(self) -> None:
         """Report the progress of the projections."""
         self._tell(self._seen())
 
-    def _tell(self, seen: tuple[int, list[Built]]) -> None:
+    def _tell(self, seen: tuple[int, list[Generation]]) -> None:
         last, there = seen
-        reached = [built.position for built in there if built.name in self._names]
+        reached = [generation.position for generation in there if generation.name in self._names]
         self._told(*self._projector.progress(min(reached, default=0), last))
 
     @contextmanager

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, Parked, Query, Recorded, RowValues
+from clew.domain.projection import Generation, Parked, Query, Recorded, RowValues
 from clew.service.authorization import check
 from clew.service.core import Core
 from clew.service.operations import Operation, read
@@ -49,7 +49,7 @@ def read_statuses(projector: Projector, wanted: Sequence[str] | None = None) -> 
     """The state of every projection, or of those that are ``wanted``."""
     log = projector.log
     last = log.last_position()
-    there = projector.store.built()
+    there = projector.store.generations()
     holders = projector.store.holders()
 
     @cache  # most projections are at the same position
@@ -68,7 +68,7 @@ def read_statuses(projector: Projector, wanted: Sequence[str] | None = None) -> 
     return found
 
 
-def _status(projector: Projector, name: str, own: Sequence[Built], holders: Mapping[str, str]) -> ProjectionStatus:
+def _status(projector: Projector, name: str, own: Sequence[Generation], holders: Mapping[str, str]) -> ProjectionStatus:
     """The state that its tables show; the caller adds the end of the log."""
     projection = projector.projections.get(name)
     live = next((built for built in own if built.live), None)

@@ -14,7 +14,7 @@ from clew.domain.errors import (
     UnknownProjectionError,
 )
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, Projection, check_projections
+from clew.domain.projection import Generation, Projection, check_projections
 from clew.domain.projection_store import ProjectionSession, ProjectionStore
 from clew.service.projection_batch import AT_ONCE, Batch, ReadAhead, Target, reindex
 
@@ -99,19 +99,19 @@ class Projector:
             self._codes[projection.name] = self._code(projection)
         return self._codes[projection.name]
 
-    def is_own(self, built: Built) -> bool:
+    def is_own(self, generation: Generation) -> bool:
         """Whether this process's code built a generation, in tables as this process creates them."""
-        if built.name not in self.projections or built.shape != self._shapes[built.name]:
+        if generation.name not in self.projections or generation.shape != self._shapes[generation.name]:
             return False
-        code = self._codes.get(built.name) or self.code(self.projections[built.name])
-        return built.code == code
+        code = self._codes.get(generation.name) or self.code(self.projections[generation.name])
+        return generation.code == code
 
-    def maintains(self, built: Built) -> bool:
+    def maintains(self, generation: Generation) -> bool:
         """Whether this process maintains a generation: a live one of the same tables, or one that it is building."""
-        projection = self.projections.get(built.name)
-        if projection is None or not built.live:
-            return self.is_own(built)
-        return built.version <= projection.version and built.shape == self._shapes[built.name]
+        projection = self.projections.get(generation.name)
+        if projection is None or not generation.live:
+            return self.is_own(generation)
+        return generation.version <= projection.version and generation.shape == self._shapes[generation.name]
 
     # One batch
 
@@ -155,30 +155,30 @@ class Projector:
     def _step(self, session: ProjectionSession, chosen: Sequence[Projection], last: int, attempt: _Attempt) -> bool:
         targets = self._targets(session, chosen)
         # Both in each step: neither waits for ever for the other while more and more is appended.
-        live = self._batch(session, [each for each in targets if each.built.live], last, attempt)
-        building = self._batch(session, [each for each in targets if not each.built.live], last, attempt)
+        live = self._batch(session, [each for each in targets if each.generation.live], last, attempt)
+        building = self._batch(session, [each for each in targets if not each.generation.live], last, attempt)
         done = attempt.given > 0
         for each in (*live, *building):
-            if (each.built.stale or attempt.forgot) and reindex(self.log, session, each):
+            if (each.generation.stale or attempt.forgot) and reindex(self.log, session, each):
                 done = True
         for each in building:  # at the end of the log it replaces the live one
-            if not done or each.built.position >= last:
-                done |= self._switch(session, each.built)
-        self.is_at_end = not building and all([each.built.position >= last for each in live])  # noqa: C419 - few, often
+            if not done or each.generation.position >= last:
+                done |= self._switch(session, each.generation)
+        self.is_at_end = not building and all([each.generation.position >= last for each in live])  # noqa: C419 - few, often
         return done
 
-    def _switch(self, session: ProjectionSession, built: Built) -> bool:
+    def _switch(self, session: ProjectionSession, generation: Generation) -> bool:
         """Make a generation that was rebuilt the live one; try again later where its old tables are in use."""
         if time.monotonic() < self._rests:
             return False
-        if session.switch(built):
+        if session.switch(generation):
             self._rests = 0.0
             return True
         if not self._rests:
             _log.warning(
                 "Projection %s was rebuilt, and is read once nobody holds its old tables any more: look for a dump of "
                 "the database, or a transaction that has stayed open",
-                built.name,
+                generation.name,
             )
         self._rests = time.monotonic() + REST_SECONDS
         return False
@@ -187,7 +187,7 @@ class Projector:
         self, session: ProjectionSession, group: Sequence[Target], last: int, attempt: _Attempt
     ) -> Sequence[Target]:
         """Apply a batch to the generations that are furthest behind; returns all, with their new positions."""
-        behind = [each.built.position for each in group if each.built.position < last]
+        behind = [each.generation.position for each in group if each.generation.position < last]
         if not behind:
             return group
         low = min(behind)
@@ -200,7 +200,7 @@ class Projector:
         if not events:
             return group
         attempt.given = max(attempt.given, len(events))
-        lowest = [each for each in group if each.built.position == low]
+        lowest = [each for each in group if each.generation.position == low]
         applying = Batch(self.log, session, lowest, careful=attempt.careful)
         count = applying.apply(events)
         attempt.parked += applying.parked
@@ -208,72 +208,72 @@ class Projector:
         end = events[count - 1]
         moved: list[Target] = []
         for each in group:
-            built, projection = each
-            if built.position == low:
-                session.move(built, end.position, end.hash)
-                if built.live:
-                    attempt.counts.append((built.name, count))
-                each = Target(built._replace(position=end.position, hash=end.hash), projection)  # noqa: PLW2901
+            generation, projection = each
+            if generation.position == low:
+                session.move(generation, end.position, end.hash)
+                if generation.live:
+                    attempt.counts.append((generation.name, count))
+                each = Target(generation._replace(position=end.position, hash=end.hash), projection)  # noqa: PLW2901
             moved.append(each)
         self._read_ahead.keep(end.position, BATCH, batch[count:], shredded)
         return moved
 
     def _targets(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Target]:
         """The generations that this process maintains; missing ones are begun."""
-        there = session.built()
+        there = session.generations()
         if any([projection.name not in self._checked for projection in chosen]):  # noqa: C419 - few, and often
             there = self._check_log(session, there, {projection.name for projection in chosen})
-        live = {built.name: built for built in there if built.live}
-        building = {built.name for built in there if not built.live} if len(there) > len(live) else set()
+        live = {generation.name: generation for generation in there if generation.live}
+        building = {generation.name for generation in there if not generation.live} if len(there) > len(live) else set()
         found: list[Target] = []
         for projection in chosen:
-            built = live.get(projection.name)
-            if built is None or projection.name in building or not self.is_own(built):
+            generation = live.get(projection.name)
+            if generation is None or projection.name in building or not self.is_own(generation):
                 own = [each for each in there if each.name == projection.name]
                 found += self._targets_of(session, projection, own)
             else:
                 self._replaced.add(projection.name)
-                found.append(Target(built, projection))
+                found.append(Target(generation, projection))
         return found
 
-    def _targets_of(self, session: ProjectionSession, projection: Projection, own: list[Built]) -> list[Target]:
-        live = next((built for built in own if built.live), None)
+    def _targets_of(self, session: ProjectionSession, projection: Projection, own: list[Generation]) -> list[Target]:
+        live = next((generation for generation in own if generation.live), None)
         if live is None:
             return [Target(session.begin(projection, self.code(projection), live=True), projection)]
         if live.version > projection.version:
             return []  # a newer Clew maintains it; the status says so
         if projection.name not in self._replaced and not any(map(self.is_own, own)):
-            for built in own:
-                if not built.live:
-                    session.drop(built)
+            for generation in own:
+                if not generation.live:
+                    session.drop(generation)
             own = [live, session.begin(projection, self.code(projection), live=False)]
         # Once only: if another process replaces this code by its own, that one stays.
         self._replaced.add(projection.name)
-        return [Target(built, projection) for built in own if self.maintains(built)]
+        return [Target(generation, projection) for generation in own if self.maintains(generation)]
 
-    def _check_log(self, session: ProjectionSession, there: list[Built], names: set[str]) -> list[Built]:
+    def _check_log(self, session: ProjectionSession, there: list[Generation], names: set[str]) -> list[Generation]:
         """Drop generations of another log; returns the others."""
         unchecked = names - self._checked
-        for built in there:
-            if built.name in unchecked and not self._is_of_this_log(built):
-                _log.warning("Projection %s was built from another log and is rebuilt", built.name)
-                session.drop(built)
+        for generation in there:
+            if generation.name in unchecked and not self._is_of_this_log(generation):
+                _log.warning("Projection %s was built from another log and is rebuilt", generation.name)
+                session.drop(generation)
         self._checked |= unchecked
-        return session.built()
+        return session.generations()
 
-    def _is_of_this_log(self, built: Built) -> bool:
+    def _is_of_this_log(self, generation: Generation) -> bool:
         """Whether a generation was built from this log; it was not where an older copy of the log was restored."""
-        if not built.position or self.log.is_bound():  # one tenant's events cannot show it
+        if not generation.position or self.log.is_bound():  # one tenant's events cannot show it
             return True
-        found = self.log.recorded_after(built.position - 1, 1)
-        return bool(found) and found[0].position == built.position and found[0].hash == built.hash
+        found = self.log.recorded_after(generation.position - 1, 1)
+        return bool(found) and found[0].position == generation.position and found[0].hash == generation.hash
 
     # Catching up before a read
 
-    def is_current(self, name: str, last: int, there: Sequence[Built]) -> bool:
+    def is_current(self, name: str, last: int, there: Sequence[Generation]) -> bool:
         """Whether the live tables of a projection, as the store lists them, can be read up to a position."""
-        for built in there:
-            if built.name == name and built.live:
+        for generation in there:
+            if generation.name == name and generation.live:
                 break
         else:
             return False
@@ -281,10 +281,10 @@ class Projector:
             if not all(self._is_of_this_log(each) for each in there if each.name == name):
                 return False
             self._checked.add(name)
-        if built.position < last or built.shape != self._shapes[name]:
+        if generation.position < last or generation.shape != self._shapes[name]:
             return False
         # Another process may have emptied a part of an index, which only a process that maintains it builds again.
-        return not (built.stale and self.maintains(built))
+        return not (generation.stale and self.maintains(generation))
 
     def catch_up(self, name: str, last: int | None = None) -> None:
         """Bring a projection to a position, by default the end of the log at the call.
@@ -296,7 +296,7 @@ class Projector:
         last = self.log.last_position() if last is None else last
         begun = time.monotonic()
         until = begun + PATIENCE_SECONDS
-        while not self.is_current(name, last, self.store.built()):
+        while not self.is_current(name, last, self.store.generations()):
             if time.monotonic() < begun + WORKER_SECONDS and name in self.store.holders():
                 time.sleep(POLL_SECONDS)
                 continue
@@ -320,7 +320,7 @@ class Projector:
         self.projection(name)
         last = self.log.last_position()
         reached, until = 0, time.monotonic() + PATIENCE_SECONDS
-        while not self.is_current(name, last, self.store.built()):
+        while not self.is_current(name, last, self.store.generations()):
             live = self._live(name)
             if live is not None and live.position > reached:
                 reached, until = live.position, time.monotonic() + PATIENCE_SECONDS
@@ -332,12 +332,12 @@ class Projector:
                 )
             time.sleep(POLL_SECONDS)
 
-    def _live(self, name: str) -> Built | None:
-        return next((each for each in self.store.built() if each.live and each.name == name), None)
+    def _live(self, name: str) -> Generation | None:
+        return next((each for each in self.store.generations() if each.live and each.name == name), None)
 
-    def is_changed(self, name: str, there: Sequence[Built] | None = None) -> bool:
+    def is_changed(self, name: str, there: Sequence[Generation] | None = None) -> bool:
         """Whether this process's code must rebuild a projection, or is rebuilding it."""
-        there = self.store.built() if there is None else there
+        there = self.store.generations() if there is None else there
         for live in there:
             if live.live and live.name == name:
                 break
@@ -350,7 +350,7 @@ class Projector:
 
     def is_held_up(self, names: Sequence[str]) -> bool:
         """Whether one of these was rebuilt, and waits for connections that hold the tables that it replaces."""
-        there = self.store.built() if self._rests else ()
+        there = self.store.generations() if self._rests else ()
         return any(each.name in names and not each.live and self.maintains(each) for each in there)
 
     def may_maintain(self, name: str) -> bool:
@@ -383,14 +383,14 @@ class Projector:
             return
         # Read inside the transaction: another one that has read the text may be about to commit its words.
         with self.store.session(self.log.last_position()) as session:
-            for built in session.built():
-                if built.position < position:
+            for generation in session.generations():
+                if generation.position < position:
                     continue
-                session.forget(built, None, position, shredded)
-                if self.maintains(built):
-                    reindex(self.log, session, Target(built, self.projections[built.name]))
+                session.forget(generation, None, position, shredded)
+                if self.maintains(generation):
+                    reindex(self.log, session, Target(generation, self.projections[generation.name]))
                 else:
-                    session.empty(built)
+                    session.empty(generation)
 
     # Rebuilding
 
@@ -406,7 +406,7 @@ class Projector:
         goal, begun = self.log.last_position(), self._begin_rebuild(projection)
         while True:
             # Another process may have started again meanwhile: its work is then waited for, and shared.
-            there = [built for built in self.store.built() if built.name == name and built.generation >= begun]
+            there = [each for each in self.store.generations() if each.name == name and each.id >= begun]
             now = there[-1] if there else None
             if now is not None:
                 yield self.progress(now.position, self.log.last_position())
@@ -426,18 +426,18 @@ class Projector:
     def _begin_rebuild(self, projection: Projection) -> int:
         """Begin a new generation; returns its number."""
         with self.store.session(self.log.last_position(), [projection.name]) as session:
-            own = [built for built in session.built() if built.name == projection.name]
-            newer = next((built for built in own if built.live and built.version > projection.version), None)
+            own = [generation for generation in session.generations() if generation.name == projection.name]
+            newer = next((each for each in own if each.live and each.version > projection.version), None)
             if newer is not None:
                 raise ProjectionBehindError(
                     f"Projection {projection.name!r} was built by its version {newer.version}, and this is version "
                     f"{projection.version}. Rebuild it with the Clew that built it."
                 )
-            for built in own:
-                if not built.live:
-                    session.drop(built)
-            live = any(built.live for built in own)
-            return session.begin(projection, self.code(projection), live=not live).generation
+            for generation in own:
+                if not generation.live:
+                    session.drop(generation)
+            live = any(generation.live for generation in own)
+            return session.begin(projection, self.code(projection), live=not live).id
 
     def check_sees_all(self) -> None:
         """Raise StoreUnavailableError where only one tenant's events can be seen: no projection is built from them."""

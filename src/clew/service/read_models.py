@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, UnknownProjectionError
 from clew.domain.ports import EventLog
-from clew.domain.projection import Built, Projection, Query, RowValues, Table, Where, Words
+from clew.domain.projection import Generation, Projection, Query, RowValues, Table, Where, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
 from clew.infrastructure.background_worker import BackgroundWorker
@@ -34,9 +34,9 @@ PURGE_SECONDS = 0.1
 class _Barrier:
     """The position that the reads of one call must see, and the projections that have reached it."""
 
-    def __init__(self, last: int, built: Sequence[Built]) -> None:
+    def __init__(self, last: int, generations: Sequence[Generation]) -> None:
         self.last = last
-        self.built = built
+        self.generations = generations
         self.reached: set[str] = set()
 
 
@@ -170,11 +170,11 @@ class ReadModels:
             projector.await_others(name)
             barrier = barrier or _Barrier(0, ())
         elif self.embedded:
-            barrier = barrier or _Barrier(projector.log.last_position(), self._store.built())
-            if not projector.is_current(name, barrier.last, barrier.built):
+            barrier = barrier or _Barrier(projector.log.last_position(), self._store.generations())
+            if not projector.is_current(name, barrier.last, barrier.generations):
                 projector.catch_up(name, barrier.last)
-                barrier.built = self._store.built()
-            if projector.is_changed(name, barrier.built):
+                barrier.generations = self._store.generations()
+            if projector.is_changed(name, barrier.generations):
                 self._background.notify()
         if self._one_call and barrier is not None:
             barrier.reached.add(name)
@@ -224,7 +224,7 @@ class ReadModels:
         """
         last = self.projector.log.last_position()
         log = {"the log": last} if last < target and not self.projector.log.is_bound() else {}
-        live = {built.name: built.position for built in self._store.built() if built.live}
+        live = {built.name: built.position for built in self._store.generations() if built.live}
         return log | {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
 
     def position(self) -> Operation[int]:

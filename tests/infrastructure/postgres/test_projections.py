@@ -100,13 +100,13 @@ def test_nothing_is_there_of_a_batch_of_which_the_server_refuses_a_row(
 
     with pytest.raises(InvalidProjectionError, match="ProgramLimitExceeded"):
         fill()
-    assert store.built() == [built]
+    assert store.generations() == [built]
     assert store.select("declared", Query("thing")) == []
     assert store.find("declared", "words", Words(("said",)), before=None, limit=9) == []
     with store.session(0) as session:
         Opened(session, built).apply(thing("a", 1))
         session.move(built, 7, b"hash")
-    assert [each.position for each in store.built()] == [7]
+    assert [each.position for each in store.generations()] == [7]
     assert store.select("declared", Query("thing")) == [row("a", 1)]
 
 
@@ -194,7 +194,7 @@ def test_cleans_away_the_rows_of_words_that_were_forgotten(postgres: str, store:
         with store.session(0) as session:
             session.forget(opened.built, None, 2, 9)
         assert store.purge(), "somebody reads who could see it"
-        table = f"clew_g{opened.built.generation}_words"
+        table = f"clew_g{opened.built.id}_words"
         assert dead(postgres, table) == 1
     wait_until(lambda: not store.purge())
     assert dead(postgres, table) == 0
@@ -211,7 +211,7 @@ def test_cleans_away_what_a_process_left_that_ended_before(
     with store.session(0) as session:
         session.forget(opened.built, "more_words", 1, 9)
     store.close()  # then the server counts what it did
-    table = f"clew_g{opened.built.generation}_more_words"
+    table = f"clew_g{opened.built.id}_more_words"
     wait_until(lambda: dead(postgres, table) == 1)
     if crashed:
         ask(postgres, "SELECT pg_stat_reset()")  # a server that crashes forgets what it has counted
@@ -243,7 +243,7 @@ def test_a_user_who_may_not_clean_a_table_is_no_error(postgres: str, store: Post
         session.forget(opened.built, "words", 1, 9)
     ask(postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {GUARDED}")
     store.close()
-    table = f"clew_g{opened.built.generation}_words"
+    table = f"clew_g{opened.built.id}_words"
     wait_until(lambda: dead(postgres, table) == 1)
     with closing(PostgresProjections(make_conninfo(postgres, user=GUARDED, password=PASSWORD))) as other:
         assert not other.purge(), "to try again is of no use"
@@ -332,4 +332,4 @@ def test_one_interruption_keeps_nothing_from_being_filled_later(
         pass
     for _ in range(10):
         with store.session(0) as session:
-            assert session.built() == []
+            assert session.generations() == []

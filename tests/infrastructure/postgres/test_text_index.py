@@ -59,7 +59,7 @@ def test_finds_what_the_index_of_sqlite_finds(
     both: tuple[ProjectionStore, ...] = (store, lite)
     for each in both:
         with each.session(0) as session:
-            for built in session.built():
+            for built in session.generations():
                 session.drop(built)
             opened = Opened(session)
             for number, text in enumerate(said, 1):
@@ -157,7 +157,7 @@ def test_each_word_of_a_full_stretch_is_listed_with_the_texts_that_have_it(
     monkeypatch.setattr(text_index, "AT_ONCE", 5)
     for first in (1, 61):
         with store.session(0) as session:
-            opened = Opened(session, next(iter(session.built()), None))
+            opened = Opened(session, next(iter(session.generations()), None))
             for position in range(first, first + 60):
                 with suppress(ZeroDivisionError), session.attempt() if position % 9 == 0 else nullcontext():
                     said = f"said {position % 7} {'x' * (495 + position % 9)}"
@@ -184,14 +184,14 @@ def test_a_text_that_is_forgotten_takes_its_words_with_it(
     monkeypatch.setattr(text_index, "STRETCH", full * text_index.TEXT)
     monkeypatch.setattr(text_index, "AT_ONCE", at_once)
     with store.session(0) as session:
-        for built in session.built():
+        for built in session.generations():
             session.drop(built)
         Opened(session)
     left: dict[int, str] = {}
     position = 0
     for changes in done:
         with store.session(0) as session:
-            (built,) = session.built()
+            (built,) = session.generations()
             opened = Opened(session, built)
             for adds, text in changes:
                 if adds:

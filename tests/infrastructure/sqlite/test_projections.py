@@ -193,7 +193,7 @@ class TestSQLiteProjections(ProjectionContract):
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:
     with closing(SQLiteProjections(str(tmp_path / "none"))) as store:
-        assert store.built() == []
+        assert store.generations() == []
         assert not (tmp_path / "none").exists()
         with store.session(0):
             pass

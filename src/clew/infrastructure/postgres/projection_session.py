@@ -16,7 +16,7 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
-from clew.domain.projection import Built, Column, Indexed, Parked, Projection, Query, RowValues, Span, Table, Value
+from clew.domain.projection import Column, Generation, Indexed, Parked, Projection, Query, RowValues, Span, Table, Value
 from clew.infrastructure import code_digest
 from clew.infrastructure.postgres import schema, text_index
 from clew.infrastructure.postgres.connection import Session
@@ -156,9 +156,9 @@ def _made(generation: int, projection: Projection) -> list[tuple[str, Sequence[s
     return [*((name, statements(name, table)) for name, table in names), *indexes]
 
 
-def built(session: Session) -> list[Built]:
+def generations(session: Session) -> list[Generation]:
     """The generations, oldest first."""
-    return [Built(*row) for row in _ask(session, "built")]
+    return [Generation(*row) for row in _ask(session, "generations")]
 
 
 def live(session: Session, name: str) -> tuple[int, SqlTables]:
@@ -201,11 +201,11 @@ class PostgresSession(SqlSession):
         self._pipeline: AbstractContextManager[Any] | None = None
         self.forgot: set[int] = set()
 
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations, oldest first."""
-        return built(self._session)
+        return generations(self._session)
 
-    def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
+    def begin(self, projection: Projection, code: str, *, live: bool) -> Generation:
         """Create the tables of a new generation."""
         schema.use_home_schema(self._session.connection)
         made = shape(projection)
@@ -223,63 +223,63 @@ class PostgresSession(SqlSession):
             for statement in making:
                 self.execute(statement)
             protect(self._session, name)
-        return Built(generation, projection.name, projection.version, code, made, 0, b"", live)
+        return Generation(generation, projection.name, projection.version, code, made, 0, b"", live)
 
-    def rows(self, built: Built, projection: Projection) -> GenerationRows:
+    def rows(self, generation: Generation, projection: Projection) -> GenerationRows:
         """The rows of a generation; while more are made, the server indexes the texts that are ready."""
-        found = super().rows(built, projection)
+        found = super().rows(generation, projection)
         if any([len(texts) >= text_index.AT_ONCE for texts in found.texts.values()]):  # noqa: C419 - few, and often
             self._begin_pipeline()
             found.flush_texts()
         return found
 
-    def park(self, built: Built, parked: Parked) -> None:
+    def park(self, generation: Generation, parked: Parked) -> None:
         """Record an event that the projection could not apply."""
         stored = {name: getattr(parked, name).encode(errors="surrogateescape") for name in ("stream", "type", "error")}
         tenant = tenant_id(stored["stream"].decode(errors="replace"))
         self.run(
             "park",
-            generation=built.generation,
+            generation=generation.id,
             position=parked.position,
             tenant=tenant,
             version=parked.version,
             **stored,
         )
 
-    def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
+    def forget(self, generation: Generation, index: str | None, position: int, by: int) -> None:
         """Remove the words of the text at a position from one index or from all."""
         del by
-        indexes = [index] if index is not None else self._declared(built.generation)[1]
-        if built.generation in self._rows:
-            for waiting in self._rows[built.generation].texts.values():
+        indexes = [index] if index is not None else self._declared(generation.id)[1]
+        if generation.id in self._rows:
+            for waiting in self._rows[generation.id].texts.values():
                 waiting[:] = [each for each in waiting if each.position != position]
-        for (generation, _), writer in self._indexes.items():
-            if generation == built.generation:
+        for (number, _), writer in self._indexes.items():
+            if number == generation.id:
                 writer.forget(position)
-        forgotten = [text_index.forget(self._session, built.generation, each, position) for each in indexes]
+        forgotten = [text_index.forget(self._session, generation.id, each, position) for each in indexes]
         if any(forgotten):
-            self.run("forget", generation=built.generation)
-            self.forgot.add(built.generation)
+            self.run("forget", generation=generation.id)
+            self.forgot.add(generation.id)
 
-    def stale(self, built: Built) -> list[Span]:
+    def stale(self, generation: Generation) -> list[Span]:
         """Nothing: words are removed at once."""
-        del built
+        del generation
         return []
 
-    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
+    def reindex(self, generation: Generation, span: Span, texts: Iterable[Indexed]) -> None:
         """Nothing is stale."""
 
-    def empty(self, built: Built) -> None:
+    def empty(self, generation: Generation) -> None:
         """Nothing is stale."""
 
-    def move(self, built: Built, position: int, hash_: bytes) -> None:
+    def move(self, generation: Generation, position: int, hash_: bytes) -> None:
         """Record the position that a generation has reached, and send its changes: the server may begin."""
         self._begin_pipeline()
-        if built.generation in self._rows:
-            self._rows[built.generation].flush()
-        super().move(built, position, hash_)
+        if generation.id in self._rows:
+            self._rows[generation.id].flush()
+        super().move(generation, position, hash_)
 
-    def switch(self, built: Built) -> bool:
+    def switch(self, generation: Generation) -> bool:
         """Make this generation the live one and drop the others; False while another connection reads those.
 
         A transaction that waits to drop a table blocks all new readers of it, and this one all readers of the log.
@@ -287,15 +287,15 @@ class PostgresSession(SqlSession):
         self.flush()
         self.execute("SAVEPOINT switch")
         try:
-            return super().switch(built)
+            return super().switch(generation)
         except psycopg.errors.LockNotAvailable:
             self.execute("ROLLBACK TO switch")
             return False
 
-    def drop(self, built: Built) -> None:
+    def drop(self, generation: Generation) -> None:
         """Drop a generation with its tables, unless another connection holds one of them for longer than a moment."""
-        super().drop(built)
-        self._indexes = {key: writer for key, writer in self._indexes.items() if key[0] != built.generation}
+        super().drop(generation)
+        self._indexes = {key: writer for key, writer in self._indexes.items() if key[0] != generation.id}
 
     def commit(self) -> None:
         """Write the changes that wait and commit, in one round trip: a refused statement ends the transaction."""

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.types.numeric import Float8, Int8
 
 from clew.domain.errors import InvalidProjectionError, StoreError
-from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
+from clew.domain.projection import Generation, Parked, Projection, Query, RowValues, Words
 from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
 from clew.infrastructure.postgres import text_index
@@ -31,8 +31,8 @@ from clew.infrastructure.postgres.projection_session import (
     PATIENCE,
     SQL,
     PostgresSession,
-    built,
     fetch,
+    generations,
     is_refused,
     live,
     locks,
@@ -151,9 +151,9 @@ class PostgresProjections:
         """The digest of a projection's tables and indexes as they are made here."""
         return shape(projection)
 
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations that there are."""
-        return self._read(built)
+        return self._read(generations)
 
     def select(self, name: str, query: Query) -> list[RowValues]:
         """Rows of the live tables of a projection."""

@@ -10,7 +10,7 @@ SELECT pg_advisory_xact_lock_shared(1131172976, 0)
 -- lock one
 SELECT pg_advisory_xact_lock(1131172976, {lock})
 
--- built
+-- generations
 SELECT id, name, version, code, shape, position, hash, live FROM clew_generation ORDER BY id
 
 -- live

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from clew.domain.errors import InvalidProjectionError, UnknownProjectionError
-from clew.domain.projection import Built, Column, Indexed, Projection, Query, RowValues, Span, Table, Value
+from clew.domain.projection import Column, Generation, Indexed, Projection, Query, RowValues, Span, Table, Value
 from clew.infrastructure import code_digest
 from clew.infrastructure.projection_session import SqlSession
 from clew.infrastructure.projection_sql import DESCENDING, Dialect, SqlTable, SqlTables, declared_tables, quoted
@@ -42,7 +42,7 @@ TABLES = (
     ) WITHOUT ROWID""",
 )
 
-_BUILT = (
+_GENERATIONS = (
     "SELECT id, name, version, code, shape, position, hash, live, "
     "EXISTS (SELECT 1 FROM stretch WHERE stretch.generation = generation.id AND stale) FROM generation ORDER BY id"
 )
@@ -133,9 +133,9 @@ def _made(generation: int, projection: Projection) -> list[str]:
     ]
 
 
-def built(connection: sqlite3.Connection) -> list[Built]:
+def generations(connection: sqlite3.Connection) -> list[Generation]:
     """The generations, oldest first."""
-    return [Built(*row[:7], *map(bool, row[7:])) for row in connection.execute(_BUILT)]
+    return [Generation(*row[:7], *map(bool, row[7:])) for row in connection.execute(_GENERATIONS)]
 
 
 def live(connection: sqlite3.Connection, name: str) -> tuple[int, SqlTables]:
@@ -171,11 +171,11 @@ class SQLiteSession(SqlSession):
         self._seen = seen
         self.forgot = False
 
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations, oldest first."""
-        return built(self._connection)
+        return generations(self._connection)
 
-    def begin(self, projection: Projection, code: str, *, live: bool) -> Built:
+    def begin(self, projection: Projection, code: str, *, live: bool) -> Generation:
         """Create the tables of a new generation."""
         made = shape(projection)
         row = {
@@ -189,28 +189,28 @@ class SQLiteSession(SqlSession):
         generation = self._connection.execute(_SQL["begin"], row).lastrowid or 0
         for statement in _made(generation, projection):
             self._connection.execute(statement)
-        return Built(generation, projection.name, projection.version, code, made, 0, b"", live)
+        return Generation(generation, projection.name, projection.version, code, made, 0, b"", live)
 
-    def forget(self, built: Built, index: str | None, position: int, by: int) -> None:
+    def forget(self, generation: Generation, index: str | None, position: int, by: int) -> None:
         """Mark the stretch that holds a position as stale, in one index or in all."""
         self.flush()
-        text_index.mark(self._connection, built.generation, index, position, by)
+        text_index.mark(self._connection, generation.id, index, position, by)
 
-    def stale(self, built: Built) -> list[Span]:
+    def stale(self, generation: Generation) -> list[Span]:
         """The stretches that must be built again."""
-        return [Span(*each) for each in text_index.stale(self._connection, built.generation)]
+        return [Span(*each) for each in text_index.stale(self._connection, generation.id)]
 
-    def reindex(self, built: Built, span: Span, texts: Iterable[Indexed]) -> None:
+    def reindex(self, generation: Generation, span: Span, texts: Iterable[Indexed]) -> None:
         """Build a stretch of an index again."""
         self.flush()  # the texts that wait belong to the old stretch
-        text_index.rebuild(self._connection, built.generation, span.text_index, span.first, texts, self._seen)
+        text_index.rebuild(self._connection, generation.id, span.text_index, span.first, texts, self._seen)
         self.forgot = True
 
-    def empty(self, built: Built) -> None:
+    def empty(self, generation: Generation) -> None:
         """Empty the stale stretches; they stay stale."""
         self.flush()
-        for span in self.stale(built):
-            text_index.empty(self._connection, built.generation, span.text_index, span.first)
+        for span in self.stale(generation):
+            text_index.empty(self._connection, generation.id, span.text_index, span.first)
             self.forgot = True
 
     def execute(self, sql: str) -> None:

@@ -19,14 +19,14 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from clew.domain.errors import ClosedError, StoreError, StoreSchemaError, UnknownProjectionError
-from clew.domain.projection import Built, Parked, Projection, Query, RowValues, Words
+from clew.domain.projection import Generation, Parked, Projection, Query, RowValues, Words
 from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, built, fetch, live, shape
+from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, fetch, generations, live, shape
 from clew.infrastructure.sqlite.readers import Readers
 
 _log = logging.getLogger(__name__)
@@ -247,11 +247,11 @@ class SQLiteProjections:
         """The digest of a projection's tables and indexes, as this version of Clew creates them."""
         return shape(projection)
 
-    def built(self) -> list[Built]:
+    def generations(self) -> list[Generation]:
         """The generations, oldest first."""
         try:
             with self._reading() as connection:
-                return built(connection)
+                return generations(connection)
         except UnknownProjectionError:
             return []
 
