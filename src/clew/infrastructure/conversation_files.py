@@ -1,4 +1,4 @@
-"""Files of conversations: JSON, JSON lines, or directories of them, told apart by what is in them.
+"""Files of conversations: JSON, JSON lines, or directories of them, recognized by their content.
 
 A file holds one JSON value (a list of messages, an object with ``messages``, or a list of such objects or lists), or
 one such conversation a line. Lines are read one after the other, however long the file is.
@@ -25,7 +25,7 @@ _ADVICE = "Give a JSON or JSON lines file of conversations."
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that the paths name, those of a directory sorted; raises ImportFormatError for a path without any."""
+    """The files of the paths, sorted within a directory. Raises ImportFormatError for a path without files."""
     found: list[Path] = []
     for each in paths:
         path = Path(each)
@@ -46,7 +46,7 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | Failure]:
-    """The conversations of files and directories, and what of them cannot be read.
+    """The conversations of files and directories, and failures for what cannot be read.
 
     Raises ImportFormatError at once for a path that is not there, a directory without files and, when it is the only
     one, for a file without conversations; of several files, such a one is a Failure and the others are read.
@@ -63,7 +63,7 @@ def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | Failure]:
 
 
 def read_file(path: Path) -> Iterator[Item | Failure]:
-    """The conversations of one file; raises ImportFormatError when it holds none or cannot be read."""
+    """The conversations of one file. Raises ImportFormatError if it has none or cannot be read."""
     try:
         with path.open("rb") as file:
             yield from _read(path, file)
@@ -139,7 +139,7 @@ def _items(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[Item | Fa
 
 
 def _parse(text: bytes) -> Any:
-    """The JSON value. Of a key that is there twice, the last counts; integers are exact, unlike with faster parsers."""
+    """The JSON value. The last of equal keys counts; integers are exact, unlike with faster parsers."""
     try:
         return json.loads(text.decode())
     except UnicodeDecodeError as error:

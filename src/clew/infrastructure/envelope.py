@@ -1,4 +1,4 @@
-"""The stored form of an event: one byte string, which is what is hashed, encrypted, exported and shredded.
+"""The stored form of an event: the byte string that is hashed, encrypted, exported and shredded.
 
 Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short keys. 1: encrypted, with a key id (kept
 for that use; read as opaque). 2: the stub of a shredded row, JSON without salt or content.
@@ -58,7 +58,7 @@ _NONE = (None, None, None)
 
 
 def encode(event: Event) -> bytes:
-    """The stored bytes of an event. Each call salts anew, so that a short text cannot be guessed from its digest."""
+    """The stored bytes of an event. Each call adds new salt, so that nobody can guess a short text from its digest."""
     data = event.data
     if isinstance(data, Opaque):
         return data.state
@@ -71,7 +71,7 @@ def encode(event: Event) -> bytes:
         if (declared and declared.schema_version > 1) or (event.cause, event.subject, event.metadata) != _NONE:
             more = _more(event)
         body = b'%b%b,"d":%b}' % (_header(event), more, _words(data) or _json(data))
-    except (PydanticSerializationError, ValueError) as error:  # what check_json did not see
+    except (PydanticSerializationError, ValueError) as error:  # missed by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
         raise InvalidContentError(message) from None
     if len(body) + SALT + 1 > MAX_BYTES:
@@ -110,7 +110,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def stub(event: Event) -> bytes:
-    """What a shredded row holds: the envelope and the message's role, and no user content."""
+    """The bytes of a shredded row: the envelope and the message's role, without user content."""
     role = event.data.message.role if isinstance(event.data, MessageAppended) else None
     return b"%c%b%b}" % (STUB, _header(event), _keys({"o": role}))
 
@@ -118,7 +118,7 @@ def stub(event: Event) -> bytes:
 def decode(
     stream: str, version: int, type_: str, state: bytes, position: int | None = None, hash_: bytes | None = None
 ) -> Event:
-    """The event that stored bytes hold.
+    """The event in stored bytes.
 
     An unknown type, codec or newer schema version gives an opaque event, and nothing is imported for it. Bytes that are
     no event of a known type raise CorruptEventError.
@@ -149,7 +149,7 @@ def decode_row(row: Row) -> Event:
 def peek(
     stream: str, version: int, type_: str, state: bytes, position: int | None = None, hash_: bytes | None = None
 ) -> Event:
-    """The event with its data left as stored bytes: its envelope is read when it can be, whatever its type."""
+    """The event with its data as stored bytes; its envelope is read if possible, for any type."""
     body = 1 if state[:1] == bytes((STUB,)) else SALT + 1
     try:
         fields: Any = _ANY_VERSION.validate_json(state[body:])
@@ -159,26 +159,26 @@ def peek(
 
 
 def _header(event: Event) -> bytes:
-    """The JSON of what is left of an envelope in a stub, too: an object that is still open."""
+    """The JSON of the part of the envelope that a stub has, too: an object that is still open."""
     by = _by(event.actor, event.run_id)
     return b'{"i":%b,"t":%d,"n":%d%b' % (to_json(event.event_id), event.recorded_at, event.messages, by)
 
 
 @lru_cache(maxsize=4_096)
 def _by(actor: str | None, run_id: str | None) -> bytes:
-    """What is known of the two, which many events have in common."""
+    """The JSON of both, which many events share."""
     return _keys({"a": actor, "r": run_id})
 
 
 def _more(event: Event) -> bytes:
-    """The JSON of what few envelopes have."""
+    """The JSON of rare envelope fields."""
     declared = EVENT_TYPES.get(event.type)
     version = 1 if declared is None else declared.schema_version
     return _keys({"c": event.cause, "s": event.subject, "m": event.metadata, "v": version if version > 1 else None})
 
 
 def _keys(fields: dict[str, Any]) -> bytes:
-    """More keys for an object that is still open; what is None is left out."""
+    """More keys for an object that is still open, without None values."""
     return b"".join([b',"%b":%b' % (key.encode(), _json(value)) for key, value in fields.items() if value is not None])
 
 
@@ -186,7 +186,7 @@ _VALIDATORS: dict[EventType, SchemaValidator] = {}
 
 
 def _validator(declared: EventType) -> SchemaValidator:
-    """Make what validates the JSON of a type at its present schema version.
+    """Make the validator of a type's JSON at its present schema version.
 
     Made from core schemas: a new process needs some of these for its first append, and a TypeAdapter of a TypedDict
     takes thirty times as long to make.

@@ -1,4 +1,4 @@
-"""Files in Clew's own JSONL: read line by line, and looked through ahead where that cannot be waited for."""
+"""Files in Clew's own JSONL: read line by line, and scanned ahead for redactions."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from clew.domain.json_values import MAX_BYTES
 from clew.infrastructure.envelope import decode_row
 
 LONGEST_LINE = 7 * MAX_BYTES
-"""Bytes of a line: no event makes a longer one, however much of it has to be escaped."""
+"""The most bytes of a line: no event has a longer one, even with all characters escaped."""
 
 _BOM = b"\xef\xbb\xbf"
 
 
 class FileLine(NamedTuple):
-    """A line; ``whole`` is false for one without an end, the last of a torn file."""
+    """A line; ``whole`` is false for the cut-off last line of a torn file."""
 
     text: bytes
     whole: bool
 
 
 class Redactions(NamedTuple):
-    """What the rest of a file redacts: the rows, by stream and version, and whether the file has an end."""
+    """The rows that the rest of a file redacts, by stream and version, and whether the file is complete."""
 
     rows: set[tuple[str, int]]
     ended: bool
 
 
 class EventFile:
-    """A file in Clew's own JSONL, by its path or open for reading bytes. Lines of nothing but spaces are passed by.
+    """A file in Clew's own JSONL, by its path or open for reading bytes. Blank lines are skipped.
 
-    ``number`` is that of the line read last, from 1.
+    ``number`` is the number of the last line, from 1.
     """
 
     def __init__(self, source: str | Path | BinaryIO) -> None:
@@ -47,7 +47,7 @@ class EventFile:
 
     @classmethod
     def open(cls, source: str | Path | BinaryIO) -> Self:
-        """Open it. Raises ImportFormatError for what cannot be read or does not begin as such a file does."""
+        """Open it. Raises ImportFormatError if it cannot be read or has no such header."""
         try:
             file = cls(source)
         except OSError as error:
@@ -60,13 +60,13 @@ class EventFile:
         return file
 
     def next(self) -> FileLine | None:
-        """The next line, None at the end. Raises ImportFormatError for what cannot be read."""
+        """The next line, None at the end. Raises ImportFormatError if it cannot be read."""
         return next(self._lines, None)
 
     def redactions(self) -> Redactions:
         """The rows that the redactions in the rest of the file name.
 
-        Nothing is taken from what is still to be read. Raises ImportFormatError where the file cannot be read twice.
+        The reading position does not change. Raises ImportFormatError if the file cannot be read twice.
         """
         if not self._file.seekable():
             raise ImportFormatError(
@@ -123,7 +123,7 @@ class EventFile:
 
 
 def is_event_file(path: Path) -> bool:
-    """Whether a file is in Clew's own JSONL, of whatever version: its first line says so."""
+    """Whether a file is in Clew's own JSONL, in any version, by its first line."""
     try:
         with path.open("rb") as file:
             return is_header(file.readline(1_000).removeprefix(_BOM))
@@ -134,7 +134,7 @@ def is_event_file(path: Path) -> bool:
 def _read(text: bytes) -> object:
     try:
         return read_line(text)
-    except ImportFormatError:  # it is said when its turn comes
+    except ImportFormatError:  # reported when its turn comes
         return None
 
 

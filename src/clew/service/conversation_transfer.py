@@ -49,11 +49,11 @@ from clew.service.thread_commands import start
 from clew.service.thread_queries import At
 
 Progress: TypeAlias = Callable[[ImportReport], None]
-"""Told after every conversation what was done so far."""
+"""Called after every conversation with the report so far."""
 
 
 class Imported(NamedTuple):
-    """What became of one conversation: nothing was written when its thread had all of it."""
+    """The result for one conversation; nothing was written if its thread was complete."""
 
     thread_id: str
     messages: int
@@ -63,7 +63,7 @@ class Imported(NamedTuple):
 def import_conversations(
     core: Core, items: Iterator[Item | Failure], *, actor: str | None = None, progress: Progress | None = None
 ) -> Operation[ImportReport]:
-    """Import one conversation after the other; what cannot be imported is in the report, and the rest goes on.
+    """Import conversations one by one. Failures are in the report and do not stop the import.
 
     Raises what the reader of the items raises, and StoreError when the store fails: what was imported until then stays.
     """
@@ -87,7 +87,7 @@ def import_conversations(
 def import_conversation(
     core: Core, conversation: Conversation, occurrence: int, actor: str | None = None
 ) -> Operation[Imported]:
-    """Start the thread of a conversation, append what it lacks, or leave it as it is.
+    """Start the thread of a conversation, append its missing messages, or leave it unchanged.
 
     ``occurrence`` tells equal conversations without ids apart. Raises ImportFormatError for a conversation that is not
     the thread's, with the thread's state, InvalidContentError for a message that is too large, and NotAuthorizedError
@@ -111,7 +111,7 @@ def import_conversation(
                     terms = CommitOptions(actor=actor, expected_version=version)
                     yield from commit(core, id_, Say(messages), terms)
                     return Imported(id_, len(messages), len(messages))
-        except (ConflictError, ThreadExistsError):  # somebody else wrote to the thread: look again
+        except (ConflictError, ThreadExistsError):  # another writer changed the thread: look again
             attempts += 1
             if attempts == ATTEMPTS:
                 raise
@@ -150,14 +150,14 @@ PAGE = 50
 
 
 class Cursor(NamedTuple):
-    """Where an export of all threads goes on: first the imported ones, then, in a second round, the others."""
+    """The position in an export of all threads: first the imported ones, then the others."""
 
     imported: bool = True
     after: int = 0
 
 
 class Exported(NamedTuple):
-    """Some conversations, and where the next ones begin, None after the last."""
+    """A page of conversations, and the cursor of the next page, None after the last."""
 
     conversations: list[JsonObject]
     next: Cursor | None

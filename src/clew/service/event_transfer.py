@@ -1,4 +1,4 @@
-"""Moving events from store to store, byte for byte: threads as lines, and lines that become threads again."""
+"""Export and import of stored events, byte for byte, in Clew's own JSONL."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from clew.service.operations import Operation, read, wait
 from clew.service.thread_commands import forget
 
 PAGE = 100
-"""Rows that are read at once: any of them may be as large as an event can be."""
+"""Rows that are read at once: each may have the largest size of an event."""
 
 ROWS_IN_HAND = 5_000
-"""Rows that an export of several streams holds of all of them together."""
+"""The most rows that an export of several streams holds in total."""
 
 MOST_EVENTS = 500
 MOST_BYTES = 1 << 20
-"""Events, and stored bytes, with which a commit is full."""
+"""The most events and stored bytes of a commit."""
 
 MOST_HELD = 32 << 20
-"""Stored bytes of one commit that waits for the redaction of what was redacted in it, so that the copy verifies."""
+"""The most stored bytes of a commit that waits for the redactions of its shredded rows, so that the copy verifies."""
 
 
 def export_events(
@@ -58,9 +58,9 @@ def export_events(
 ) -> Operation[Iterator[bytes]]:
     """The lines of threads with all their ancestors, or of the whole tenant with its memory, in position order.
 
-    With ``definitions`` those of the agents that ran on them are there, each before the first event that names it, as
-    far as the store has them. The lines read the log as they are asked for: see next_lines(). A fork comes with its
-    ancestors whole, so they must be such as may be exported, too. Raises UnknownThreadError or NotAuthorizedError.
+    With ``definitions`` the stored definitions of their agents are included, each before the first event that names it.
+    The lines read the log lazily: see next_lines(). A fork comes with its whole ancestors, so the caller must be
+    allowed to export them, too. Raises UnknownThreadError or NotAuthorizedError.
     """
     if thread_ids is None:
         rows = _permitted_rows(
@@ -74,12 +74,12 @@ def export_events(
 
 
 def next_lines(lines: Iterator[bytes]) -> Operation[list[bytes]]:
-    """The next page of lines, none at the end."""
+    """The next page of lines, empty at the end."""
     return (yield from read(lambda: list(islice(lines, PAGE))))
 
 
 def _with_ancestors(core: Core, thread_ids: Iterable[str]) -> list[str]:
-    """The streams of threads and of all that they were forked from, each once. Raises NotAuthorizedError."""
+    """The streams of threads and of all their ancestors, each once. Raises NotAuthorizedError."""
     found: dict[str, None] = {}
     for thread_id in thread_ids:
         _check_export(core, core.stream(thread_id))
@@ -100,7 +100,7 @@ def _check_export(core: Core, stream: str) -> None:
 
 
 def _permitted_rows(core: Core, rows: Iterator[Row]) -> Iterator[Row]:
-    """The rows of streams that may be exported, with all that they were forked from; those come before them."""
+    """The rows of streams that the caller may export, if the same holds for their parents, whose rows come first."""
     if core.authorize is None:
         return rows
     known: dict[str, bool] = {}
@@ -117,7 +117,7 @@ def _is_exported(core: Core, name: str, known: dict[str, bool]) -> bool:
 
 
 def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator[bytes]:
-    """A whole file, line by line: its header, the rows with the definitions that they name, and its end."""
+    """The lines of a file: its header, the rows with the definitions that they name, and its end."""
     threads = events = 0
     written: set[bytes] = set()
     yield write_line(Header())
@@ -133,10 +133,10 @@ def _lines(log: EventLog, rows: Iterator[Row], *, definitions: bool) -> Iterator
 
 
 def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
-    """The blobs that an event names, those that are there and were not written before."""
+    """The stored blobs that an event names and that were not written before."""
     try:
         named = named_blobs(decode_row(row))
-    except CorruptEventError:  # it is moved as it is
+    except CorruptEventError:  # a damaged event is exported unchanged
         return
     for name in named:
         blob = None if name in written else log.blob(name)
@@ -146,7 +146,7 @@ def _not_yet(log: EventLog, row: Row, written: set[bytes]) -> Iterator[Blob]:
 
 
 def _forked_from(log: EventLog, row: Row) -> Fork | None:
-    """What a fork's first event is a fork of: the store knows it also where the event cannot be read."""
+    """The fork point of a fork's first event, from the store: the event itself may be damaged."""
     stream = log.stream(row.stream) if row.type == "thread-forked" else None
     if stream is None or stream.parent is None or stream.cut is None or row.version != stream.cut + 1:
         return None
@@ -154,7 +154,7 @@ def _forked_from(log: EventLog, row: Row) -> Fork | None:
 
 
 def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
-    """Every row of a kind of stream of the tenant's, up to an empty page.
+    """Every row of the tenant's streams of a kind, up to an empty page.
 
     So the event that redacted what is shredded is there.
     """
@@ -165,7 +165,7 @@ def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
 
 
 def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
-    """Every row of a stream's own, so many at a time."""
+    """Every row of the stream itself, ``limit`` at a time."""
     after = -1
     while page := log.own_rows(stream, after=after, limit=limit):
         yield from page
@@ -175,7 +175,7 @@ def own_rows(log: EventLog, stream: str, limit: int) -> Iterator[Row]:
 def import_events(
     core: Core, source: str | Path | BinaryIO, progress: Callable[[EventsReport], None] | None = None
 ) -> Operation[EventsReport]:
-    """Write the events of a file in Clew's own JSONL, commit by commit, each as whole as the file is.
+    """Import the events of a file in Clew's own JSONL, commit by commit.
 
     Raises ImportFormatError for what is no such file, NotAuthorizedError for a thread that is there and may not be
     read, or a fork of one, and StoreError; what was imported until then stays.
@@ -194,16 +194,16 @@ def import_events(
             )
             if progress is not None:
                 progress(report)
-        yield from _write(core, reader, reader.empty())  # the last snapshots
+        yield from _write(core, reader, reader.empty())  # the snapshots of the last commit
     return report
 
 
 def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
-    """Commit a batch; if somebody else wrote to one of its threads meanwhile, it is checked again on what is there."""
+    """Commit a batch. If another writer changed one of its threads meanwhile, check the batch again."""
     conflict = ConflictError("import", 0, 0)
     missing = yield from read(reader.missing)
     if missing:
-        # Before the events that name them: who reads those finds these. They belong to no thread, and nobody conflicts.
+        # Before the events that name them, so that readers find them. Blobs belong to no thread and never conflict.
         yield from wait(core.log.submit(Write((), {}, blobs=missing)).outcome)
         reader.definitions += len(missing)
     for _ in range(ATTEMPTS):
@@ -220,7 +220,7 @@ def _write(core: Core, reader: _Reader, batch: Batch) -> Operation[Batch]:
 
 
 class _Read(NamedTuple):
-    """An event of the file, the line that it is on, and the blobs before it, which it names."""
+    """An event of the file, its line, and the blobs before it, which it names."""
 
     line: int
     entry: Entry
@@ -228,7 +228,7 @@ class _Read(NamedTuple):
 
 
 class _Reader:
-    """Reads a file batch by batch, and knows what of it was refused. It holds the events of one batch only."""
+    """Reads a file batch by batch and remembers refused streams. It holds the events of one batch only."""
 
     def __init__(self, core: Core, file: EventFile) -> None:
         self._core = core
@@ -246,40 +246,40 @@ class _Reader:
         self.failed: list[RefusedLine] = []
 
     def empty(self) -> Batch:
-        """A batch of nothing yet."""
+        """An empty batch."""
         return Batch(StoredRows(self._core.log), decode_row, self._refused)
 
     def gather(self) -> Batch:
-        """The next batch, up to the end of the file or to what is wrong with it."""
+        """The next batch, at most up to the end of the file or its first error."""
         self._held.clear()
         batch, size = self.empty(), 0
-        while not self.ended and not (self._is_full(size) and not self._waits(batch, size)):
+        while not self.ended and not (self._is_full(size) and not self._must_wait(batch, size)):
             size += self._take(batch)
         while self.ended and batch.open:
-            # Without their redactions they would not verify: they come with the rest of the file, if at all. With them
-            # go redactions of messages before them, so it is looked again.
+            # Shredded rows without their redactions would not verify, so the batch ends before them. This may remove
+            # redactions of earlier rows, too, so the check is repeated.
             del self._held[min(batch.open.values()) :]
             batch = self.gather_again()
         return batch
 
     def gather_again(self) -> Batch:
-        """The same events on what is there now."""
+        """The same events, checked against the present store."""
         batch = self.empty()
         for held in self._held:
             batch.add(held.line, held.entry)
         return batch
 
     def missing(self) -> list[Blob]:
-        """The blobs that the same events name, and the store does not have."""
+        """The blobs of these events that the store does not have."""
         named = {blob.digest: blob for held in self._held for blob in held.blobs}
         return [blob for blob in named.values() if not _has(self._core.log, blob)]
 
     def controls(self) -> list[tuple[str, Control]]:
-        """The snapshots that are due of what was written last, of the versions of which an append makes them."""
+        """The snapshots due for the last commit, at the versions where appends make them."""
         return [(name, self._core.log.control(name, version)) for name, version in self._due]
 
     def written(self, batch: Batch) -> Batch:
-        """The batch, once it is written."""
+        """Note that a batch is written."""
         self._refused.update(batch.diverged)
         self._due = [(row.stream, row.version) for row in batch.rows if _is_due(row)]
         if self._held:
@@ -289,8 +289,8 @@ class _Reader:
     def _is_full(self, size: int) -> bool:
         return len(self._held) >= MOST_EVENTS or size >= MOST_BYTES
 
-    def _waits(self, batch: Batch, size: int) -> bool:
-        """Whether more is to come into the batch for what was redacted; past a size only if it must come at all."""
+    def _must_wait(self, batch: Batch, size: int) -> bool:
+        """Whether the batch must wait for redactions; a large batch only waits if they are in the file."""
         if not batch.open or size < MOST_HELD:
             return bool(batch.open)
         try:
@@ -304,16 +304,16 @@ class _Reader:
         return bool(missing)
 
     def _take(self, batch: Batch) -> int:
-        """Read one line into the batch; the bytes that came with it."""
+        """Read one line into the batch; returns its bytes."""
         try:
             line = self._file.next()
-            said = None if line is None else self._said(line)
+            said = None if line is None else self._parse(line)
             match said:
                 case Entry() as entry:
                     self._add(batch, entry)
                     return len(entry.row.state)
                 case Blob() as blob:
-                    self._wait(blob)
+                    self._hold(blob)
                     return len(blob.data)
                 case End() as end:
                     self._finish(batch, end)
@@ -323,8 +323,8 @@ class _Reader:
             self._fail(self._file.number, error)
         return 0
 
-    def _said(self, line: FileLine) -> Entry | Blob | End | None:
-        """What a line says, None for the half of one."""
+    def _parse(self, line: FileLine) -> Entry | Blob | End | None:
+        """The parsed line, None for a cut-off one."""
         try:
             said = read_line(line.text)
         except ImportFormatError:
@@ -348,15 +348,15 @@ class _Reader:
         self._threads += entry.begins and is_thread(entry.row.stream)
 
     def _check(self, entry: Entry) -> None:
-        """Raise NotAuthorizedError for a stream that is there, and for a fork of one: then all of it could be read."""
+        """Raise NotAuthorizedError for existing streams, and parents of forks, that the caller may not read."""
         names = (entry.row.stream,) if entry.fork is None else (entry.row.stream, entry.fork.parent)
         for name in names:
             if name not in self._checked:
                 check_there(self._core, name)
             self._checked.add(name)
 
-    def _wait(self, blob: Blob) -> None:
-        """Hold a blob until the event that names it, which is the next."""
+    def _hold(self, blob: Blob) -> None:
+        """Hold a blob until the next event, which names it."""
         self._blobs.append(blob)
         self._blobs_read += 1
         if sum(len(each.data) for each in self._blobs) > MOST_HELD:
@@ -378,7 +378,7 @@ class _Reader:
             raise ImportFormatError("The file goes on after its end. Import each file on its own.")
 
     def _stop(self, batch: Batch, *, torn: bool) -> None:
-        """The end of what can be imported; what was redacted, without the event that says so, is left out."""
+        """End the import. Shredded rows without their redaction are left out."""
         self.ended, self.torn = True, torn
         if batch.open and not torn:
             line, entry, _ = self._held[min(batch.open.values())]
@@ -394,7 +394,7 @@ class _Reader:
 
 
 class StoredRows:
-    """What the store has, read a few rows at a time: the events of a thread in a file mostly follow on each other."""
+    """The rows of the store, read ahead in small pages: events of a thread are usually next to each other in a file."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -403,7 +403,7 @@ class StoredRows:
         self._limits: dict[str, int] = {}
 
     def row(self, stream: str, version: int) -> Row | None:
-        """A row of the stream's own."""
+        """A row of the stream itself."""
         known = self._rows.setdefault(stream, {})
         if version not in known and version <= self._heads.get(stream, version):
             limit = self._limits[stream] = min(2 * self._limits.get(stream, 1), PAGE)
@@ -414,7 +414,7 @@ class StoredRows:
         return known.get(version)
 
     def first(self, stream: str) -> Row | None:
-        """The first row of the stream's own."""
+        """The first row of the stream itself."""
         found = self._log.own_rows(stream, after=-1, limit=1)
         return found[0] if found else None
 
@@ -424,7 +424,7 @@ def _is_due(row: Row) -> bool:
 
 
 def write_batch(core: Core, batch: Batch, controls: Sequence[tuple[str, Control]] = ()) -> Operation[None]:
-    """Commit rows and what they redact, and forget what is no longer true of their streams. Raises ConflictError."""
+    """Commit rows and their redactions, and invalidate the caches of their streams. Raises ConflictError."""
     restore = Restore(batch.rows, batch.previous, batch.forks, tuple(batch.shreds.values()), controls)
     yield from wait(core.log.restore(restore))
     for name in batch.previous:
@@ -435,7 +435,7 @@ def write_batch(core: Core, batch: Batch, controls: Sequence[tuple[str, Control]
 
 
 def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
-    """Raise ImportFormatError unless an event names all of the blobs that stand before it."""
+    """Raise ImportFormatError unless an event names all blobs before it."""
     try:
         named = named_blobs(decode_row(row))
     except CorruptEventError:
@@ -448,5 +448,5 @@ def _check_named(row: Row, blobs: tuple[Blob, ...]) -> None:
 def _has(log: EventLog, blob: Blob) -> bool:
     try:
         return log.blob(blob.digest) is not None
-    except CorruptEventError:  # what is there stays as it is
+    except CorruptEventError:  # a damaged blob of the store is not replaced
         return True

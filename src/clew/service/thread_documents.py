@@ -1,4 +1,4 @@
-"""Threads as documents: read as they lie in the store, and restored in another, all of one or nothing."""
+"""Threads as documents: serialized from the stored rows, and restored in another store, completely or not at all."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Restored(NamedTuple):
 
 
 def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
-    """A thread as one JSON object: see domain/formats/thread_document.py.
+    """A thread as one JSON object, in the format of domain/formats/thread_document.py.
 
     Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state or a name of the service's that looks
     like one, and CorruptEventError for a thread that does not verify.
@@ -65,7 +65,7 @@ def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
 def restore(
     core: Core, document: object, *, on_existing: OnExisting, as_new: bool, actor: str | None
 ) -> Operation[Restored]:
-    """Write what a document holds, as far as it is not there; everything in it is checked first.
+    """Check a whole document, then write the part of it that the store does not have.
 
     Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError, and NotAuthorizedError where the thread is
     there and may not be read, or an ancestor of one that is not there; then nothing is stored.
@@ -94,16 +94,16 @@ def restore(
 
 
 def _check_there(core: Core, lineage: Lineage) -> None:
-    """Raise NotAuthorizedError unless what is there may be read: a thread comes with all that is before its cuts."""
+    """Raise NotAuthorizedError unless the caller may read the existing thread, or the ancestors of a new one."""
     there = core.log.stream(lineage.stream) is not None
     for name in (lineage.stream,) if there else (own.name for own in lineage.streams):
         check_there(core, name)
 
 
 def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
-    """Write the rows that the store does not have; the version of the thread that is there if it has gone on since.
+    """Write the missing rows; returns the version of the thread in the store if it has newer events, else 0.
 
-    If somebody else writes to one of the threads meanwhile, it is looked again what is missing.
+    If another writer changes one of the threads meanwhile, look again for missing rows.
     """
     conflict = ConflictError(lineage.stream, 0, 0)
     for _ in range(ATTEMPTS):
@@ -116,7 +116,7 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
         except ConflictError as found:
             conflict = found
             continue
-        for _, rows in groupby(batch.rows, attrgetter("stream")):  # those of a fork are made from its parent's
+        for _, rows in groupby(batch.rows, attrgetter("stream")):  # a fork's snapshots derive from its parent's
             controls = yield from read(partial(_due, core.log, list(rows)))
             if controls:
                 yield from wait(core.log.restore(Restore((), {}, controls=controls)))
@@ -125,7 +125,7 @@ def _add_missing(core: Core, lineage: Lineage) -> Operation[int]:
 
 
 def _due(log: EventLog, rows: Sequence[Row]) -> list[tuple[str, Control]]:
-    """The snapshots of a stream of which an append makes them, each made from the one before it."""
+    """The snapshots of a stream at the versions where appends make them, each from the one before."""
     found: list[tuple[str, Control]] = []
     for row in rows:
         if row.version % SNAPSHOT_EVERY == 0:
@@ -136,9 +136,9 @@ def _due(log: EventLog, rows: Sequence[Row]) -> list[tuple[str, Control]]:
 
 
 def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
-    """What of a lineage the store does not have, and the version of the thread there if it has gone on since.
+    """The missing rows of a lineage, and the version of the thread in the store if it has newer events, else 0.
 
-    Raises ThreadDivergedError. What lies beyond a cut may differ in the store: the thread has nothing of it.
+    Raises ThreadDivergedError. Rows after a cut may differ in the store: they are not part of the thread.
     """
     found: list[Entry] = []
     for own, end in zip(lineage.streams, lineage.ends, strict=True):
@@ -147,7 +147,7 @@ def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
         if there >= rows[-1].version and own.name == lineage.stream:
             _check_same(log, own, end)
             ahead = there > rows[-1].version
-            return ([], there) if ahead else (found, 0)  # what was redacted in an ancestor leaves no event here
+            return ([], there) if ahead else (found, 0)  # a redaction in an ancestor leaves no event here
         if there:
             _check_same(log, own, min(there, end))
         last = min(there, rows[-1].version)
@@ -158,7 +158,7 @@ def _missing(log: EventLog, lineage: Lineage) -> tuple[list[Entry], int]:
 
 
 def _there(log: EventLog, own: OwnRows) -> int:
-    """The newest version of a stream in the store, 0 when there is none."""
+    """The newest version of a stream in the store, 0 if it does not exist."""
     stream = log.stream(own.name)
     if stream is None:
         return 0
@@ -170,7 +170,7 @@ def _there(log: EventLog, own: OwnRows) -> int:
 def _check_same(log: EventLog, own: OwnRows, upto: int) -> None:
     """Raise ThreadDivergedError, which names the first version that differs, unless a stream has the same rows.
 
-    A hash names all that is before it, so it is found by halving.
+    A hash covers all earlier rows, so a binary search finds the version.
     """
     if _row(log, own.name, upto) == _hash(own, upto):
         return
@@ -186,7 +186,7 @@ def _diverged(own: OwnRows, row: Row, there: bytes | None) -> ThreadDivergedErro
 
 
 def _row(log: EventLog, stream: str, version: int) -> bytes | None:
-    """The hash of a version of a stream's own."""
+    """The hash of a version of the stream itself."""
     rows = log.own_rows(stream, after=version - 1, limit=1)
     return rows[0].hash if rows and rows[0].version == version else None
 
@@ -197,20 +197,20 @@ def _hash(own: OwnRows, version: int) -> bytes | None:
 
 
 def _batch(log: EventLog, missing: Sequence[Entry]) -> Batch:
-    """The rows as they are written: linked to what is there, and rows there shredded that were redacted elsewhere."""
+    """The rows to write, checked against the store, with the redactions of stored rows."""
     batch = Batch(StoredRows(log), decode_row, {})
     try:
         for number, entry in enumerate(missing):
             batch.add(number, entry)
     except ImportFormatError as error:
         raise ThreadDocumentError(f"It does not follow from what the store has: {error}") from None
-    if batch.failed:  # somebody has just begun another thread of that id, or gone on with one
+    if batch.failed:  # another writer has just started or extended a thread with that id
         raise batch.failed[0].error
     return batch
 
 
 def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
-    """A thread with its ancestors, verified. What is redacted while it is read is read again."""
+    """A verified thread with its ancestors. If a redaction happens meanwhile, it is read again."""
     wrong: ThreadDocumentError | None = None
     for _ in range(ATTEMPTS):
         shredded = log.shredded()
