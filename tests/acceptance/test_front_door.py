@@ -11,7 +11,7 @@ import clew
 from clew import ClewError, Conversations, Engine, Message
 
 
-def test_says_what_it_offers() -> None:
+def test_the_front_door_offers_these_names() -> None:
     assert clew.__all__ == [
         "Agent",
         "AgentLessons",
@@ -81,9 +81,9 @@ def test_says_what_it_offers() -> None:
         getattr(clew, "Nothing")  # noqa: B009  # mypy knows that it does not exist
 
 
-def test_imports_nothing_heavy_before_it_is_asked_for() -> None:
+def test_heavy_modules_are_imported_on_first_use_only() -> None:
     program = (
-        "import sys; import clew; dir(clew)\n"
+        "import sys; import clew, clew.types; dir(clew); dir(clew.types)\n"
         "heavy = 'asyncio eventsourcing httpx openai orjson pydantic psycopg rich sqlite3 typer'\n"
         "print(sorted(set(heavy.split()) & set(sys.modules)))\n"
         "from clew import *\n"
@@ -94,7 +94,7 @@ def test_imports_nothing_heavy_before_it_is_asked_for() -> None:
     assert done.stdout == "[]\n[]\n"
 
 
-def test_every_error_has_its_name_in_one_module() -> None:
+def test_clew_errors_has_every_error() -> None:
     from clew import errors
 
     def below(root: type[ClewError]) -> set[type[ClewError]]:
@@ -106,7 +106,7 @@ def test_every_error_has_its_name_in_one_module() -> None:
     assert all(issubclass(getattr(errors, name), ClewError | UserWarning) for name in errors.__all__)
 
 
-def test_what_scripts_are_made_of_has_a_module() -> None:
+def test_clew_testing_offers_these_names() -> None:
     from clew import ScriptedChatClient, testing
 
     assert testing.__all__ == [
@@ -123,7 +123,7 @@ def test_what_scripts_are_made_of_has_a_module() -> None:
     assert testing.ScriptedChatClient is ScriptedChatClient
 
 
-def test_the_first_lines_of_the_design_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_lines_of_the_design_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Conversations.open("sqlite:///clew.db") as conversations:
         thread = conversations.start_thread(title="Refund", actor="user:42")
@@ -155,7 +155,7 @@ def test_the_first_lines_of_the_design_run_as_they_stand(tmp_path: Path, monkeyp
     assert (tmp_path / "clew.db").stat().st_size > 0
 
 
-def test_the_same_lines_run_awaited(tmp_path: Path) -> None:
+def test_the_same_lines_run_with_asyncio(tmp_path: Path) -> None:
     async def talk() -> None:
         async with Engine.open(f"sqlite:///{tmp_path}/clew.db") as engine:
             thread = await engine.start_thread(title="Refund", actor="user:42")
@@ -179,14 +179,14 @@ def test_the_same_lines_run_awaited(tmp_path: Path) -> None:
         assert conversations.verify().first_bad is None
 
 
-def test_refuses_a_url_that_names_no_store_with_an_error_of_its_own() -> None:
+def test_a_url_that_names_no_store_raises_an_error_of_clew() -> None:
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
         Conversations.open("mysql://localhost/clew")
     with pytest.raises(ClewError, match=r"Use sqlite:///file\.db"):
         Engine.open("clew")
 
 
-def test_opens_the_path_of_a_file_wherever_a_url_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_accepted_wherever_a_url_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Conversations.open("clew.db") as conversations:
         conversations.start_thread(thread_id="a")

@@ -195,11 +195,11 @@ def with_field(**fields: Any) -> type[ContextProvider]:
 
 
 @pytest.mark.parametrize("provider", [Preferences, Counting, with_field()])
-async def test_a_provider_as_it_should_be_passes(provider: Any) -> None:
+async def test_a_correct_provider_passes(provider: Any) -> None:
     await check_context_provider(provider, texts=("I prefer kilometres", "How far is Cork?"))
 
 
-async def test_what_makes_one_may_be_async() -> None:
+async def test_make_may_be_async() -> None:
     async def make() -> ContextProvider:
         return Preferences()
 
@@ -246,7 +246,7 @@ async def test_says_which_rule_is_broken(provider: Any, rule: str) -> None:
         await check_context_provider(provider, texts=("I prefer kilometres", "How far is Cork?"))
 
 
-async def test_refuses_one_object_for_all() -> None:
+async def test_make_must_return_a_new_provider() -> None:
     one = Preferences()
     with pytest.raises(ProviderContractError, match="returns another"):
         await check_context_provider(lambda: one)
@@ -264,14 +264,14 @@ async def test_refuses_an_id_that_changes() -> None:
         await check_context_provider(make)
 
 
-async def test_one_that_shares_or_changes_is_asked_for_less() -> None:
+async def test_fewer_rules_apply_to_shared_and_unrepeatable_providers() -> None:
     await check_context_provider(InItself, shared=True)
     with pytest.raises(ProviderContractError):
         await check_context_provider(InItself, repeatable=False)
     await check_context_provider(CountsInItself, repeatable=False)
 
 
-async def test_a_broken_rule_is_a_failed_test_and_an_error_of_clews() -> None:
+async def test_a_broken_rule_is_an_assertion_error_and_an_error_of_clew() -> None:
     with pytest.raises(AssertionError) as raised:
         await check_context_provider(object)  # type: ignore[arg-type]
     assert isinstance(raised.value, ProviderContractError)

@@ -71,7 +71,7 @@ class Stateless(Shelf):
 
 
 @pytest.mark.parametrize("most", [None, 3, 1])
-def test_a_good_store_passes_bounded_or_not(most: int | None) -> None:
+def test_a_correct_store_passes_with_and_without_a_limit(most: int | None) -> None:
     cupboard = Cupboard(most=most, key=lambda context: repr((context.tenant, context.thread_id)))
     asyncio.run(check_history_store(cupboard.store))
 
@@ -119,11 +119,11 @@ def test_names_the_rule_that_a_store_breaks(kind: type[Shelf], rule: str, found:
     ],
     ids=["one key for all threads", "one key for all tenants", "names that run together", "with a prefix, too"],
 )
-def test_finds_threads_that_are_kept_in_one_place(key: Any) -> None:
+def test_threads_that_share_a_place_are_found(key: Any) -> None:
     with pytest.raises(HistoryStoreContractError, match="kept apart"):
         asyncio.run(check_history_store(Cupboard(key=key).store))
 
 
-def test_a_factory_that_makes_no_store_is_told() -> None:
+def test_a_factory_that_returns_no_store_breaks_a_rule() -> None:
     with pytest.raises(HistoryStoreContractError, match="it returned NoneType"):
         asyncio.run(check_history_store(lambda _: None))  # type: ignore[arg-type,return-value]  # on purpose

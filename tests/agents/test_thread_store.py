@@ -43,7 +43,7 @@ def agent_of(engine: Engine, **more: Any) -> Agent:
     return Agent(ScriptedChatClient("Hello.", loop=True), engine=engine, name="Host", **more)
 
 
-def test_a_thread_rests_between_two_requests(any_url: str) -> None:
+def test_a_thread_is_suspended_between_two_requests(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             told = Told()
@@ -61,7 +61,7 @@ def test_a_thread_rests_between_two_requests(any_url: str) -> None:
     asyncio.run(host())
 
 
-def test_to_get_and_to_save_again_does_nothing_more(any_url: str) -> None:
+def test_repeating_get_and_save_records_nothing(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             store = ThreadStore(engine)
@@ -94,7 +94,7 @@ def test_without_save_nothing_is_lost(url: str) -> None:
     assert said[::2] == ["One", "Two", "Three"]
 
 
-def test_what_is_over_stays_over(any_url: str) -> None:
+def test_an_ended_thread_stays_ended(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             store = ThreadStore(engine)
@@ -111,7 +111,7 @@ def test_what_is_over_stays_over(any_url: str) -> None:
     asyncio.run(host())
 
 
-def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest(any_url: str) -> None:
+def test_a_run_that_waits_for_an_approval_stays_open_while_its_thread_is_suspended(any_url: str) -> None:
     @tool(approval="always")
     def pay(cents: int) -> str:
         """Pay."""
@@ -133,7 +133,7 @@ def test_a_run_that_waits_for_an_approval_stays_open_through_a_rest(any_url: str
     asyncio.run(host())
 
 
-def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(url: str) -> None:
+def test_another_request_does_not_suspend_a_thread_during_a_run(url: str) -> None:
     async def host() -> None:
         gate = Gate()
         async with Engine.open(url) as engine:
@@ -152,7 +152,7 @@ def test_a_run_that_is_under_way_is_not_put_to_rest_by_another_request(url: str)
     asyncio.run(host())
 
 
-def test_a_run_goes_on_from_what_another_process_did_since_the_thread_was_put_to_rest_here(url: str) -> None:
+def test_a_run_continues_from_what_another_process_recorded_since_the_thread_was_suspended(url: str) -> None:
 
     async def host() -> None:
         async with Engine.open(url) as here, Engine.open(url) as there:
@@ -168,7 +168,7 @@ def test_a_run_goes_on_from_what_another_process_did_since_the_thread_was_put_to
     asyncio.run(host())
 
 
-def test_two_processes_that_ask_at_once_get_the_same_thread(url: str) -> None:
+def test_two_processes_that_get_a_thread_at_the_same_time_get_the_same_one(url: str) -> None:
     async def work(wire: Wire) -> None:
         async with Engine.open(url) as engine:
             told = Told()
@@ -199,7 +199,7 @@ def test_two_processes_that_ask_at_once_get_the_same_thread(url: str) -> None:
     asyncio.run(look())
 
 
-def test_a_thread_is_of_the_kind_that_the_agents_client_runs_on(any_url: str) -> None:
+def test_a_new_thread_is_of_the_kind_that_the_agents_client_runs_on(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             client = ScriptedChatClient("Hello.", loop=True, thread_kinds=["remote"])
@@ -213,7 +213,7 @@ def test_a_thread_is_of_the_kind_that_the_agents_client_runs_on(any_url: str) ->
     asyncio.run(host())
 
 
-def test_who_acts_is_the_engines_actor(any_url: str) -> None:
+def test_the_actor_is_that_of_the_engine(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             store = ThreadStore(engine.acting_as("user:7"), agent_of(engine))
@@ -225,7 +225,7 @@ def test_who_acts_is_the_engines_actor(any_url: str) -> None:
     asyncio.run(host())
 
 
-def test_any_id_of_the_hosts_will_do(any_url: str) -> None:
+def test_any_host_id_is_accepted(any_url: str) -> None:
     async def host() -> None:
         async with Engine.open(any_url) as engine:
             store = ThreadStore(engine)
@@ -238,7 +238,7 @@ def test_any_id_of_the_hosts_will_do(any_url: str) -> None:
 
 
 @given(st.lists(st.text(st.characters(), max_size=3) | st.sampled_from(ODD), min_size=2, unique=True))
-def test_no_two_ids_come_to_the_same_thread(ids: list[str]) -> None:
+def test_different_host_ids_have_different_threads(ids: list[str]) -> None:
     found = [thread_id_of(id_) for id_ in ids]
     found += [thread_id_of(id_) for id_ in found if id_ not in ids]
     assert len(set(found)) == len(found)
@@ -246,7 +246,7 @@ def test_no_two_ids_come_to_the_same_thread(ids: list[str]) -> None:
         check_id(id_, "thread id")
 
 
-def test_an_id_that_can_be_a_threads_is_the_threads() -> None:
+def test_a_valid_host_id_is_the_thread_id() -> None:
     assert thread_id_of("user:42/chat") == "user:42/chat"
     assert thread_id_of("") == "host-sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     for given_ in (7, None, b"a", ("a", "b")):

@@ -92,7 +92,7 @@ async def texts(thread: LocalThread, **at: Any) -> list[str]:
     return [message.text for message in await thread.history(**at)]
 
 
-def test_writes_and_reads_as_the_synchronous_service_does(with_engine: Run) -> None:
+def test_writes_and_reads_like_conversations(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread("Refund", thread_id="mine", messages=[HELLO], actor="user:1")
         said = await thread.append(Message.assistant("Hi."))
@@ -168,7 +168,7 @@ def test_knows_version_and_status_of_a_thread_that_it_opens(shared_url: str) -> 
 # Cancellation
 
 
-def test_never_stores_what_was_cancelled_before_the_writer_took_it(with_engine: Run) -> None:
+def test_a_write_cancelled_before_the_writer_began_it_is_never_stored(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         with resting_writer(engine):
@@ -184,7 +184,7 @@ def test_never_stores_what_was_cancelled_before_the_writer_took_it(with_engine: 
     with_engine(work)
 
 
-def test_cancels_only_after_the_outcome_of_what_the_writer_had_taken(with_engine: Run) -> None:
+def test_a_later_cancellation_waits_for_the_outcome_of_the_write(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         with resting_writer(engine):
@@ -202,7 +202,7 @@ def test_cancels_only_after_the_outcome_of_what_the_writer_had_taken(with_engine
     with_engine(work)
 
 
-def test_finds_what_was_stored_and_cancelled_under_its_key(with_engine: Run) -> None:
+def test_a_cancelled_write_that_was_stored_is_found_by_its_idempotency_key(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         with resting_writer(engine):
@@ -218,7 +218,7 @@ def test_finds_what_was_stored_and_cancelled_under_its_key(with_engine: Run) -> 
     with_engine(work)
 
 
-def test_leaves_a_time_limit_its_error(with_engine: Run) -> None:
+def test_a_timeout_raises_its_own_error(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         with resting_writer(engine):
@@ -234,7 +234,7 @@ def test_leaves_a_time_limit_its_error(with_engine: Run) -> None:
     with_engine(work)
 
 
-def test_decides_again_what_counted_on_an_append_that_was_cancelled(with_engine: Run) -> None:
+def test_an_append_decided_on_a_cancelled_one_is_decided_again(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         with resting_writer(engine):
@@ -302,7 +302,7 @@ def test_exactly_one_of_sixteen_tasks_wins_a_version(with_engine: Run) -> None:
 # Subscriptions and closing
 
 
-def test_follows_live(with_engine: Run) -> None:
+def test_a_subscription_follows_new_events(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread(messages=[HELLO])
         async with engine.subscribe() as everything, thread.subscribe(after=1) as one:
@@ -320,7 +320,7 @@ def test_follows_live(with_engine: Run) -> None:
     with_engine(work)
 
 
-def test_loses_no_event_when_a_wait_for_it_is_cancelled(with_engine: Run) -> None:
+def test_a_cancelled_wait_loses_no_event(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         async with thread.subscribe() as events:
@@ -337,7 +337,7 @@ def test_loses_no_event_when_a_wait_for_it_is_cancelled(with_engine: Run) -> Non
 
 
 @pytest.mark.parametrize("closing", ["the subscription", "the engine"])
-def test_ends_an_iteration_that_waits_in_another_task(with_engine: Run, closing: str) -> None:
+def test_close_ends_an_iteration_that_waits_in_another_task(with_engine: Run, closing: str) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread(messages=[HELLO])
         subscription = thread.subscribe()
@@ -360,7 +360,7 @@ def test_ends_an_iteration_that_waits_in_another_task(with_engine: Run, closing:
     with_engine(work)
 
 
-def test_refuses_everything_after_close_and_loses_nothing_that_was_submitted(with_engine: Run) -> None:
+def test_close_loses_no_submitted_write_and_later_calls_are_refused(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         append = asyncio.create_task(thread.append(HELLO))
@@ -375,7 +375,7 @@ def test_refuses_everything_after_close_and_loses_nothing_that_was_submitted(wit
     with_engine(work)
 
 
-def test_a_handle_knows_what_it_saw_however_much_is_read_meanwhile(with_engine: Run) -> None:
+def test_a_thread_object_reads_its_version_after_many_other_threads_were_read(with_engine: Run) -> None:
     async def work(engine: Engine) -> None:
         thread = await engine.start_thread()
         await thread.append(HELLO)
