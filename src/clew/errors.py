@@ -5,7 +5,6 @@ They form one tree under ClewError. A message says what was asked, what was foun
 
 from __future__ import annotations
 
-from clew.domain.context.errors import ProviderContractError
 from clew.domain.errors import (
     AmbiguousThreadError,
     CheckpointExistsError,
@@ -74,6 +73,7 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
     NoOpenRunError,
+    ProviderContractError,
     RunAbandonedError,
     RunInProgressError,
     RunLimitError,

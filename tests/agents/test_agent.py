@@ -343,7 +343,7 @@ async def test_a_request_without_its_definitions_waits_for_an_agent_that_has_the
 
 async def test_only_a_model_call_has_a_request() -> None:
     response = await Agent(ScriptedChatClient("Yes.")).run("Hi")
-    with pytest.raises(UnknownVersionError, match="no model call"):
+    with pytest.raises(UnknownVersionError, match="not a model call"):
         await response.thread.request(1)
 
 

@@ -177,7 +177,7 @@ def test_a_request_whose_messages_were_redacted_is_not_what_was_sent(clew: Clew,
 @pytest.mark.parametrize(
     ("version", "code", "said_"),
     [
-        ("3", 1, "is message-appended, no model call"),
+        ("3", 1, "is message-appended, not a model call"),
         ("99", 1, "99"),
         ("9" * 40, 1, "no thread has a version of 40 digits"),
         ("message:1", 2, "give the version of a model call"),

@@ -85,7 +85,7 @@ async def test_another_answer_is_an_error_that_says_what_was_wanted_and_not_what
     with pytest.raises(AnswerFormatError, match="asked for a JSON object with colours, best") as caught:
         await answered(text)
     assert caught.value.text == text
-    assert "What it said was not used." in str(caught.value)
+    assert "It was not used." in str(caught.value)
     assert "Red!" not in str(caught.value)
 
 

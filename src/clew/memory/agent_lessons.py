@@ -1,4 +1,4 @@
-"""What an agent learned to do: skills from earlier runs, screened, and told to it where they fit."""
+"""Lessons of an agent: skills from earlier runs, screened, and sent to the model when they are relevant."""
 
 from __future__ import annotations
 
@@ -15,15 +15,24 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Screened
 from clew.domain.memory.ports import Screen
 from clew.domain.models.client import ModelClient
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.memory.prompts import checked_scope, checked_search, listed, numbered, one_line, shown, tidy, with_words
+from clew.memory.prompts import (
+    bullet_list,
+    checked_scope,
+    checked_search,
+    escaped_line,
+    item_at,
+    numbered_messages,
+    query_text,
+    single_line,
+    with_text,
+)
 from clew.memory.structured_query import Reply, ask, checked_client
-from clew.memory.words import words_of
 
 KIND = "lesson"
-"""The kind of the facts that lessons are."""
+"""The kind of facts that are lessons."""
 
 MOST_KNOWN = 50
-"""Lessons that are shown to the model that learns, the newest ones, so that it does not learn them again."""
+"""The newest lessons that the learning model is sent, so that it does not learn them again."""
 
 MOST_LEARNED = 5
 """Lessons that are learned from one run."""
@@ -58,7 +67,7 @@ _PRIVATE = (
 
 
 def keep_private(lesson: Fact) -> Screened:
-    """The screen of lessons unless another is given: no e-mail addresses, no long numbers, nothing like a key."""
+    """The default screen of lessons: it refuses e-mail addresses, long numbers and anything like a key."""
     for what, pattern in _PRIVATE:
         if pattern.search(lesson.text):
             return Refuse(f"it holds {what}")
@@ -77,16 +86,16 @@ class _AgentLessons(Reply):
 
 
 class AgentLessons(ContextProvider):
-    """Learns skills, for all whom an agent works for.
+    """Learns skills that help an agent with all its users.
 
-    After each run that succeeded, ``client`` is asked what it teaches: a title, when to use it, and steps. ``screen``
-    lets each lesson in, lets it in with other words, or keeps it out; without one, :func:`keep_private` does, which
-    keeps out e-mail addresses, long numbers, and what may be a key. Lessons are kept in ``scope``, the agent's own, and
-    a run is told the ``top`` that have most to do with the new messages, with a score of at least ``min_score``. A
-    lesson has 2,000 characters and 12 steps at the most, and a run teaches 5. ``model`` is the client's own unless it
-    is given. Without a client, nothing is learned.
+    After each successful run, ``client`` is asked for the lessons of the run: a title, when to use it, and steps.
+    ``screen`` accepts, rewords or refuses each lesson. The default, :func:`keep_private`, refuses e-mail addresses,
+    long numbers and anything like a key. Lessons are kept in ``scope``, the agent's own, and a run is sent the ``top``
+    most relevant to the new messages, with a score of at least ``min_score``. A lesson has at most 2,000 characters and
+    12 steps, and a run adds at most 5. ``model`` is the client's own unless given. Without a client, the provider only
+    reads.
 
-    Raises ScopeError for a scope that is none, AgentConfigurationError for what it cannot do.
+    Raises ScopeError for an invalid scope, AgentConfigurationError for other invalid arguments.
     """
 
     def __init__(  # noqa: PLR0913  # keyword-only, and settings of its own
@@ -118,15 +127,15 @@ class AgentLessons(ContextProvider):
         self._min_score = min_score
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """Tell the lessons that may fit."""
-        query = words_of(messages)
+        """Send the relevant lessons."""
+        query = query_text(messages)
         if not query:
             return None
         found = await ctx.scope.search(query, top=self._top, min_score=self._min_score, kind=KIND)
         facts = [each.fact for each in found]
         if not facts:
             return None
-        return Context(listed(_TITLE, (one_line(fact.text, MOST_CHARACTERS) for fact in facts)), facts=facts)
+        return Context(bullet_list(_TITLE, (escaped_line(fact.text, MOST_CHARACTERS) for fact in facts)), facts=facts)
 
     async def invoked(
         self,
@@ -135,16 +144,16 @@ class AgentLessons(ContextProvider):
         response_messages: Sequence[HistoryMessage] | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """Learn from the run. Raises ModelError, AnswerFormatError and what the screen and the scope raise."""
+        """Learn from the run. Raises ModelError, AnswerFormatError and the errors of the screen and the scope."""
         said = [*request_messages, *(response_messages or ())]
-        asked = with_words(request_messages, "user")
+        asked = with_text(request_messages, "user")
         if self._client is None or exception is not None or not asked or not response_messages:
             return
         lessons = await ctx.scope.facts(kind=KIND)
         known = lessons[-MOST_KNOWN:]
         given: JsonObject = {
             "known": [{"number": number, "text": fact.text} for number, fact in enumerate(known, 1)],
-            "messages": [*shown(said)],
+            "messages": [*numbered_messages(said)],
         }
         learned = await ask(self._client, _INSTRUCTIONS, given, _AgentLessons, model=self._model)
         there = {fact.text.casefold() for fact in lessons}
@@ -152,10 +161,10 @@ class AgentLessons(ContextProvider):
             text = self._screened(ctx, _text(each), asked[-1])
             if text is not None and text.casefold() not in there:
                 there.add(text.casefold())
-                await _keep(ctx, text, numbered(known, each.replaces), asked[-1])
+                await _keep(ctx, text, item_at(known, each.replaces), asked[-1])
 
     def _screened(self, ctx: ProviderContext, text: str, source: HistoryMessage) -> str | None:
-        """The lesson as it is let in, None if it is not."""
+        """The lesson after the screen, None if it is refused."""
         if not text:
             return None
         verdict = self._screen(
@@ -174,20 +183,20 @@ class AgentLessons(ContextProvider):
             case Allow():
                 return text
             case Redact(text=other):
-                return tidy(other, MOST_CHARACTERS) or None
+                return single_line(other, MOST_CHARACTERS) or None
             case Refuse():
                 return None
         raise AgentConfigurationError(f"AgentLessons: the screen gave {verdict!r}. Return Allow, Redact or Refuse.")
 
 
 def _text(lesson: _Lesson) -> str:
-    """A lesson on one line, nothing when it says nothing."""
-    title, when = tidy(lesson.title, _MOST_PART), tidy(lesson.when, _MOST_PART)
-    steps = [step for each in lesson.steps if (step := tidy(each, _MOST_PART))][:MOST_STEPS]
+    """A lesson on one line; empty without a title or steps."""
+    title, when = single_line(lesson.title, _MOST_PART), single_line(lesson.when, _MOST_PART)
+    steps = [step for each in lesson.steps if (step := single_line(each, _MOST_PART))][:MOST_STEPS]
     if not title or not steps:
         return ""
     done = " ".join(f"({number}) {step}" for number, step in enumerate(steps, 1))
-    return tidy(f"{title}. When: {when}. Steps: {done}" if when else f"{title}. Steps: {done}", MOST_CHARACTERS)
+    return single_line(f"{title}. When: {when}. Steps: {done}" if when else f"{title}. Steps: {done}", MOST_CHARACTERS)
 
 
 async def _keep(ctx: ProviderContext, text: str, replaced: Fact | None, source: HistoryMessage) -> None:

@@ -1,4 +1,4 @@
-"""What earlier conversations were about: a summary of each, and those that matter told to the model in later ones."""
+"""Summaries of conversations: the relevant ones are sent to the model in later conversations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.memory.prompts import checked_scope, checked_search, listed, one_line, shown, tidy, with_words
+from clew.memory.prompts import (
+    bullet_list,
+    checked_scope,
+    checked_search,
+    escaped_line,
+    numbered_messages,
+    query_text,
+    single_line,
+    with_text,
+)
 from clew.memory.structured_query import Reply, ask, checked_client
-from clew.memory.words import words_of
 
 KIND = "summary"
-"""The kind of the facts that summaries are; ``key`` is the id of the thread."""
+"""The kind of facts that are summaries; their ``key`` is the id of the thread."""
 
 MOST_CHARACTERS = 2_000
 """Characters of a summary."""
@@ -38,15 +46,15 @@ class _ConversationSummary(Reply):
 
 
 class ConversationSummaries(ContextProvider):
-    """Sums up threads, and knows in one what came of others.
+    """Summarises threads, and sends the summaries to runs on other threads.
 
     When a thread ends, and with ``at_checkpoints`` at each checkpoint, ``client`` is asked for a summary of its history
-    (200 messages of 4,000 characters, and 100,000 in all, at the most). That is kept in ``scope``, one live summary a
-    thread, with the thread and its last message as where it comes from. A run is told the ``top`` summaries of other
-    threads that have most to do with the new messages, with a score of at least ``min_score``. A summary has 2,000
-    characters at the most. ``model`` is the client's own unless it is given. Without a client nothing is summed up.
+    (at most 200 messages of 4,000 characters, and 100,000 in total). The summary is kept in ``scope``, one live summary
+    a thread, with the thread and its last message as provenance. A run is sent the ``top`` summaries of other threads
+    that are most relevant to its new messages, with a score of at least ``min_score``. A summary has at most 2,000
+    characters. ``model`` is the client's own unless given. Without a client, the provider only reads.
 
-    Raises ScopeError for a scope that is none, AgentConfigurationError for what it cannot do.
+    Raises ScopeError for an invalid scope, AgentConfigurationError for other invalid arguments.
     """
 
     def __init__(  # noqa: PLR0913  # keyword-only, and settings of its own
@@ -76,45 +84,45 @@ class ConversationSummaries(ContextProvider):
         self._at_checkpoints = at_checkpoints
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """Tell what came of other threads."""
-        query = words_of(messages)
+        """Send the relevant summaries of other threads."""
+        query = query_text(messages)
         if not query:
             return None
         found = await ctx.scope.search(query, top=self._top + 1, min_score=self._min_score, kind=KIND)
         facts = [each.fact for each in found if each.fact.key != ctx.thread.id][: self._top]
-        return Context(listed(_TITLE, map(_told, facts)), facts=facts) if facts else None
+        return Context(bullet_list(_TITLE, map(_line, facts)), facts=facts) if facts else None
 
     async def on_checkpoint(self, ctx: ProviderContext, name: str) -> None:
-        """Sum the thread up, if checkpoints are to be. Raises ModelError, AnswerFormatError and the scope's errors."""
+        """Summarise the thread, if configured. Raises ModelError, AnswerFormatError and the scope's errors."""
         del name
         if self._at_checkpoints:
-            await self._sum_up(ctx)
+            await self._summarise(ctx)
 
     async def on_thread_ended(self, ctx: ProviderContext) -> None:
-        """Sum the thread up. Raises ModelError, AnswerFormatError and the scope's errors."""
-        await self._sum_up(ctx)
+        """Summarise the thread. Raises ModelError, AnswerFormatError and the scope's errors."""
+        await self._summarise(ctx)
 
-    async def _sum_up(self, ctx: ProviderContext) -> None:
+    async def _summarise(self, ctx: ProviderContext) -> None:
         history = await ctx.thread.history()
-        if self._client is None or not with_words(history, "user", "assistant"):
+        if self._client is None or not with_text(history, "user", "assistant"):
             return
         last = history[-1]
         earlier = await ctx.scope.facts(key=ctx.thread.id, kind=KIND)
         if any(fact.learned is not None and fact.learned.version == last.version for fact in earlier):
-            return  # nothing was said since
-        given: JsonObject = {"messages": [*shown(history)]}
+            return  # there are no new messages
+        given: JsonObject = {"messages": [*numbered_messages(history)]}
         reply = await ask(self._client, _INSTRUCTIONS, given, _ConversationSummary, model=self._model)
-        if text := tidy(reply.summary, MOST_CHARACTERS):
+        if text := single_line(reply.summary, MOST_CHARACTERS):
             await _keep(ctx, text, earlier, last)
 
 
 async def _keep(ctx: ProviderContext, text: str, earlier: Sequence[Fact], last: HistoryMessage) -> None:
     if earlier:
-        with contextlib.suppress(UnknownFactError):  # it was taken back meanwhile: then this is a new one
+        with contextlib.suppress(UnknownFactError):  # it was retracted meanwhile: then this is a new one
             await ctx.scope.supersede(earlier[-1], text, source=last)
             return
     await ctx.scope.remember(text, key=ctx.thread.id, kind=KIND, source=last)
 
 
-def _told(fact: Fact) -> str:
-    return f"{fact.recorded_at.date().isoformat()}: {one_line(fact.text, MOST_CHARACTERS)}"
+def _line(fact: Fact) -> str:
+    return f"{fact.recorded_at.date().isoformat()}: {escaped_line(fact.text, MOST_CHARACTERS)}"

@@ -1,4 +1,4 @@
-"""Tools for a model's own use of a memory scope, in every run that the provider serves."""
+"""Tools with which a model itself uses a memory scope."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INSTRUCTIONS = (
 
 
 class MemoryTools(ContextProvider):
-    """Lets the model store, look up, update and clear memories in ``scope``, and in no other.
+    """Lets the model store, look up, update and delete memories in ``scope`` only.
 
-    ``instructions`` say when it is to do so; None gives the tools only. What is stored has the thread as its
-    provenance. Raises ScopeError for a scope that is none.
+    ``instructions`` tell it when; None gives only the tools. The provenance of what it stores is the thread. Raises
+    ScopeError for an invalid scope.
     """
 
     def __init__(
@@ -35,6 +35,6 @@ class MemoryTools(ContextProvider):
         self._instructions = instructions
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context:
-        """Give the tools."""
+        """Send the tools."""
         del messages
         return Context(self._instructions, tools=ctx.scope.tools())

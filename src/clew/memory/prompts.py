@@ -1,4 +1,4 @@
-"""How what is remembered is put into words: one line each, said to be data, and never longer than it may be."""
+"""Texts for prompts: bounded, on one line, and as data, so that a model does not take them as instructions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from clew.domain.reducers.reducer import checked_limit
 from clew.domain.runs.errors import AgentConfigurationError
 
 MOST_SAID = 4_000
-"""Characters of one message that a model is shown to learn from; of a longer one, the beginning and the end."""
+"""Characters of a message that a model learns from; of a longer one, the beginning and the end."""
 
 MOST_MESSAGES = 200
-"""Messages that a model is shown to learn from, at the most: the first quarter and the rest from the end."""
+"""The most messages that a model learns from: the first quarter, and the rest from the end."""
 
 T = TypeVar("T")
 
 MOST_SHOWN = 100_000
 """Characters of all these messages together."""
 
+_MAX_QUERY = 4_000
+
 _JOINERS = "\u200c\u200d"
-"""Characters that words of some languages and some pictures need, though they are not seen."""
+"""Invisible characters that some languages and emoji need."""
 
 
 def checked_scope(scope: str | None, provider: str) -> str:
-    """The name of a scope. Raises ScopeError for none: unset never means everyone's."""
+    """The name of a scope. Raises ScopeError if it is missing: an unset scope never means everyone's."""
     if not isinstance(scope, str) or not scope.strip():
         raise ScopeError(f"{provider}: scope={scope!r} is none. Say whose memory it is, such as scope='user/42'.")
     try:
@@ -42,27 +44,27 @@ def checked_scope(scope: str | None, provider: str) -> str:
 
 
 def checked_search(owner: object, top: int, min_score: float) -> None:
-    """Raise AgentConfigurationError for what nothing can be searched by: a number below 1, a score not of 0 to 1."""
+    """Raise AgentConfigurationError unless ``top`` is 1 or more and ``min_score`` from 0 to 1."""
     checked_limit(owner, "top", top, 1)
     if isinstance(min_score, bool) or not isinstance(min_score, int | float) or not 0 <= min_score <= 1:
         raise AgentConfigurationError(f"{type(owner).__name__}: min_score={min_score!r} is no score of 0 to 1.")
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and its end with an ellipsis between them if it is longer."""
+    """The text; if it is too long, its beginning and its end with an ellipsis between them."""
     if len(text) <= most:
         return text
     end = most // 3
     return f"{text[: most - end - 1]}…{text[len(text) - end :]}"
 
 
-def tidy(text: str, most: int) -> str:
-    """What a model wrote as it is remembered: on one line, in valid Unicode, shortened to ``most`` characters."""
+def single_line(text: str, most: int) -> str:
+    """A text from a model on one line, in valid Unicode, shortened to ``most`` characters."""
     return shortened(" ".join(text.encode("utf-8", "replace").decode().split()), most)
 
 
-def one_line(text: str, most: int) -> str:
-    """A text on one line: what ends a line, and what is not seen, is shown as an escape."""
+def escaped_line(text: str, most: int) -> str:
+    """A text on one line: line ends and invisible characters become escapes."""
     return "".join(map(_visible, shortened(text.strip(), most)))
 
 
@@ -72,20 +74,20 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def listed(title: str, lines: Iterable[str]) -> str:
-    """A list under its title, an item a line."""
+def bullet_list(title: str, lines: Iterable[str]) -> str:
+    """A bulleted list under a title."""
     return "\n".join([title, *(f"- {line}" for line in lines)])
 
 
-def with_words(messages: Iterable[HistoryMessage], *roles: str) -> list[HistoryMessage]:
-    """The messages of these roles in which something is said."""
+def with_text(messages: Iterable[HistoryMessage], *roles: str) -> list[HistoryMessage]:
+    """The messages of these roles that have text."""
     return [message for message in messages if message.role in roles and message.text.strip()]
 
 
-def shown(messages: Sequence[HistoryMessage]) -> list[JsonObject]:
-    """Messages as a model is shown them, numbered from 1; too many lose those in the middle, and it says so.
+def numbered_messages(messages: Sequence[HistoryMessage]) -> list[JsonObject]:
+    """Messages as data for a model, numbered from 1. Of too many, those in the middle are left out and counted.
 
-    Where they are too long together, the long ones are shortened alike.
+    If they are too long together, the long ones are shortened to the same length.
     """
     said = [(number, each.message) for number, each in enumerate(messages, 1) if each.message is not None]
     left_out = max(0, len(said) - MOST_MESSAGES)
@@ -103,7 +105,7 @@ def _shown(number: int, message: Message, text: str, most: int) -> JsonObject:
 
 
 def _said(message: Message) -> str:
-    """The words of a message, its calls and their results."""
+    """The text of a message, with its calls and results."""
     parts = []
     for content in message.contents:
         if isinstance(content, Text):
@@ -116,6 +118,12 @@ def _said(message: Message) -> str:
     return "\n".join(parts)
 
 
-def numbered(items: Sequence[T], number: int | None) -> T | None:
-    """The item of a number from 1; None for one that there is not, which a model may well name."""
+def item_at(items: Sequence[T], number: int | None) -> T | None:
+    """The item of a number from 1; None for a number without an item, which a model may name."""
     return items[number - 1] if number is not None and 1 <= number <= len(items) else None
+
+
+def query_text(messages: Sequence[HistoryMessage]) -> str:
+    """The text of users' and agents' messages as a search query: of a long text the end, where questions are."""
+    texts = (each.text.strip() for each in messages if each.role in {"user", "assistant"})
+    return "\n".join(text for text in texts if text)[-_MAX_QUERY:].strip()

@@ -1,4 +1,4 @@
-"""Asking a model one question outside any thread, and reading its answer, which may be nonsense."""
+"""A question to a model outside any thread, with a structured answer. The answer may be nonsense."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clew.domain.values import explain
 
 
 def _close(schema: dict[str, Any]) -> None:
-    """Say that an object has its properties, all of them, and no others: strict answers take such schemas only."""
+    """Require all properties of an object, and allow no others: strict answers take only such schemas."""
     properties = schema.get("properties", {})
     for each in properties.values():
         each.pop("default", None)
@@ -25,14 +25,14 @@ def _close(schema: dict[str, Any]) -> None:
 
 
 MOST_SAID = 1_000_000
-"""Characters of an answer; a longer one is not read."""
+"""Characters of an answer; a longer one is an error."""
 
 
 class Reply(BaseModel):
-    """A JSON object that a model is to answer with.
+    """A JSON object that a model must answer with.
 
-    The model is asked for every field, and for no other; what it adds or leaves out, where there is a default, is
-    forgiven. The class's name, without underlines around it, names the format.
+    The model is asked for exactly these fields. Additional fields are ignored, and missing ones take their default. The
+    name of the class, without underscores around it, is the name of the format.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", json_schema_extra=_close)
@@ -42,7 +42,7 @@ ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
 def checked_client(owner: object, client: Any) -> None:
-    """Raise AgentConfigurationError for what is no model client."""
+    """Raise AgentConfigurationError for anything but a model client."""
     if not callable(getattr(client, "ask", None)) or not isinstance(getattr(client, "model", None), str):
         raise AgentConfigurationError(
             f"{type(owner).__name__}: client: {type(client).__name__} is not a model client. "
@@ -53,10 +53,9 @@ def checked_client(owner: object, client: Any) -> None:
 async def ask(
     client: ModelClient, instructions: str, given: JsonObject, reply: type[ReplyT], *, model: str | None = None
 ) -> ReplyT:
-    """Ask a model once, and give its answer. What is ``given`` is told as JSON, so that it reads as data.
+    """Ask a model once, and return its reply. ``given`` is sent as JSON, so that the model takes it as data.
 
-    The service is asked to keep nothing of it. Raises ModelError, and AnswerFormatError for an answer that is no such
-    reply.
+    The service is asked to store nothing. Raises ModelError, and AnswerFormatError if the answer is not such a reply.
     """
     asked = model or client.model
     options = {**client.options, "store": False} if client.wire == "openai-responses" else client.options
@@ -77,11 +76,11 @@ async def ask(
 
 
 def _read(text: str, reply: type[ReplyT], model: str) -> ReplyT:
-    """The reply in a text, with or without words or a fence around it, and after what it thought aloud."""
+    """The reply in a text, which may have reasoning before it and words or a code fence around it."""
     if len(text) > MOST_SAID:
         raise AnswerFormatError(
-            f"The model {model!r} answered with {len(text):,} characters, and {MOST_SAID:,} are read at the most. What "
-            "it said was not used.",
+            f"The model {model!r} answered with {len(text):,} characters, and {MOST_SAID:,} are read at most. It "
+            "was not used.",
             text[:MOST_SAID],
         )
     said = text.rpartition("</think>")[2]
@@ -92,6 +91,6 @@ def _read(text: str, reply: type[ReplyT], model: str) -> ReplyT:
         wanted = ", ".join(reply.model_fields)
         raise AnswerFormatError(
             f"The model {model!r} was asked for a JSON object with {wanted}, and answered something else. "
-            f"{explain('It', error)} What it said was not used.",
+            f"{explain('It', error)} It was not used.",
             text,
         ) from None

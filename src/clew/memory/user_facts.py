@@ -1,4 +1,4 @@
-"""What is known about a user: learned from what they say, and told to the model in every thread of theirs."""
+"""Facts about a user: learned from their messages, and sent to the model in all their threads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import checked_limit
-from clew.memory.prompts import checked_scope, listed, numbered, one_line, shown, tidy, with_words
+from clew.memory.prompts import (
+    bullet_list,
+    checked_scope,
+    escaped_line,
+    item_at,
+    numbered_messages,
+    query_text,
+    single_line,
+    with_text,
+)
 from clew.memory.structured_query import Reply, ask, checked_client
-from clew.memory.words import words_of
 
 MOST_FACTS = 100
-"""Facts that a model is told of at once, the newest ones, to use them or to learn beside them."""
+"""The most facts that a model is sent at once, the newest ones."""
 
 MOST_CHARACTERS = 500
 """Characters of a fact."""
@@ -55,16 +63,16 @@ class _UserFacts(Reply):
 
 
 class UserFacts(ContextProvider):
-    """Knows a user across threads.
+    """Remembers facts about a user across threads.
 
-    After each run that succeeded, ``client`` is asked what the user's new messages say about the user: new facts,
-    such as take the place of known ones, and what is to be forgotten. They are kept in ``scope`` with the message that
-    they come from, and given to later runs as instructions: all of them (the newest 100), or the ``top`` that have most
-    to do with the user's words. A fact has 500 characters at the most, and a run adds 20. Facts that somebody else
-    remembered in the scope are given too, unless they are of a ``kind``. ``model`` is the client's own unless it is
-    given. Without a client, nothing is learned.
+    After each successful run, ``client`` is asked what the user's new messages say about the user: new facts, facts
+    that replace known ones, and facts to forget. Facts are kept in ``scope`` with the message that they come from, and
+    sent to later runs as instructions: all of them (the newest 100), or the ``top`` most relevant to the user's
+    messages. A fact has at most 500 characters, and a run adds at most 20. Facts that others remembered in the scope
+    are sent too, unless they have a ``kind``. ``model`` is the client's own unless given. Without a client, the
+    provider only reads.
 
-    Raises ScopeError for a scope that is none, AgentConfigurationError for what it cannot do.
+    Raises ScopeError for an invalid scope, AgentConfigurationError for other invalid arguments.
     """
 
     def __init__(
@@ -91,11 +99,11 @@ class UserFacts(ContextProvider):
         self._top = top
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """Tell what is known."""
-        facts = await self._relevant(ctx, words_of(messages))
+        """Send the known facts."""
+        facts = await self._relevant(ctx, query_text(messages))
         if not facts:
             return None
-        return Context(listed(_TITLE, (one_line(fact.text, MOST_CHARACTERS) for fact in facts)), facts=facts)
+        return Context(bullet_list(_TITLE, (escaped_line(fact.text, MOST_CHARACTERS) for fact in facts)), facts=facts)
 
     async def invoked(
         self,
@@ -104,9 +112,9 @@ class UserFacts(ContextProvider):
         response_messages: Sequence[HistoryMessage] | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """Learn from what the user said. Raises ModelError, AnswerFormatError and what the scope raises."""
+        """Learn from the user's messages. Raises ModelError, AnswerFormatError and the scope's errors."""
         del response_messages
-        said = with_words(request_messages, "user")
+        said = with_text(request_messages, "user")
         if self._client is None or exception is not None or not said:
             return
         facts = await self._known(ctx)
@@ -114,13 +122,13 @@ class UserFacts(ContextProvider):
         given: JsonObject = {
             "known": [{"number": number, "text": fact.text} for number, fact in enumerate(known, 1)],
             "before": await _said_before(ctx, said[0]),
-            "messages": [*shown(said)],
+            "messages": [*numbered_messages(said)],
         }
         learned = await ask(self._client, _INSTRUCTIONS, given, _UserFacts, model=self._model)
         await _remember(ctx, learned, facts, said)
 
     async def _known(self, ctx: ProviderContext) -> list[Fact]:
-        """The facts of no kind: preferences and summaries in the same scope are others' to tell."""
+        """The facts without a kind: preferences and summaries in the same scope belong to other providers."""
         return [fact for fact in await ctx.scope.facts() if fact.kind is None]
 
     async def _relevant(self, ctx: ProviderContext, query: str) -> list[Fact]:
@@ -138,10 +146,10 @@ class UserFacts(ContextProvider):
 
 
 async def _said_before(ctx: ProviderContext, first: HistoryMessage) -> str | None:
-    """What the assistant said last before a message, which may be a question that it answers."""
+    """The assistant's last message before a message: it may be a question that the message answers."""
     before = [each for each in await ctx.thread.history() if each.version < first.version]
-    said = with_words(before, "assistant")
-    return tidy(said[-1].text, MOST_CHARACTERS) if said else None
+    said = with_text(before, "assistant")
+    return single_line(said[-1].text, MOST_CHARACTERS) if said else None
 
 
 async def _remember(
@@ -153,21 +161,21 @@ async def _remember(
     gone: list[Fact] = []
     there = {fact.text.casefold() for fact in facts}
     for each in learned.facts[:MOST_LEARNED]:
-        text = tidy(each.text, MOST_CHARACTERS)
-        old = numbered(known, each.replaces)
+        text = single_line(each.text, MOST_CHARACTERS)
+        old = item_at(known, each.replaces)
         if text.casefold() in there and old is not None and old.text.casefold() != text.casefold():
-            gone.append(old)  # what is true instead is known already
+            gone.append(old)  # the fact that replaces it is known already
         if not text or text.casefold() in there:
             continue
         there.add(text.casefold())
-        source = numbered(said, each.message) or said[-1]
+        source = item_at(said, each.message) or said[-1]
         if old is not None and old.id not in replaced:
             replaced.add(old.id)
-            with contextlib.suppress(UnknownFactError):  # another run was faster: then it is a fact of its own
+            with contextlib.suppress(UnknownFactError):  # another run replaced it first: then this is a new fact
                 await scope.supersede(old, text, source=source)
                 continue
         await scope.remember(text, source=source)
-    gone += [fact for fact in (numbered(known, number) for number in learned.forget) if fact is not None]
+    gone += [fact for fact in (item_at(known, number) for number in learned.forget) if fact is not None]
     for fact in gone:
         if fact.id not in replaced:
             replaced.add(fact.id)

@@ -1,4 +1,4 @@
-"""What a user prefers, as keys and values: set by the user's word, told to the model in every thread of theirs."""
+"""A user's preferences as keys and values: learned from the user, and sent to the model in all their threads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.memory.prompts import checked_scope, listed, numbered, one_line, shown, tidy, with_words
+from clew.memory.prompts import (
+    bullet_list,
+    checked_scope,
+    escaped_line,
+    item_at,
+    numbered_messages,
+    single_line,
+    with_text,
+)
 from clew.memory.structured_query import Reply, ask, checked_client
 
 KIND = "preference"
 """The kind of the facts that preferences are; ``key`` is the name, ``text`` the value."""
 
 MOST_PREFERENCES = 100
-"""Preferences that a model is told of, the newest ones."""
+"""The most preferences that a model is sent, the newest ones."""
 
 MOST_NAME = 100
 """Characters of a preference's name."""
@@ -56,12 +64,12 @@ class _UserPreferences(Reply):
 
 
 class UserPreferences(ContextProvider):
-    """Knows what a user prefers, across threads.
+    """Remembers a user's preferences across threads.
 
-    The model gets two tools, ``set_preference`` and ``forget_preference``, unless ``tools=False``. With a ``client``,
-    that is asked besides, after each run that succeeded, which preferences the user's new messages say. They are kept
-    in ``scope``, one live value a name, and given to later runs as instructions, the newest 100. A name has 100
-    characters at the most, in lower case, a value 500. ``model`` is the client's own unless it is given.
+    The model gets two tools, ``set_preference`` and ``forget_preference``, unless ``tools=False``. A ``client`` is also
+    asked after each successful run which preferences the user's new messages state. They are kept in ``scope``, one
+    live value a name, and the newest 100 are sent to later runs as instructions. A name has at most 100 characters, in
+    lower case, a value at most 500. ``model`` is the client's own unless given.
 
     Raises ScopeError for a scope that is none, AgentConfigurationError for a client that is none.
     """
@@ -90,11 +98,11 @@ class UserPreferences(ContextProvider):
         self._tools = tools
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """Tell what is preferred, and give the tools to change it."""
+        """Send the preferences, and give the tools to change them."""
         known = await _known(ctx)
-        said = with_words(messages, "user")
+        said = with_text(messages, "user")
         return Context(
-            listed(_TITLE, (_told(fact) for fact in known)) if known else None,
+            bullet_list(_TITLE, (_told(fact) for fact in known)) if known else None,
             tools=_tools(ctx, said[-1] if said else None) if self._tools else (),
             facts=known,
         )
@@ -106,17 +114,17 @@ class UserPreferences(ContextProvider):
         response_messages: Sequence[HistoryMessage] | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """Learn from what the user said. Raises ModelError, AnswerFormatError and what the scope raises."""
+        """Learn from the user's messages. Raises ModelError, AnswerFormatError and the scope's errors."""
         del response_messages
-        said = with_words(request_messages, "user")
+        said = with_text(request_messages, "user")
         if self._client is None or exception is not None or not said:
             return
         known: JsonObject = {str(fact.key): fact.text for fact in await _known(ctx)}
-        given: JsonObject = {"known": known, "messages": [*shown(said)]}
+        given: JsonObject = {"known": known, "messages": [*numbered_messages(said)]}
         learned = await ask(self._client, _INSTRUCTIONS, given, _UserPreferences, model=self._model)
         for each in learned.preferences[:MOST_PREFERENCES]:
-            if _name(each.name) and tidy(each.value, MOST_VALUE):
-                await _set(ctx, each.name, each.value, numbered(said, each.message) or said[-1])
+            if _name(each.name) and single_line(each.value, MOST_VALUE):
+                await _set(ctx, each.name, each.value, item_at(said, each.message) or said[-1])
         for name in learned.forget[:MOST_PREFERENCES]:
             await _forget(ctx, name)
 
@@ -131,7 +139,7 @@ def _tools(ctx: ProviderContext, source: HistoryMessage | None) -> list[Callable
             name: what it is about, in a word or two, such as units.
             value: what the user prefers, such as kilometres.
         """
-        if not _name(name) or not tidy(value, MOST_VALUE):
+        if not _name(name) or not single_line(value, MOST_VALUE):
             raise InvalidContentError("A preference has a name and a value: give both.")
         fact = await _set(ctx, name, value, source)
         return f"Noted: {_told(fact)}"
@@ -155,7 +163,7 @@ async def _known(ctx: ProviderContext) -> list[Fact]:
 
 async def _set(ctx: ProviderContext, name: str, value: str, source: HistoryMessage | None) -> Fact:
     """Have a preference, in place of the live one of that name. What is preferred already stays as it is."""
-    key, text = _name(name), tidy(value, MOST_VALUE)
+    key, text = _name(name), single_line(value, MOST_VALUE)
     past = await ctx.scope.facts(key=key, kind=KIND, history=True)
     live = [fact for fact in past if fact.status == "live"]
     await _retract(ctx, live[:-1])
@@ -184,8 +192,8 @@ async def _retract(ctx: ProviderContext, facts: Sequence[Fact]) -> None:
 
 
 def _name(name: str) -> str:
-    return tidy(name.casefold(), MOST_NAME)  # in this order: some letters have a longer lower case
+    return single_line(name.casefold(), MOST_NAME)  # in this order: some letters have a longer lower case
 
 
 def _told(fact: Fact) -> str:
-    return f"{one_line(str(fact.key), MOST_NAME)}: {one_line(fact.text, MOST_VALUE)}"
+    return f"{escaped_line(str(fact.key), MOST_NAME)}: {escaped_line(fact.text, MOST_VALUE)}"

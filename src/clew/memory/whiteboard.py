@@ -1,4 +1,4 @@
-"""A whiteboard beside a conversation: what is required, proposed, decided and to be done, as it stands now."""
+"""A whiteboard of a conversation: its current requirements, proposals, decisions and actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import checked_limit
-from clew.memory.prompts import listed, one_line, shown, tidy, with_words
+from clew.memory.prompts import bullet_list, escaped_line, numbered_messages, single_line, with_text
 from clew.memory.structured_query import Reply, ask, checked_client
 
 MOST_CHARACTERS = 300
@@ -37,7 +37,7 @@ Note only what was said."""
 
 
 class WhiteboardState(BaseModel):
-    """What is on the board, oldest first."""
+    """The entries of the board, oldest first."""
 
     requirements: list[str] = Field(default_factory=list, exclude_if=not_)
     proposals: list[str] = Field(default_factory=list, exclude_if=not_)
@@ -53,13 +53,11 @@ class _Whiteboard(Reply):
 
 
 class Whiteboard(ContextProvider):
-    """Keeps requirements, proposals, decisions and actions of a thread up to date, and tells them to the model.
+    """Keeps the requirements, proposals, decisions and actions of a thread up to date, and sends them to the model.
 
-    After each run that succeeded, ``client`` is asked for the whiteboard as it is after the new messages. It is kept in
-    the thread, so a fork or a rewind takes it along. Each of its four lists has ``most`` entries at the most, an entry
-    300 characters. ``model`` is the client's own unless it is given.
-
-    Raises AgentConfigurationError for what it cannot do.
+    After each successful run, ``client`` is asked for the whiteboard after the new messages. It is kept in the thread,
+    so a fork or a rewind takes it along. Each of its four lists has at most ``most`` entries of at most 300 characters.
+    ``model`` is the client's own unless given. Raises AgentConfigurationError for invalid arguments.
     """
 
     state_model: ClassVar[type[BaseModel] | None] = WhiteboardState
@@ -84,10 +82,10 @@ class Whiteboard(ContextProvider):
         self._most = most
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """Tell what is on the board."""
+        """Send the board."""
         del messages
         lists = [
-            listed(f"{name.capitalize()}:", (one_line(entry, MOST_CHARACTERS) for entry in entries))
+            bullet_list(f"{name.capitalize()}:", (escaped_line(entry, MOST_CHARACTERS) for entry in entries))
             for name, entries in ctx.state
             if entries
         ]
@@ -100,11 +98,11 @@ class Whiteboard(ContextProvider):
         response_messages: Sequence[HistoryMessage] | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """Bring the board up to date. Raises ModelError and AnswerFormatError."""
-        said = with_words([*request_messages, *(response_messages or ())], "user", "assistant")
+        """Update the board. Raises ModelError and AnswerFormatError."""
+        said = with_text([*request_messages, *(response_messages or ())], "user", "assistant")
         if exception is not None or not said:
             return
-        given: JsonObject = {"board": dict(ctx.state), "messages": [*shown(said)]}
+        given: JsonObject = {"board": dict(ctx.state), "messages": [*numbered_messages(said)]}
         instructions = _INSTRUCTIONS.format(most=self._most)
         reply = await ask(self._client, instructions, given, _Whiteboard, model=self._model)
         board = WhiteboardState(**{name: self._entries(entries) for name, entries in reply})
@@ -113,5 +111,5 @@ class Whiteboard(ContextProvider):
 
     def _entries(self, entries: Sequence[str]) -> list[str]:
         """Each once, and the newest where there are too many."""
-        tidied = dict.fromkeys(filter(None, (tidy(entry, MOST_CHARACTERS) for entry in entries)))
+        tidied = dict.fromkeys(filter(None, (single_line(entry, MOST_CHARACTERS) for entry in entries)))
         return list(tidied)[-self._most :]

@@ -1,4 +1,4 @@
-"""Threads that a service holds: what it was sent, what can be forked there, and what becomes of its side of them."""
+"""Threads that a service holds: their state there, and what can be forked, rewound and deleted there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clew.service.thread_queries import At, readable, resolve
 
 
 def side_at(core: Core, thread_id: str, at: At = None) -> Operation[ServiceSide]:
-    """The service's side of a thread at a version, by default the newest."""
+    """The state of a thread at its service at a version, by default the newest."""
     control = yield from readable(core, thread_id, "service history")
     version = yield from resolve(core, thread_id, control, at)
     stream = core.stream(thread_id)
@@ -25,7 +25,7 @@ def side_at(core: Core, thread_id: str, at: At = None) -> Operation[ServiceSide]
 
 
 def read_side(core: Core, stream: str, of: str, upto: int | None = None) -> Operation[ServiceSide]:
-    """The service's side of what a stream's lineage is up to a version, as the thread whose stream is ``of``."""
+    """The state at the service after a stream's lineage up to a version, for the thread whose stream is ``of``."""
     events = yield from read(partial(core.log.lineage, stream, upto=upto))
     after_cuts = yield from _after_cuts(core, events)
     return service_side(of, events, after_cuts)
@@ -38,10 +38,7 @@ def check_fork(core: Core, thread_id: str, version: int) -> Operation[None]:
 
 
 def check_rewind(core: Core, thread_id: str, to: int, control: Control) -> Operation[str | None]:
-    """What the service calls a thread at a version that it is to be rewound to.
-
-    Raises ServiceCannotForkError where the service that holds it cannot go back to it.
-    """
+    """The service's id of a thread at a version to rewind to. Raises ServiceCannotForkError if it cannot go back."""
     if control.kind != "remote":
         return None
     stream = core.stream(thread_id)
@@ -61,7 +58,7 @@ def kind_of_fork(kind: ThreadKind) -> ThreadKind:
 
 
 def bound_here(core: Core, thread_id: str) -> Operation[list[ServiceReference]]:
-    """All that the service has ever called the thread itself, newest first; what a fork inherited is its ancestors'.
+    """All ids that the service has given to this thread, newest first, without those that a fork inherited.
 
     Raises UnknownThreadError or ThreadDeletedError.
     """
@@ -82,7 +79,7 @@ def _refuse(side: ServiceSide, asked: str, thread_id: str) -> None:
 
 
 def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
-    """What came right after the messages at which a lineage was cut: it may say that they were whole answers."""
+    """The events right after the messages at which a lineage was cut: they say whether these were whole answers."""
     nexts = (*(event.stream for event in events[1:]), "")
     cuts = [event for event, then in zip(events, nexts, strict=True) if then != event.stream]
     found: list[Event] = []

@@ -1,4 +1,4 @@
-"""Rebuilding requests: what a model was asked, from the log alone."""
+"""The requests of runs, rebuilt from the log alone."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from clew.service.thread_queries import PAGE, event, existing, history, readable
 def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     """The request of the model call at a version, byte for byte.
 
-    Raises UnknownVersionError for a version that is no model call, DefinitionMissingError when the store has not what
-    the agent was made of, and ThreadDeletedError.
+    Raises UnknownVersionError for a version that is not a model call, DefinitionMissingError if the store lacks
+    definitions of the agent, and ThreadDeletedError.
     """
     yield from readable(core, thread_id, "request")
     found = yield from event(core, thread_id, version)
     if not isinstance(found.data, ModelCalled):
         raise UnknownVersionError(
-            f"Version {version} of thread {thread_id!r} is {found.type}, no model call. Those are in `clew log`."
+            f"Version {version} of thread {thread_id!r} is {found.type}, not a model call. `clew log` lists those."
         )
     said: History = yield from history(core, thread_id, version)
     made: Event = yield from event(core, thread_id, found.data.definitions)
@@ -51,7 +51,7 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
 
 
 def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | None]:
-    """The instructions that an agent last ran with on a thread; None when it had none, or the store has them not.
+    """The instructions that an agent last ran with on a thread; None if it had none, or the store lacks them.
 
     Raises UnknownThreadError.
     """
@@ -68,7 +68,7 @@ def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | N
 
 
 def _provided(core: Core, thread_id: str, call: Event) -> Operation[tuple[ContextProvided, ...]]:
-    """What context providers had given to the run of a model call by then, some of it to an earlier call."""
+    """What context providers had given to the run of a model call, also for its earlier calls."""
     stream = core.stream(thread_id)
     upto = call.version
     found: list[Event] = []

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, get_args
 from pydantic import BaseModel
 
 from clew.aio.threads import LocalThread, RemoteThread
-from clew.domain.context.errors import ProviderContractError
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded
 from clew.domain.context.provider import ContextProvider, OnFailure
 from clew.domain.errors import InvalidNameError
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import check_id
-from clew.domain.runs.errors import ContextProviderError, ModelRequestError
+from clew.domain.runs.errors import ContextProviderError, ModelRequestError, ProviderContractError
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call
 

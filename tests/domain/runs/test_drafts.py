@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import Message, Reasoning, Text, check_message
 from clew.domain.ports import Draft
-from clew.domain.runs.drafts import MOST_KEPT, draft_of, drafted, interrupted, partial
+from clew.domain.runs.drafts import MAX_PARTIAL, draft_of, drafted, interrupted, partial
 from clew.domain.runs.events import AnswerInterrupted
 from clew.domain.runs.open_run import OpenRun
 
@@ -46,9 +46,9 @@ def test_a_character_whose_halves_came_apart_is_whole() -> None:
 
 @pytest.mark.parametrize("character", ["x", "\x00", "\U0001f600"])
 def test_no_more_is_kept_than_an_event_has_room_for(character: str) -> None:
-    said = partial([character * (MOST_KEPT + 1)], [character * (MOST_KEPT + 1)], "Joker")
+    said = partial([character * (MAX_PARTIAL + 1)], [character * (MAX_PARTIAL + 1)], "Joker")
     assert said is not None
-    assert said.text == character * MOST_KEPT
+    assert said.text == character * MAX_PARTIAL
     assert len(said.model_dump_json().encode()) < MAX_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What the requests of a run are made of beside the history: what its context providers gave."""
+"""Contributions: what context providers add to the requests of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """What providers gave to a run, in their order; ``tools`` are the schemas that it names by digest."""
+    """What providers gave to a run, in order; ``tools`` are the schemas of the tools that it names by digest."""
 
     provided: tuple[ContextProvided, ...] = ()
     tools: tuple[ToolSchema, ...] = ()
@@ -28,9 +28,9 @@ class Contributions:
         return tuple(digest for each in self.provided for digest in each.tools)
 
     def instructions(self, own: str | None, *, with_messages: bool) -> str | None:
-        """The agent's own instructions and what comes after them, with a blank line between.
+        """The agent's own instructions and those of providers, with a blank line between them.
 
-        ``with_messages`` puts messages among them, where a service holds the history and would keep them.
+        ``with_messages`` adds the providers' messages: a service that holds the history would keep them as messages.
         """
         if not self.provided:
             return own
@@ -42,7 +42,7 @@ class Contributions:
         return "\n\n".join(part for part in parts if part) or own
 
     def messages(self, view: Sequence[tuple[int, Message]]) -> tuple[Message, ...]:
-        """A view, as versions and messages, with the messages that providers gave, each in its place."""
+        """A view, as versions and messages, with the providers' messages inserted."""
         if not self.provided:
             return tuple([message for _, message in view])
         found: list[tuple[int, Message]] = list(view)
@@ -61,14 +61,14 @@ NO_CONTRIBUTIONS = Contributions()
 
 
 def with_newest(provided: tuple[ContextProvided, ...], newest: ContextProvided) -> tuple[ContextProvided, ...]:
-    """What providers gave, with what one of them gave now in place of what it gave before."""
+    """What providers gave, with the newest contribution of one of them in place of its earlier one."""
     if any(each.provider == newest.provider for each in provided):
         return tuple(newest if each.provider == newest.provider else each for each in provided)
     return (*provided, newest)
 
 
 def provided_to(run_id: str, events: Iterable[Event]) -> tuple[ContextProvided, ...]:
-    """What providers gave to a run, by events of its thread."""
+    """What providers gave to a run, from the events of its thread."""
     found: tuple[ContextProvided, ...] = ()
     for event in events:
         if event.run_id == run_id and isinstance(event.data, ContextProvided):

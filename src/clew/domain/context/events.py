@@ -1,4 +1,4 @@
-"""What components did in a thread: what they gave, where they failed, what they keep, what they left out."""
+"""The events of components: their contributions, failures, states and history reductions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Hook: TypeAlias = Literal[
     "serialize",
     "update_from_state",
 ]
-"""What a component was asked to do."""
+"""The hook or method of a component."""
 
 
 @event_type(
@@ -44,11 +44,11 @@ Hook: TypeAlias = Literal[
     statuses=UNDELETED,
 )
 class ContextProvided(Value):
-    """What a context provider gave to the run: for this run only, and no part of the history.
+    """A context provider contributed to the run. A contribution is for this run only, and not part of the history.
 
-    ``messages`` stand in the requests before the one at version ``before``, at the end where that is 0. ``tools`` are
-    the digests of their schemas. ``reads`` are the scopes that it looked into, ``facts`` those that it passed on, and
-    ``citations`` the sources.
+    ``messages`` come before the message at version ``before`` in the requests, at the end if that is 0. ``tools`` are
+    the digests of tool schemas. ``reads`` are the scopes that it read, ``facts`` the facts that it used, and
+    ``citations`` its sources.
     """
 
     provider: str
@@ -69,7 +69,7 @@ class ContextProvided(Value):
     statuses=UNDELETED,
 )
 class ContextFailed(Value):
-    """A component failed, or was too slow, and it went on without; of one that must not fail the run then ends."""
+    """A component failed or was too slow. The run continued without it, or failed, as its policy says."""
 
     provider: str
     hook: Hook
@@ -84,7 +84,7 @@ class ContextFailed(Value):
     statuses=UNDELETED,
 )
 class ContextStateRecorded(Value):
-    """What a component keeps of this thread. ``seen`` is the version of the last message that it was shown by then."""
+    """The state of a component in this thread. ``seen`` is the version of the last message that it was shown."""
 
     provider: str
     state: Json = None

@@ -20,16 +20,16 @@ from clew.domain.runs.events import AgentIdentity
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 OnFailure: TypeAlias = Literal["fail", "continue"]
-"""What becomes of a run when a provider fails or is too slow: it fails, or it goes on without."""
+"""What happens to a run if a provider fails or is too slow: it fails, or it continues without the provider."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a provider gives to a run, and for that run only.
+    """What a provider gives to a run, for that run only.
 
-    ``instructions`` come after the agent's. ``messages`` stand before the new ones; with ``persist`` they become real
-    messages of the thread, and stay. ``tools`` are functions or tools. ``facts`` are those that it passes on, so that
-    ``used_by`` knows, and ``citations`` the sources of what it says, as JSON objects.
+    ``instructions`` come after the agent's. ``messages`` come before the new ones; with ``persist`` they become
+    messages of the thread, and stay. ``tools`` are functions or tools. ``facts`` are the facts that it uses, which
+    ``used_by`` reports, and ``citations`` its sources, as JSON objects.
     """
 
     instructions: str | None = None
@@ -54,15 +54,15 @@ class ThreadView(Protocol):
         ...
 
     async def history(self) -> list[HistoryMessage]:
-        """The messages on its path, as they are now."""
+        """The messages on its path, as of now."""
         ...
 
 
 class ProviderContext(Protocol):
-    """What a hook is told, and what it keeps.
+    """The first argument of a hook.
 
-    ``state`` is what this provider keeps of this thread: JSON values, or the model that it declares. A hook that
-    changes it, or puts another in its place, has it recorded.
+    ``state`` is the state of this provider in this thread: JSON values, or the model that it declares. If a hook
+    changes or replaces it, the new state is recorded.
     """
 
     state: Any
@@ -74,63 +74,63 @@ class ProviderContext(Protocol):
 
     @property
     def agent(self) -> AgentIdentity | None:
-        """The agent that runs, None outside a run."""
+        """The agent of the run, None outside a run."""
         ...
 
     @property
     def actor(self) -> str | None:
-        """Who acts."""
+        """The actor."""
         ...
 
     @property
     def tenant(self) -> str:
-        """Whose thread it is."""
+        """The tenant of the thread."""
         ...
 
     @property
     def run_id(self) -> str | None:
-        """The run, None outside one: the idempotency key for what is done outside, as a hook may be called again."""
+        """The run, None outside a run. Use it as the idempotency key of external calls: a hook may be called again."""
         ...
 
     @property
     def scope(self) -> MemoryPort:
-        """The memory scope that the provider declares as its own. Raises ScopeError when it declares none."""
+        """The memory scope that the provider declares as its own. Raises ScopeError if it declares none."""
         ...
 
     def memory(self, name: str) -> MemoryPort:
-        """A memory scope, read as this thread reads them. Raises ScopeError for a name that is none.
+        """A memory scope, read as this thread reads it. Raises ScopeError for an invalid name.
 
-        A provider writes to the scope of its own only: what is learned in a thread gets into another one by promote().
+        A provider writes to its own scope only. To copy what it learned into another scope, use ``promote()``.
         """
         ...
 
     async def reads_at(self, name: str) -> int | None:
-        """The version of a scope or a store of documents that this thread reads.
+        """The version at which this thread reads a scope or a document store.
 
-        None is the newest; a fork that reads as of its cut has an older one, and 0 where there was nothing yet.
+        None is the newest. A fork that reads memory as of its cut has an older version, or 0 if there was none yet.
         """
         ...
 
     @property
     def citations(self) -> Sequence[JsonObject]:
-        """What was cited in this run, by this provider, oldest first; also before somebody else went on with it."""
+        """The citations of this provider in this run, oldest first, also those from before the run was continued."""
         ...
 
     def cite(self, citation: JsonObject) -> None:
-        """Say what the answer rests on: it comes into the metadata of the run's answer, under ``citations``."""
+        """Add a source of the answer. It goes into the metadata of the run's answer, under ``citations``."""
         ...
 
 
 class ContextProvider:
-    """Gives context to runs and learns from their messages. All hooks are optional; this class has none that does much.
+    """Gives context to runs and learns from their messages. All hooks are optional.
 
-    It holds no conversation: what it keeps of a thread is ``ctx.state``, so that one instance serves many threads, and
-    a fork or a rewind takes the state along. ``id`` names it on the log, by default after its class; two of one id
-    cannot serve the same run. ``scope`` is the memory scope of its own, if it has one. ``state_model`` is a pydantic
-    model of its state, None for plain JSON. With ``every_model_call`` it is invoked before each model call of a run,
-    and not only once. ``idempotent_tools`` says that the functions among its tools may be called twice to the effect of
-    once, and so are after a crash. ``on_failure`` says what becomes of a run when it fails or takes longer than
-    ``timeout`` seconds.
+    A provider holds no conversation: its state in a thread is ``ctx.state``. So one instance serves many threads, and a
+    fork or a rewind takes the state along. ``id`` names it on the log, by default after its class; two providers with
+    the same id cannot serve the same run. ``scope`` is its own memory scope, if it has one. ``state_model`` is a
+    pydantic model of its state, None for plain JSON. With ``every_model_call`` it is invoked before each model call of
+    a run, not only before the first. ``idempotent_tools`` says that calling one of its functions again has no second
+    effect; after a crash they are called again. ``on_failure`` says what happens to a run if a hook fails or takes
+    longer than ``timeout`` seconds.
     """
 
     id: str = ""
@@ -147,18 +147,18 @@ class ContextProvider:
             cls.id = _WORD.sub("-", cls.__name__).lower()
 
     def initial_state(self, ctx: ProviderContext) -> Any:
-        """What it keeps of a thread at its first run there; it may be a coroutine. None keeps nothing."""
+        """The state before the first run on a thread, None for none; it may be a coroutine."""
         del ctx
         return None if self.state_model is None else self.state_model()
 
     async def on_thread_created(self, ctx: ProviderContext, input: Sequence[Message]) -> None:  # noqa: A002  # the field's word
-        """A thread that it is attached to has begun, with this input."""
+        """A thread has begun, with this input."""
 
     async def on_message(self, ctx: ProviderContext, message: HistoryMessage) -> None:
-        """A message was appended: once for each, in the order in which they were."""
+        """A message was appended. Each message is shown once, in order."""
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """The model is about to be asked; ``messages`` are those since its last answer. Returns what it is to know."""
+        """The model is about to be asked; ``messages`` are those since its last answer. Returns context for it."""
 
     async def invoked(
         self,
@@ -167,22 +167,22 @@ class ContextProvider:
         response_messages: Sequence[HistoryMessage] | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """The run is over: with these messages, or with what went wrong."""
+        """The run is over: with these messages, or with this exception."""
 
     async def on_checkpoint(self, ctx: ProviderContext, name: str) -> None:
-        """A version of the thread gets a name."""
+        """A checkpoint is about to be made."""
 
     async def on_suspend(self, ctx: ProviderContext) -> None:
-        """The thread is about to rest."""
+        """The thread is about to be suspended."""
 
     async def on_resume(self, ctx: ProviderContext) -> None:
-        """The thread goes on after a rest."""
+        """The thread was resumed."""
 
     async def on_thread_ended(self, ctx: ProviderContext) -> None:
-        """The thread is about to be closed."""
+        """The thread is about to be ended."""
 
     async def on_thread_deleted(self, ctx: ProviderContext) -> None:
-        """The thread is about to be taken away."""
+        """The thread is about to be deleted."""
 
 
 ContextProviders: TypeAlias = ContextProvider | Sequence[ContextProvider]

@@ -1,4 +1,4 @@
-"""The context providers of a thread: code that is attached to it in this process, and no data of the thread's."""
+"""The context providers of a thread: code that is attached to it in this process, not data of the thread."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ThreadProviders:
         return f"<context providers {[provider.id for provider in self._providers]}>"
 
     def add(self, *providers: ContextProvider) -> None:
-        """Have them serve the thread from its next run on. Raises AgentConfigurationError for two of one id."""
+        """Attach providers, from the next run on. Raises AgentConfigurationError for a repeated id."""
         self._providers = list(as_providers((*self._providers, *providers)))
 
     def remove(self, provider: ContextProvider | str) -> None:
-        """Have it serve the thread no more; its state stays. Raises AgentConfigurationError when it does not."""
+        """Detach a provider; its state is kept. Raises AgentConfigurationError if it is not attached."""
         id_ = provider if isinstance(provider, str) else provider.id
         left = [each for each in self._providers if each.id != id_]
         if len(left) == len(self._providers):
@@ -50,10 +50,10 @@ class ThreadProviders:
 
 
 def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
-    """One provider or several as several.
+    """One provider or several, as a tuple.
 
-    Raises AgentConfigurationError for what is none, for two of one id, for the one of history stores, and for a policy
-    or a timeout that is none.
+    Raises AgentConfigurationError for anything else, a repeated id, the id of history stores, and an invalid policy or
+    timeout.
     """
     several: Sequence[Any] = () if given is None else (given,) if isinstance(given, ContextProvider) else given
     if not isinstance(several, Sequence) or isinstance(several, str):

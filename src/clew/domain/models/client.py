@@ -1,4 +1,4 @@
-"""The port to model services: what is asked, and what comes back while an answer is being said."""
+"""The port to model services: the question, and the updates of the answer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
 
 Wire: TypeAlias = Literal["openai-chat", "openai-responses"]
-"""The form in which requests are written: see ``clew.domain.models.requests``."""
+"""The format of requests: see ``clew.domain.models.requests``."""
 
 ServiceKind: TypeAlias = Literal["response", "conversation"]
-"""What a service's id names: an answer that the next request goes on from, or a conversation that grows."""
+"""What a service's id names: an answer from which the next request continues, or a conversation that grows."""
 
 
 class ToolSchema(Value):
-    """What a model is told of a tool; ``parameters`` is a JSON schema of an object."""
+    """A tool as a model sees it; ``parameters`` is a JSON schema of an object."""
 
     name: str
     description: str = ""
@@ -32,14 +32,14 @@ class ToolSchema(Value):
 
 
 class ResponseFormat(Value):
-    """The JSON that a model is to answer with."""
+    """The JSON schema of the answer that a model must give."""
 
     name: str
     json_schema: JsonObject
 
 
 class ServiceReference(Value):
-    """Where a service's own history is gone on from."""
+    """The point in a service's own history from which the next request continues."""
 
     kind: ServiceKind
     id: str
@@ -51,9 +51,9 @@ class Usage(Value):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = Field(default=0, exclude_if=not_)
-    """Those of the input that were read from the service's cache."""
+    """Input tokens that were read from the service's cache."""
     reasoning_tokens: int = Field(default=0, exclude_if=not_)
-    """Those of the output that the model thought with."""
+    """Output tokens of the model's reasoning."""
 
     @property
     def total_tokens(self) -> int:
@@ -71,10 +71,10 @@ class Usage(Value):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a model is asked, in no provider's words.
+    """A request to a model, in no provider's format.
 
-    ``messages`` is the model view, every call with its result right after it; of a remote thread only what the service
-    has not been sent. ``options`` are the provider's own (``temperature``, ``max_tokens``…), written as they are.
+    ``messages`` is the model view, with each call followed by its result; for a remote thread, only those that the
+    service has not been sent. ``options`` are the provider's own (``temperature``, ``max_tokens``…), unchanged.
     """
 
     model: str
@@ -88,41 +88,41 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Some more words of the answer."""
+    """A piece of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """Some more of what the model thinks before it answers."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """Some more of a function call: the ``index``-th of the answer, from 0."""
+    """A piece of the ``index``-th function call of the answer, from 0."""
 
     index: int
     call_id: str
     name: str
     arguments: str
-    """The piece of the arguments' text that just came."""
+    """The new piece of the arguments' text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The service has named its side of the conversation; it comes as soon as that is known."""
+    """The service has sent its id of the conversation or response. It comes as soon as the id is known."""
 
     service: ServiceReference
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The whole answer: the last thing that comes, and only when it is complete.
+    """The whole answer. It is the last update, and comes only when the answer is complete.
 
-    The message of a streamed answer equals that of one that came whole. ``finish_reason`` is ``stop``, ``tool_calls``,
+    A streamed answer has the same message as one that came whole. ``finish_reason`` is ``stop``, ``tool_calls``,
     ``length``, ``content_filter`` or the service's own word.
     """
 
@@ -137,7 +137,7 @@ Update: TypeAlias = TextDelta | ReasoningDelta | CallDelta | ServiceBound | Answ
 
 
 class ModelClient(Protocol):
-    """A way to a model service. It holds no conversation, and may be used by many runs at once."""
+    """A client of a model service. It holds no conversation, and many runs may use it at once."""
 
     @property
     def kind(self) -> str:
@@ -146,40 +146,40 @@ class ModelClient(Protocol):
 
     @property
     def wire(self) -> Wire:
-        """The form in which its requests are written, so that they can be rebuilt without it."""
+        """The format of its requests, so that they can be rebuilt without the client."""
         ...
 
     @property
     def model(self) -> str:
-        """The model that is asked unless a run names another."""
+        """The model, unless a run names another."""
         ...
 
     @property
     def thread_kinds(self) -> tuple[ThreadKind, ...]:
-        """The kinds of thread that it can run on, first the one that it starts."""
+        """The kinds of thread that it can run on; the first is the one that it starts."""
         ...
 
     @property
     def options(self) -> JsonObject:
-        """What it asks of the service with every request: recorded, so without secrets."""
+        """Options for every request. They are recorded, so they must not hold secrets."""
         ...
 
     def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        """Send a request body, once, and give what comes back; an :class:`Answer` last.
+        """Send a request body once, and yield the updates; the last one is an :class:`Answer`.
 
-        The body is sent as it is, but for what the service needs to stream. Closing the iterator closes the
-        connection. Raises ModelError, and nothing else: also for an answer that ends without being complete.
+        The body is sent unchanged, except for what the service needs to stream. Closing the iterator closes the
+        connection. Raises only ModelError, also for an answer that ends before it is complete.
         """
         ...
 
 
 class ServiceThreads(Protocol):
-    """What a service that holds threads can tell of them."""
+    """The requests to a service about the threads that it holds."""
 
     async def service_history(self, service: ServiceReference) -> list[Message]:
         """The messages that the service holds, oldest first. Raises ModelError."""
         ...
 
     async def delete_service_thread(self, service: ServiceReference) -> None:
-        """Delete it at the service. Raises ModelError."""
+        """Delete the conversation or response at the service. Raises ModelError."""
         ...

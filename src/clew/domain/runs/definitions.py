@@ -1,4 +1,4 @@
-"""What an agent is made of, as blobs that events name by digest: instructions, tool schemas, the format of answers."""
+"""The definitions of an agent, as blobs that events name by digest: instructions, tool schemas, response format."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ _COMPARED = {
 
 
 def changed(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """What differs between two fingerprints, in words."""
+    """The differences between two fingerprints, in words."""
     return [words for name, words in _COMPARED.items() if getattr(before, name) != getattr(now, name)]
 
 
 def _json(value: ToolSchema | ResponseFormat) -> bytes:
-    """JSON in the order in which it was given: a request is to come out the same, byte for byte."""
+    """JSON with the keys in their given order: a rebuilt request must have the same bytes."""
     return json.dumps(value.model_dump(), ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Drafts: what had arrived of an answer when it was last written down, and what becomes of it when it stays at that."""
+"""Drafts: the saved part of an answer that is arriving, and the message that it becomes if the answer is cut off."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from clew.domain.ports import Draft
 from clew.domain.runs.events import AnswerInterrupted
 from clew.domain.runs.open_run import OpenRun
 
-MOST_KEPT = 1_000_000
-"""Characters of words, and of thoughts, that are kept of an answer that is not whole: what any event has room for."""
+MAX_PARTIAL = 1_000_000
+"""Characters of text, and of reasoning, that are kept of a partial answer: they fit into any event."""
 
 
 def draft_of(call: int, message: Message | None) -> bytes:
-    """What is written down of the answer to a call, as far as it has come."""
+    """The draft of the answer to a call, as bytes."""
     said = None if message is None else message.model_dump()
     return json.dumps({"call": call, "message": said}, ensure_ascii=False).encode()
 
 
 def drafted(data: bytes, call: int) -> Message | None:
-    """The message that a draft comes to; None when it is of another call's answer, and where there are no words."""
+    """The message of a draft; None if it belongs to another call, or has no text."""
     draft = json.loads(data)
     if draft["call"] != call or draft["message"] is None:
         return None
@@ -31,11 +31,11 @@ def drafted(data: bytes, call: int) -> Message | None:
 
 
 def partial(text: Sequence[str], reasoning: Sequence[str], author: str | None) -> Message | None:
-    """The message of an answer that is not whole, from its pieces; None when there are no words."""
+    """The message of a partial answer from its pieces; None without text."""
     contents: list[Content] = []
-    if thoughts := joined(reasoning)[:MOST_KEPT]:
+    if thoughts := joined(reasoning)[:MAX_PARTIAL]:
         contents.append(Reasoning(text=thoughts))
-    if words := joined(text)[:MOST_KEPT]:
+    if words := joined(text)[:MAX_PARTIAL]:
         contents.append(Text(text=words))
     return Message(role="assistant", author=author, contents=tuple(contents)) if words else None
 
@@ -43,7 +43,7 @@ def partial(text: Sequence[str], reasoning: Sequence[str], author: str | None) -
 def interrupted(
     run: OpenRun, draft: Draft | None, reason: Literal["stopped", "crashed"]
 ) -> tuple[Message | AnswerInterrupted, ...]:
-    """What is to be recorded of an answer that was arriving when somebody else ends the run, or goes on with it."""
+    """What to record of an answer that was arriving, when another process ends or continues the run."""
     if not run.call:
         return ()
     part = None

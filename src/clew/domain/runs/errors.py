@@ -3,32 +3,33 @@
 ClewError
 ├── ModelError                     a model service did not answer
 │   ├── ModelUnavailableError      it could not be reached, took too long, or failed on its side
-│   ├── ModelOverloadedError       it takes no more requests for now
-│   ├── ModelStreamError           its answer broke off, or what came was no answer
+│   ├── ModelOverloadedError       it accepts no more requests for now
+│   ├── ModelStreamError           its answer broke off, or was not an answer
 │   └── ModelRequestError          it refused the request
-│       ├── ModelAccessError       … because of the key, or of what the key may do
+│       ├── ModelAccessError       … because of the key or its permissions
 │       └── ContextWindowError     … because it is larger than the model's context window
-├── AnswerFormatError              an answer that is not in the format that was asked for
-├── AgentConfigurationError        an agent, a client or a call that contradicts itself
-│   ├── InvalidToolError           a function that cannot be a tool
-│   ├── MissingExtraError          an optional package that is not installed
-│   └── UnsupportedThreadError     a kind of thread that the client or the service cannot do
-│       └── ServiceCannotForkError … and the service cannot fork or rewind what it holds
-├── ServiceDeletionError           a thread is deleted, and the service still has its side of it
-├── ToolFailedError                a tool raised, and its error is to be raised
-├── RunStoppedError                a stream that was left, and is asked for more
-├── RunLimitError                  a run took more rounds or time than it may
-├── ApprovalPendingError           a run waits for somebody's approval
-├── ApprovalNotPendingError        what was to be approved does not wait for it
-├── NoOpenRunError                 there is no run to go on with
-├── AgentChangedError              the agent is another than the one that began the run
-├── ContextProviderError           a context provider failed, and must not
-├── MissingProviderError           a context provider that served the thread, and that nobody supplied
-├── RunAbandonedError              a run was given up: what its context providers are told
-├── DefinitionMissingError         instructions or tool schemas that are not in the store
+├── AnswerFormatError              an answer is not in the requested format
+├── AgentConfigurationError        an agent, a client or a call has wrong or contradictory arguments
+│   ├── InvalidToolError           a function cannot be a tool
+│   ├── MissingExtraError          an optional package is not installed
+│   └── UnsupportedThreadError     the client or the service does not support this kind of thread
+│       └── ServiceCannotForkError … the service cannot fork or rewind its conversation
+├── ServiceDeletionError           a thread is deleted, but not at its service
+├── ToolFailedError                a tool raised an error that ends the run
+├── RunStoppedError                a stream was left, and is read again
+├── RunLimitError                  a run took more rounds or more time than allowed
+├── ApprovalPendingError           a run waits for an approval
+├── ApprovalNotPendingError        the call does not wait for an approval
+├── NoOpenRunError                 there is no run to continue
+├── AgentChangedError              the agent differs from the one that began the run
+├── ContextProviderError           a context provider failed, and its policy is to fail the run
+├── ProviderContractError          a context provider breaks a rule for providers
+├── MissingProviderError           a context provider that served the thread is not supplied
+├── RunAbandonedError              a run was abandoned: the error that context providers get
+├── DefinitionMissingError         instructions or tool schemas are not in the store
 └── ConflictError
-    ├── RunInProgressError         somebody else runs on the thread
-    └── RunTakenOverError          the run was ended, or gone on with, by somebody else
+    ├── RunInProgressError         another run is under way on the thread
+    └── RunTakenOverError          another process ended or continued the run
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from clew.domain.errors import ClewError, ConflictError
 class ModelError(ClewError):
     """A model service did not answer.
 
-    Attributes: ``status`` (of HTTP, None when there was no response), ``code`` (the service's own word for it, None if
-    it gave none), ``retryable`` (whether the same request may succeed later) and ``retry_after`` (the seconds that the
-    service asked to wait, None if it did not say).
+    Attributes: ``status`` (of HTTP, None when there was no response), ``code`` (the service's error code, None if
+    it sent none), ``retryable`` (whether the same request may succeed later) and ``retry_after`` (the seconds to wait,
+    None if the service did not say).
     """
 
     def __init__(
@@ -67,25 +68,25 @@ class ModelUnavailableError(ModelError):
 
 
 class ModelOverloadedError(ModelError):
-    """The service takes no more requests for now."""
+    """The service accepts no more requests for now."""
 
 
 class ModelStreamError(ModelError):
-    """The answer broke off, stalled, ended early, or what came was no answer."""
+    """The answer broke off, stalled, ended early, or was not an answer."""
 
 
 class ModelRequestError(ModelError):
-    """The service refused the request: as it is, it will never be answered."""
+    """The service refused the request. Unchanged, it will never be answered."""
 
 
 class ModelAccessError(ModelRequestError):
-    """The service does not take the key, or the key may not do this."""
+    """The service does not accept the key, or the key lacks a permission."""
 
 
 class ContextWindowError(ModelRequestError):
     """The request is larger than the model's context window.
 
-    Attributes: ``tokens`` of the request and ``limit`` of the model, None where the service did not say.
+    Attributes: ``tokens`` of the request and ``limit`` of the model, None if the service did not say.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class ContextWindowError(ModelRequestError):
 
 
 class AnswerFormatError(ClewError):
-    """An answer that is not in the format that was asked for. ``text`` is what the model said."""
+    """An answer is not in the requested format. ``text`` is the text of the answer."""
 
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)
@@ -111,11 +112,11 @@ class AnswerFormatError(ClewError):
 
 
 class AgentConfigurationError(ClewError):
-    """An agent, a client or a call that contradicts itself."""
+    """An agent, a client or a call has wrong or contradictory arguments."""
 
 
 class InvalidToolError(AgentConfigurationError):
-    """A function that cannot be a tool, or two tools of one name."""
+    """A function cannot be a tool, or two tools have the same name."""
 
 
 class MissingExtraError(AgentConfigurationError):
@@ -129,9 +130,9 @@ class MissingExtraError(AgentConfigurationError):
 
 
 class UnsupportedThreadError(AgentConfigurationError):
-    """A kind of thread that the client, or the service, cannot do.
+    """The client or the service does not support this kind of thread.
 
-    Attributes: ``kind``, what was asked for, and ``supported``, the kinds that can be had.
+    Attributes: ``kind``, the requested kind, and ``supported``, the supported kinds.
     """
 
     def __init__(self, asked: str, kind: str, supported: Sequence[str], advice: str = "") -> None:
@@ -145,17 +146,17 @@ class UnsupportedThreadError(AgentConfigurationError):
 
 
 class ServiceCannotForkError(UnsupportedThreadError):
-    """The service cannot fork or rewind what it holds; the record can be forked into a local thread.
+    """The service cannot fork or rewind its conversation; Clew's record can be forked into a local thread.
 
-    Attributes: ``thread_id``, and ``service_thread_id``, what the service calls it.
+    Attributes: ``thread_id``, and ``service_thread_id``, the service's id of the conversation.
     """
 
     def __init__(self, asked: str, thread_id: str, service_thread_id: str) -> None:
         Exception.__init__(
             self,
             f"{asked}: thread {thread_id!r} is a conversation that a service holds ({service_thread_id}). That only "
-            "grows: the service cannot fork it or go back in it. Fork the record into a local thread, "
-            "thread.fork(kind='local') or `clew fork --local`, and go on there with a client for local threads.",
+            "grows: the service cannot fork or rewind it. Fork the record into a local thread, "
+            "thread.fork(kind='local') or `clew fork --local`, and continue there with a client for local threads.",
         )
         self.kind = "remote"
         self.supported = ("local",)
@@ -164,9 +165,9 @@ class ServiceCannotForkError(UnsupportedThreadError):
 
 
 class ServiceDeletionError(ClewError):
-    """A thread is deleted, and the service still has its side of it, or some of it.
+    """A thread is deleted in Clew, but its service still has some of its conversations or responses.
 
-    Attributes: ``thread_id``, and ``failed``, which maps what the service calls it to why it is still there.
+    Attributes: ``thread_id``, and ``failed``, a mapping from the service's ids to the reasons.
     """
 
     def __init__(self, thread_id: str, failed: Mapping[str, str]) -> None:
@@ -181,28 +182,28 @@ class ServiceDeletionError(ClewError):
 
 
 class ToolFailedError(ClewError):
-    """A tool raised, and says that its errors are to be raised; the cause is what it raised."""
+    """A tool with ``errors='raise'`` raised. The cause is its error."""
 
     def __init__(self, tool: str, kind: str) -> None:
         super().__init__(
-            f"The tool {tool!r} raised {kind}. The run ended with it, and the log has it; run again to go on."
+            f"The tool {tool!r} raised {kind}, which ended the run. It is on the log; run again to continue."
         )
         self.tool = tool
 
 
 class RunStoppedError(ClewError):
-    """A stream that was left is asked for more."""
+    """A stream was left, and is read again."""
 
     def __init__(self) -> None:
-        super().__init__("The stream was left, and the run ended with it: what came is on the log. Run again to go on.")
+        super().__init__("The stream was left, which ended the run. What arrived is on the log; run again to continue.")
 
 
 class RunLimitError(ClewError):
-    """A run took more rounds, or more time, than it may. What it did is on the log."""
+    """A run took more rounds or more time than allowed. What it did is on the log."""
 
 
 class ApprovalPendingError(ClewError):
-    """A run waits for somebody's approval, or, with everything decided, for being gone on with.
+    """A run waits for approvals or, with all of them decided, for ``continue_run``.
 
     Attributes: ``thread_id`` and ``pending``, the versions of the requests.
     """
@@ -212,26 +213,26 @@ class ApprovalPendingError(ClewError):
             many = f"{len(pending)} approvals" if len(pending) > 1 else "an approval"
             what = f"waits for {many} (version {', '.join(map(str, pending))}). Approve or reject: thread.approvals()."
         else:
-            what = "waits to be gone on with, now that everything is decided: agent.continue_run(thread)."
+            what = "can continue, because everything is decided: agent.continue_run(thread)."
         super().__init__(f"The run on thread {thread_id!r} {what} Or run with abandon_run=True to give it up.")
         self.thread_id = thread_id
         self.pending = tuple(pending)
 
 
 class ApprovalNotPendingError(ClewError):
-    """What was to be approved does not wait for it: it was decided, or its run is over."""
+    """The call does not wait for an approval: it was decided, or its run is over."""
 
     def __init__(self, thread_id: str, version: int) -> None:
         super().__init__(
-            f"Version {version} of thread {thread_id!r} is no approval that is waited for: it was decided already, "
-            "or its run is over, or it was asked for before a fork or a rewind. See thread.approvals()."
+            f"Version {version} of thread {thread_id!r} is not a pending approval: it was decided already, "
+            "or its run is over, or it was requested before a fork or a rewind. See thread.approvals()."
         )
         self.thread_id = thread_id
         self.version = version
 
 
 class NoOpenRunError(ClewError):
-    """There is no run to go on with."""
+    """There is no run to continue."""
 
     def __init__(self, thread_id: str) -> None:
         super().__init__(f"Thread {thread_id!r} has no open run. Use agent.run(…) to begin one.")
@@ -239,19 +240,19 @@ class NoOpenRunError(ClewError):
 
 
 class AgentChangedError(ClewError):
-    """The agent is another than the one that ran on the thread before. ``changed`` names what differs."""
+    """The agent differs from the one that ran on the thread before. ``changed`` names the differences."""
 
     def __init__(self, thread_id: str, changed: Sequence[str]) -> None:
         super().__init__(
             f"Thread {thread_id!r} was last run by another agent: {', '.join(changed)} differ. Use that agent, or "
-            "on_changed_agent='warn' to go on with this one."
+            "on_changed_agent='warn' to continue with this one."
         )
         self.thread_id = thread_id
         self.changed = tuple(changed)
 
 
 class AgentChangedWarning(UserWarning):
-    """The agent is another than the one that ran on the thread before, and goes on all the same."""
+    """The agent differs from the one that ran on the thread before, and the run continues."""
 
 
 class DefinitionMissingError(ClewError):
@@ -269,7 +270,7 @@ class DefinitionMissingError(ClewError):
 
 
 class RunInProgressError(ConflictError):
-    """Somebody else runs on the thread. ``holder`` names who, as far as is known."""
+    """Another run is under way on the thread. ``holder`` names it, as far as known."""
 
     def __init__(
         self,
@@ -285,13 +286,13 @@ class RunInProgressError(ConflictError):
 
 
 class RunTakenOverError(ConflictError):
-    """The run was ended, or gone on with, by somebody else: nothing more is recorded of it here."""
+    """Another process ended or continued the run. This one records nothing more of it."""
 
     def __init__(self, stream: str, run_id: str) -> None:
         Exception.__init__(
             self,
-            f"{stream}: the run {run_id} is not this caller's any more: it was abandoned, rewound, ended or gone on "
-            "with elsewhere. Read what is there, then run again.",
+            f"{stream}: the run {run_id} is not this caller's any more: it was abandoned, rewound, ended "
+            "or continued elsewhere. Read the thread, then run again.",
         )
         self.stream = stream
         self.run_id = run_id
@@ -299,19 +300,19 @@ class RunTakenOverError(ConflictError):
 
 
 class ContextProviderError(ClewError):
-    """A context provider failed, or took too long, and its policy is to fail. The cause is what it raised."""
+    """A context provider failed or took too long, and its policy is to fail the run. The cause is its error."""
 
     def __init__(self, provider: str, hook: str, why: str) -> None:
         super().__init__(
             f"Context provider {provider!r} failed in {hook}: {why} What was recorded until then stands. "
-            "To go on without it, give it on_failure='continue'."
+            "To continue without it, give it on_failure='continue'."
         )
         self.provider = provider
         self.hook = hook
 
 
 class MissingProviderError(ClewError):
-    """Context providers served the thread before, and nobody supplied them. What they keep there stays."""
+    """Context providers that served the thread before are not supplied now. Their states are kept."""
 
     def __init__(self, thread_id: str, providers: Sequence[str]) -> None:
         super().__init__(missing_words(thread_id, providers))
@@ -320,22 +321,31 @@ class MissingProviderError(ClewError):
 
 
 class MissingProviderWarning(UserWarning):
-    """The same, where it goes on without them."""
+    """Context providers are missing, and the run continues without them."""
 
 
 def missing_words(thread_id: str, providers: Sequence[str]) -> str:
-    """What is said of providers that nobody supplied."""
+    """The message about missing providers."""
     named = ", ".join(map(repr, providers))
     return (
-        f"Thread {thread_id!r} was served by {named}, which nobody supplied; what is kept of it stays. Give the agent "
-        "context_providers=…, or the thread: thread.context_providers.add(…)."
+        f"Thread {thread_id!r} was served by {named}, which are not supplied now; their states are kept. Give the "
+        "agent context_providers=…, or the thread: thread.context_providers.add(…)."
     )
 
 
 class RunAbandonedError(ClewError):
-    """A run was given up by somebody else: what its context providers are told."""
+    """A run was abandoned. The context providers that served it get this error."""
 
     def __init__(self, thread_id: str, run_id: str, reason: str) -> None:
-        super().__init__(f"Run {run_id!r} of thread {thread_id!r} was given up: {reason}.")
+        super().__init__(f"Run {run_id!r} of thread {thread_id!r} was abandoned: {reason}.")
         self.run_id = run_id
         self.reason = reason
+
+
+class ProviderContractError(ClewError, AssertionError):
+    """A context provider breaks a rule for all providers, the ``rule``. In a test it is a failure."""
+
+    def __init__(self, provider: str, rule: str, found: str) -> None:
+        super().__init__(f"Context provider {provider} breaks the rule that {rule}: {found}")
+        self.provider = provider
+        self.rule = rule

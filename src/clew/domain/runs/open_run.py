@@ -1,4 +1,4 @@
-"""The run that a thread is in the middle of: what decisions need to know of it, and what may happen in it next."""
+"""The open run of a thread: the state that decisions need, and the steps that may come next."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from clew.domain.runs.events import (
 
 
 class Place(NamedTuple):
-    """Where a function call is: the version of its message, and which of its contents."""
+    """The place of a function call: the version of its message, and its index among the contents."""
 
     message: int
     content: int
 
 
 class OpenRun(NamedTuple):
-    """A run between its beginning and its end.
+    """A run that has begun and not ended.
 
-    ``call`` is the version of the model call that is not answered, 0 when there is none; ``tools`` are the calls that
-    were begun and have no outcome; ``asked`` are the approvals that are waited for, by the version of the request.
+    ``call`` is the version of the model call without an answer, 0 if there is none; ``tools`` are the started calls
+    without an outcome; ``asked`` are the pending approvals, each with the version of its request.
     """
 
     id: str
@@ -47,7 +47,7 @@ class OpenRun(NamedTuple):
 
 
 def holder_of(run: OpenRun) -> str:
-    """Who carries out this attempt of the run, to leases."""
+    """The name under which this attempt of the run holds the lease."""
     return f"{run.id}/{run.attempt}"
 
 
@@ -60,10 +60,10 @@ def run_after(
             return OpenRun(run_id or "", version)
         case RunCompleted() | RunFailed() | RunAbandoned():
             return None
-    return None if run is None else _going_on(run, version, data)
+    return None if run is None else _after_step(run, version, data)
 
 
-def _going_on(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) -> OpenRun:
+def _after_step(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) -> OpenRun:
     match data:
         case RunResumed(attempt=attempt):
             return run._replace(attempt=attempt)
@@ -86,10 +86,10 @@ def _going_on(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) ->
 
 
 def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, step: ThreadEvent) -> None:
-    """Raise unless ``step`` may come next, for whoever carries out this attempt of the run.
+    """Raise unless ``step`` may come next in this attempt of the run.
 
-    RunTakenOverError when the run is not theirs any more; ApprovalNotPendingError for an approval that nobody waits
-    for, and so for one that was given before.
+    Raises RunTakenOverError if another process ended or continued the run, and ApprovalNotPendingError for an approval
+    that is not pending, also because it was given before.
     """
     if isinstance(step, ApprovalGiven):
         asked = () if run is None or run.id != run_id else run.asked
@@ -115,7 +115,7 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
         case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
             return run.call == call != 0
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
-            return all(place != Place(message, index) for _, place in run.asked)  # what is asked for waits
+            return all(place != Place(message, index) for _, place in run.asked)  # a call that needs approval waits
         case ToolFinished(message=message, index=index):
             return Place(message, index) in run.tools
         case RunCompleted():

@@ -1,4 +1,4 @@
-"""The ports through which agents reach threads: who keeps what happens in a run, and where threads come from."""
+"""The ports through which agents reach threads: run logs, threads and engines."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from clew.domain.ports import Blob, Draft, Lease
 from clew.domain.runs.service_state import ServiceSide
 
 LEASE_SECONDS = 30.0
-"""How long a run counts as under way when nothing more is heard of it."""
+"""How long a run counts as under way after its last write."""
 
 
 class Holding(NamedTuple):
-    """What becomes of the thread's lease with an append: taken or kept for so many seconds, with 0 let go of."""
+    """The thread's lease after an append: taken or renewed for that many seconds; 0 releases it."""
 
     holder: str
     seconds: float = LEASE_SECONDS
 
 
 class RunLog(Protocol):
-    """What a run reads and writes of one thread."""
+    """What a run reads and writes of its thread."""
 
     @property
     def thread_id(self) -> str:
@@ -40,31 +40,31 @@ class RunLog(Protocol):
     async def control(self, *, fresh: bool = False) -> Control:
         """The thread's control; unless it is to be ``fresh``, as far as this process has seen it.
 
-        Of a thread that is to begin with the run it is what it begins with. Raises UnknownThreadError.
+        For a thread that begins with the run, the control that it begins with. Raises UnknownThreadError.
         """
         ...
 
     @property
     def tenant(self) -> str:
-        """Whose thread it is."""
+        """The tenant of the thread."""
         ...
 
     @property
     def actor(self) -> str | None:
-        """Who acts where nobody else is named."""
+        """The actor of calls that name none."""
         ...
 
     @property
     def begins(self) -> bool:
-        """Whether the thread is not there yet, and begins, other than as a fork, with what is recorded first."""
+        """Whether the first record begins the thread, other than as a fork."""
         ...
 
     async def history(self) -> History:
-        """The messages on the path, what is kept for components, and the version up to which they were read."""
+        """The messages on the path, with the context state and the version that they were read at."""
         ...
 
     async def service_side(self) -> ServiceSide:
-        """What the service that holds the thread has been sent, and what it calls it."""
+        """The state of the thread at the service that holds it."""
         ...
 
     async def events(self, after: int) -> list[Event]:
@@ -76,15 +76,15 @@ class RunLog(Protocol):
         ...
 
     async def blob(self, digest: str) -> bytes | None:
-        """The bytes of that digest, in hex; None when they are not there."""
+        """The bytes of that digest, in hex; None if the store does not have them."""
         ...
 
     async def claim_state(self, provider: str, state: Json) -> None:
-        """Say that what a component keeps is this thread's, and no other's. Raises HistoryStoreSharedError."""
+        """Record that a provider state belongs to this thread only. Raises HistoryStoreSharedError."""
         ...
 
     async def supply(self, blobs: Sequence[Blob]) -> None:
-        """Store blobs that are not there yet."""
+        """Store the blobs that the store does not have."""
         ...
 
     async def record(
@@ -97,40 +97,40 @@ class RunLog(Protocol):
         holding: Holding | None = None,
         drop_draft: str | None = None,
     ) -> list[Event]:
-        """Write what intents come to, together, and return it. What was taken by the writer is waited for.
+        """Write the events of the intents in one commit, and return them. It waits for a write that has begun.
 
-        ``drop_draft`` is the run whose draft is needed no more. With an ``expected_version``, a thread that has moved
-        on raises ConflictError. Raises RunInProgressError when somebody else holds the lease, and RunTakenOverError
-        when the run is not the caller's any more.
+        ``drop_draft`` is the run whose draft is no longer needed. With an ``expected_version``, a thread with newer
+        events raises ConflictError. Raises RunInProgressError if another run holds the lease, and RunTakenOverError if
+        the run no longer belongs to the caller.
         """
         ...
 
     async def hold(self, holding: Holding, *, drop_draft: str | None = None) -> None:
-        """Keep the lease, or let go of it. Raises RunTakenOverError when it is not the holder's any more.
+        """Renew the lease, or release it. Raises RunTakenOverError if the holder has lost it.
 
-        ``drop_draft`` is the run whose draft is needed no more.
+        ``drop_draft`` is the run whose draft is no longer needed.
         """
         ...
 
     async def lease(self) -> Lease | None:
-        """The lease, None when nobody holds one that has not run out."""
+        """The lease, None if nobody holds one or it has expired."""
         ...
 
     async def draft(self) -> Draft | None:
-        """What was written down of an answer that was arriving."""
+        """The draft of an answer that was arriving."""
         ...
 
     async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
-        """Write down what has arrived of an answer, and keep the lease. Raises RunTakenOverError as ``hold`` does."""
+        """Save the draft of an answer, and renew the lease. Raises RunTakenOverError as ``hold`` does."""
         ...
 
     async def changed(self, after: int, seconds: float) -> None:
-        """Wait until the thread has moved on from a version, but not longer than so many seconds."""
+        """Wait until the thread has a version later than ``after``, at most that many seconds."""
         ...
 
 
 class ThreadPort(Protocol):
-    """A thread, as far as agents need to know it."""
+    """A thread, as agents use it."""
 
     id: str
 
@@ -141,7 +141,7 @@ class ThreadPort(Protocol):
 
     @property
     def runs(self) -> RunLog:
-        """What a run reads and writes of it."""
+        """The log of its runs."""
         ...
 
     @property
@@ -150,17 +150,17 @@ class ThreadPort(Protocol):
         ...
 
     def scope(self, name: str, *, run_id: str | None, actor: str | None, provider: str, reads_only: bool) -> MemoryPort:
-        """A memory scope as the thread reads it, for one of its providers, perhaps only to look. Raises ScopeError."""
+        """A memory scope as the thread reads it, for one of its providers; perhaps only to read. Raises ScopeError."""
         ...
 
     async def reads_at(self, name: str) -> int | None:
-        """The version of a scope or a store of documents that the thread reads, None for the newest."""
+        """The version at which the thread reads a scope or a document store, None for the newest."""
         ...
 
     async def notify(self, hook: Hook, *given: object, before: Intent | None = None, actor: str | None = None) -> None:
-        """Tell the thread's context providers what happens to it; ``before`` is what is to be decided next.
+        """Call a hook of the thread's context providers; ``before`` is the intent that follows, if any.
 
-        Raises ContextProviderError, and what a decision on ``before`` would.
+        Raises ContextProviderError, and the error of ``before`` if that is not allowed.
         """
         ...
 
@@ -169,12 +169,12 @@ class ThreadPort(Protocol):
         ...
 
     def bound_to(self, agent: Any) -> Self:
-        """The same thread, with ``run()`` being that of the agent."""
+        """The same thread, bound to an agent: its ``run()`` runs that agent."""
         ...
 
 
 OnExisting: TypeAlias = Literal["raise", "fork"]
-"""What is done with a document of a thread that the store has, and that has gone on there since."""
+"""What happens to a document of a thread that the store has with newer events."""
 
 ThreadT = TypeVar("ThreadT", bound=ThreadPort)
 LocalT_co = TypeVar("LocalT_co", bound=ThreadPort, covariant=True)
@@ -182,7 +182,7 @@ RemoteT_co = TypeVar("RemoteT_co", bound=ThreadPort, covariant=True)
 
 
 class EnginePort(Protocol[LocalT_co, RemoteT_co]):
-    """Where threads come from: those whose history Clew holds, and those that a service holds."""
+    """Where threads come from: threads whose history Clew holds, and threads that a service holds."""
 
     def unstarted_thread(self, kind: ThreadKind) -> LocalT_co | RemoteT_co:
         """A thread of its own id that begins with the first run on it."""
@@ -193,7 +193,7 @@ class EnginePort(Protocol[LocalT_co, RemoteT_co]):
         ...
 
     async def start_remote_thread(self, service_thread_id: str | None) -> RemoteT_co:
-        """A thread that begins now, with what the service calls it if it is there already."""
+        """A thread that begins now, with the service's id of it if the service has it already."""
         ...
 
     async def thread(self, thread_id: str) -> LocalT_co | RemoteT_co:

@@ -1,4 +1,4 @@
-"""What a model is asked: a function of the call, the definitions and the history, now and whenever it is rebuilt."""
+"""Requests to models: a pure function of the call, the definitions and the history, so that they can be rebuilt."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from clew.domain.runs.events import ModelCalled, ServiceCall
 class Request:
     """The request of a model call, rebuilt from the log.
 
-    ``version`` is that of the call. ``body`` is what was sent, as JSON values, and ``content`` as bytes. ``digest`` is
-    the one on the log, in hex; ``verified`` says whether what was rebuilt has it. It does not when a message that was
-    sent has been redacted since: ``redacted`` are the versions of those.
+    ``version`` is the version of the call. ``body`` is the request as JSON values, ``content`` as bytes. ``digest`` is
+    the one on the log, in hex; ``verified`` says whether the rebuilt request has it. It does not if a message in it was
+    redacted since; ``redacted`` are the versions of such messages.
     """
 
     version: int
@@ -46,10 +46,10 @@ def question_of(
     given: Contributions = NO_CONTRIBUTIONS,
     reduction: HistoryReduced | None = None,
 ) -> Question:
-    """What a model is asked, in no provider's words.
+    """The request to a model, in no provider's format.
 
-    ``history`` is the path at the call, ``given`` what context providers gave to the run, ``reduction`` what is left of
-    the history for its agent, None for all of it.
+    ``history`` is the path at the call, ``given`` what context providers gave to the run, ``reduction`` the current
+    reduction of the history, None for all of it.
     """
     remote = call.service is not None
     said = unsent(model_view(history if reduction is None else reduced(history, reduction, 0)), call.service)
@@ -96,10 +96,10 @@ def rebuilt(
 
 
 def unsent(view: ModelView, service: ServiceCall | None) -> list[tuple[int, Message]]:
-    """What of a view goes into a request, with its versions: all, or what the service that holds it has not had.
+    """The messages of a view that go into a request, with their versions.
 
-    It has had what was there when it was called, and it has its answer; but not what came of the calls in that, nor
-    that nothing did.
+    For a remote thread these are the messages that the service does not have. It has those up to its last call, and its
+    own answer, but not the results of the calls in that answer.
     """
     said = list(zip(view.versions, view.messages, strict=True))
     if service is None:

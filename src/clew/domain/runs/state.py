@@ -1,4 +1,4 @@
-"""A run as its events tell it, and what is to be done next: the same for one that just began and one taken up again."""
+"""The state of a run from its events, and the plan for its calls: the same for a new and a continued run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ CallStatus: TypeAlias = Literal["new", "asked", "approved", "rejected", "started
 
 
 class CallState(NamedTuple):
-    """A function call of the newest answer, and how far it is.
+    """A function call of the newest answer, and its status.
 
-    ``request`` is the version of the approval that was asked for, ``why`` its reason, and ``said`` what whoever
-    rejected it gave as theirs.
+    ``request`` is the version of the approval request, ``why`` its reason, and ``said`` the reason of a rejection.
     """
 
     place: Place
@@ -52,10 +51,9 @@ class RunState:
     """What a run has done so far.
 
     ``definitions`` is the version of the event with its ``fingerprint``; ``called`` that of the model call without an
-    answer, 0 if there is none, and ``tries`` how often it was asked. ``added`` are the messages that the run added,
-    without its inputs. ``asked`` is what the model was asked last. ``answered`` is true when the newest answer calls no
-    function, and ``lost`` when it called some, and nobody knows which, since it was redacted. ``provided`` is what
-    context providers gave to it.
+    answer, 0 if there is none, and ``tries`` the number of its attempts. ``added`` are the messages that the run added,
+    without its input. ``asked`` is the last model call. ``answered`` is true if the newest answer calls no function;
+    ``lost`` if it was redacted, so that its calls are unknown. ``provided`` is what context providers gave.
     """
 
     run_id: str
@@ -77,7 +75,7 @@ class RunState:
 
 
 def fold(run_id: str, events: Iterable[Event]) -> RunState:
-    """The state of a run after events of its thread, from its beginning on; those of others are passed by."""
+    """The state of a run after events of its thread, from its start on. Events of other runs are skipped."""
     state = RunState(run_id)
     for event in events:
         if event.run_id == run_id:
@@ -132,7 +130,7 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
 
 
 def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
-    """The function calls of an answer at a version, none of them begun."""
+    """The function calls of an answer at a version, none of them started."""
     calls = [
         CallState(Place(version, index), content)
         for index, content in enumerate(message.contents)
@@ -145,7 +143,7 @@ _Move: TypeAlias = ToolStarted | ToolFinished | ToolFailed | ApprovalRequested |
 
 
 def _moved(calls: tuple[CallState, ...], version: int, data: _Move) -> tuple[CallState, ...]:
-    """The calls, one of which is another step further. An answer may have thousands, so they are not all looked at."""
+    """The calls after a step of one of them. An answer may have thousands: the call is found by bisection."""
     if isinstance(data, ApprovalGiven):
         at = next((at for at, call in enumerate(calls) if call.request == data.request), len(calls))
     else:
@@ -173,14 +171,14 @@ def _after(call: CallState, version: int, data: _Move) -> CallState:
 
 
 class Rule(NamedTuple):
-    """What a tool says of itself, as far as the order of things depends on it."""
+    """The rules of a tool: whether its calls need approval, and whether they may be repeated."""
 
     approval: bool = False
     idempotent: bool = False
 
 
 class CallPlan(NamedTuple):
-    """What is to be done about function calls: which to carry out, which to ask about, and which to refuse."""
+    """A plan for function calls: which to carry out, which to request approval for, and which to refuse."""
 
     start: tuple[CallState, ...] = ()
     ask: tuple[tuple[CallState, Literal["approval", "outcome-unknown"]], ...] = ()
@@ -191,11 +189,11 @@ class CallPlan(NamedTuple):
 
 
 def plan_calls(calls: Iterable[CallState], rules: Mapping[str, Rule], *, orphaned: bool = False) -> CallPlan:
-    """What is to be done about the calls of an answer.
+    """Plan the calls of an answer.
 
-    ``orphaned`` says that whoever started calls is gone: one that may be repeated is, and about any other somebody is
-    asked, because nobody knows whether it was carried out. A tool that is not known has no rule: it is started, and
-    that fails.
+    ``orphaned`` says that the process that started calls is gone. A started call is then repeated if its tool is
+    idempotent; for any other an approval is requested, because its outcome is unknown. An unknown tool has no rule: its
+    call is started, and fails.
     """
     start: list[CallState] = []
     ask: list[tuple[CallState, Literal["approval", "outcome-unknown"]]] = []
