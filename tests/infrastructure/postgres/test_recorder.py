@@ -47,7 +47,7 @@ class TestPostgresRecorder(RecorderContract, LostReplyContract):
         return break_next
 
     @pytest.mark.parametrize("happens", [True, False])
-    def test_every_append_of_a_batch_succeeds_after_a_lost_reply(
+    def test_answers_a_batch_alike(
         self,
         recorder: Recorder,
         break_commit: Callable[[bool], None],
