@@ -90,7 +90,7 @@ def test_of_a_thread_that_has_gone_on_the_older_document_is_refused(
     there = conversations.restore_thread(document)
     there.append(Message.user("Later"))
     before, head = positions(conversations), there.summary()
-    with pytest.raises(ThreadAheadError, match="at version 11, and the document is of version 10") as caught:
+    with pytest.raises(ThreadAheadError, match="at version 11, and the document has its version 10") as caught:
         conversations.restore_thread(document)
     assert isinstance(caught.value, ThreadExistsError)
     assert (caught.value.thread_id, caught.value.there, caught.value.given) == ("branch", 11, 10)
