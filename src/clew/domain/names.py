@@ -16,7 +16,7 @@ MAX_LENGTH = 200
 """Characters of an id, a tenant, or the name of a checkpoint or a label."""
 
 _SAFE = ":@"
-"""Beside letters, digits and ``_.-~``, what stands in a stream's name unescaped."""
+"""Characters that are not escaped in a stream's name, in addition to letters, digits and ``_.-~``."""
 
 
 class StreamName(NamedTuple):
@@ -29,7 +29,7 @@ class StreamName(NamedTuple):
 
 @lru_cache(maxsize=4_096)
 def stream_name(tenant: str, kind: Kind | str, id_: str) -> str:
-    """The name of a stream. What is outside ``[A-Za-z0-9._:@-]`` is percent-escaped."""
+    """The name of a stream. Characters outside ``[A-Za-z0-9._:@-]`` are percent-escaped."""
     return f"{_escape(tenant)}/{kind}/{_escape(id_)}"
 
 
@@ -41,17 +41,17 @@ def thread_stream(tenant: str, thread_id: str) -> str:
 
 
 def tenant_part(tenant: str) -> str:
-    """A tenant as it stands in the names of its streams."""
+    """A tenant as it is written in the names of its streams."""
     return _escape(tenant)
 
 
 def stream_prefix(tenant: str, kind: Kind, id_prefix: str = "") -> str:
-    """What the names of all streams of this kind, with ids that begin so, begin with."""
+    """The prefix of the names of all streams of this kind whose ids have this prefix."""
     return f"{_escape(tenant)}/{kind}/{_escape(id_prefix)}"
 
 
 def parse_stream_name(name: str) -> StreamName | None:
-    """The parts of a stream's name, None for a stream that Clew has not named."""
+    """The parts of a stream's name, None for a name that is not Clew's."""
     parts = name.split("/")
     if len(parts) != 3:  # noqa: PLR2004  # tenant, kind, id
         return None

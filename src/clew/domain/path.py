@@ -1,8 +1,8 @@
 """Previous and path: what a conversation consists of after forks and rewinds.
 
-Every version has one ``previous``: for ``history-rewound`` the version that it names, else the version before it (for a
-fork's first event, the cut). The path at a version is what is met walking back from it. A lineage has its versions
-without a gap, so a path is a few spans of versions: one more than the rewinds on it.
+Every version has one ``previous``: for ``history-rewound`` the version in the event, else the version before it (for a
+fork's first event, the cut). The path at a version is the chain of its previous versions. A lineage has no gaps, so a
+path is a few spans of versions: one more than the rewinds on it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
             break
         jump = jumps[index]
         found.append((jump, last))
-        last = min(rewinds[jump], jump - 1)  # a stored target that lies ahead, which no append makes, ends too
+        last = min(rewinds[jump], jump - 1)  # ends even with a target ahead, which no append makes
     found.reverse()
     return found

@@ -13,6 +13,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+import orjson
 from pydantic_core import PydanticSerializationError, SchemaValidator, ValidationError, core_schema, to_json
 
 from clew.domain.errors import CorruptEventError, InvalidContentError
@@ -71,7 +72,7 @@ def encode(event: Event) -> bytes:
         if (declared and declared.schema_version > 1) or (event.cause, event.subject, event.metadata) != _NONE:
             more = _more(event)
         body = b'%b%b,"d":%b}' % (_header(event), more, _words(data) or _json(data))
-    except (PydanticSerializationError, ValueError) as error:  # missed by check_json
+    except (PydanticSerializationError, orjson.JSONEncodeError, ValueError) as error:  # missed by check_json
         message = f"{event.type}: this cannot be written as JSON. {error}"
         raise InvalidContentError(message) from None
     if len(body) + SALT + 1 > MAX_BYTES:
@@ -93,7 +94,7 @@ def _words(data: AnyEvent) -> bytes | None:
     text = message.contents[0]
     if type(text) is not Text or type(text.text) is not str or message.role not in _WORDS:
         return None
-    return _WORDS[message.role] + to_json(text.text) + _END_OF_WORDS
+    return _WORDS[message.role] + orjson.dumps(text.text) + _END_OF_WORDS  # the same bytes as to_json
 
 
 def _json(value: object) -> bytes:

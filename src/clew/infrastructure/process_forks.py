@@ -1,4 +1,4 @@
-"""What happens to open stores when the process forks: each is brought to rest before, and told on both sides after."""
+"""Forks of the process: open stores pause before, and continue or start again after."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import weakref
 from typing import Protocol
 
 WAIT_SECONDS = 5.0
-"""How long a fork waits for a thread that is in the middle of something."""
+"""How long a fork waits for a thread that uses a store."""
 
 
-class Forking(Protocol):
-    """A store that lives through ``os.fork``."""
+class ForkAware(Protocol):
+    """A store that works after ``os.fork``."""
 
     def before_fork(self) -> None:
-        """Let no other thread of the store's be inside a lock or a library while the process is copied."""
+        """Ensure that no other thread holds a lock or is inside a library while the process is copied."""
         ...
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
         ...
 
     def after_fork_in_child(self) -> None:
-        """Start afresh: the threads of the parent are not there."""
+        """Start again: the threads of the parent do not exist here."""
         ...
 
 
-_open: weakref.WeakKeyDictionary[Forking, None] = weakref.WeakKeyDictionary()
-_resting: list[Forking] = []
+_open: weakref.WeakKeyDictionary[ForkAware, None] = weakref.WeakKeyDictionary()
+_resting: list[ForkAware] = []
 
 
-def watch(store: Forking) -> None:
-    """Tell the store of every fork for as long as it is there."""
+def watch(store: ForkAware) -> None:
+    """Notify the store of every fork while it exists."""
     _open[store] = None
 
 
-def unwatch(store: Forking) -> None:
-    """Tell it no longer."""
+def unwatch(store: ForkAware) -> None:
+    """Stop notifying it."""
     _open.pop(store, None)
 
 
 def _before() -> None:
-    # The newest first: what was opened on top of another store reads that one while it comes to rest.
+    # The newest first: a store that was opened on top of another reads that one while it pauses.
     for store in reversed(list(_open)):
         _resting.append(store)
         store.before_fork()

@@ -1,4 +1,4 @@
-"""Verification: recomputes every hash and compares what the store says of its streams with what the events say."""
+"""Verification: recompute every hash, and compare the store's tables with the events."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from clew.infrastructure.recorder import Recorder, Row
 
 PAGE = 1_000
-"""Rows, or streams, that are read at once."""
+"""Rows, or streams, in one read."""
 
 LOWEST = -(2**63)
-"""Below every key and every version, also those that only tampering makes."""
+"""Below every key and every version, including those that only tampering makes."""
 
 
 def verify_store(recorder: Recorder) -> Verdict:
-    """Verify every stream of the store, of whatever kind and tenant."""
+    """Verify every stream of the store, of every kind and tenant."""
     threads = events = 0
     after = LOWEST
     while page := recorder.streams(after=after, limit=PAGE):
@@ -42,7 +42,7 @@ def verify_store(recorder: Recorder) -> Verdict:
 
 
 def verify_lineage(recorder: Recorder, name: str) -> Verdict:
-    """Verify one stream and all its ancestors, each of them whole: what was redacted after a cut is named after it."""
+    """Verify one stream and all its ancestors, each completely: a redaction after a cut has its event after the cut."""
     streams = events = 0
     stream = recorder.stream(name)
     while stream is not None:
@@ -55,7 +55,7 @@ def verify_lineage(recorder: Recorder, name: str) -> Verdict:
 
 
 def _check_blobs(recorder: Recorder) -> Fault | None:
-    """The first blob whose bytes are not those that it is named by; it is of no thread, and has no version."""
+    """The first blob whose bytes do not match its digest. It belongs to no thread and has no version."""
     after = LOWEST
     while page := recorder.blobs(after=after, limit=PAGE):
         for key, name in page:
@@ -68,12 +68,12 @@ def _check_blobs(recorder: Recorder) -> Fault | None:
 
 
 def is_whole(blob: Blob) -> bool:
-    """Whether a blob holds the bytes that its digest is of; what is not even of the right kind, as above, does not."""
+    """Whether the bytes of a blob match its digest. Bytes of a wrong type do not."""
     return isinstance(blob.data, bytes) and digest(blob.data) == blob.digest
 
 
 def _owner(recorder: Recorder, key: int) -> str:
-    """The thread of a stream's key, or the key where there is no such stream."""
+    """The thread of a stream's key, or the key if there is no such stream."""
     for stream in recorder.streams(after=key - 1, limit=1):
         if stream.key == key:
             return _called(stream.name)
@@ -81,7 +81,7 @@ def _owner(recorder: Recorder, key: int) -> str:
 
 
 def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
-    """How many events were looked at, and the first fault of the stream's own events or of the snapshots of them."""
+    """How many events were checked, and the first fault of the stream's own events or snapshots."""
     count, fault = _verify_rows(recorder, stream)
     name = parse_stream_name(stream.name)
     if fault is None and name is not None and name.kind == "thread":
@@ -90,7 +90,7 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
 
 
 def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
-    """How many rows there are, and the first that is not as it was written."""
+    """How many rows there are, and the first fault."""
     is_thread = _is_thread(stream.name)
     thread_id = _called(stream.name)
     rows = _rows(recorder, stream.name)
@@ -98,7 +98,7 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | N
     expected = _first_version(stream)
     if first is None:
         return 0, Fault(thread_id, expected, "it is missing")
-    if not is_thread and stream.cut is None and first.version == 0:  # as other applications of the library's may begin
+    if not is_thread and stream.cut is None and first.version == 0:  # other applications of the library may begin so
         expected = 0
     previous = _root(recorder, stream)
     reason = _check_origin(first, stream) if is_thread else None
@@ -129,7 +129,7 @@ def _is_thread(name: str) -> bool:
 
 
 def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | None:
-    """Snapshots lie outside the chain, and appends are decided on them: each must be what the events come to."""
+    """Snapshots are outside the chain, and appends are decided on them: each must match the events."""
     kept: dict[int, bytes] = {}
     snapshot = recorder.snapshot(name)
     while snapshot is not None and snapshot.stream == name:
@@ -140,7 +140,7 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | N
     while control.version < last:
         page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, last))
         for row in page:
-            read = peek if row.type == MESSAGE_APPENDED else decode  # of messages only how many there are is asked
+            read = peek if row.type == MESSAGE_APPENDED else decode  # of messages only the count is needed
             try:
                 event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
             except CorruptEventError:
@@ -155,19 +155,19 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | N
 
 
 def _agrees(state: bytes, control: Control) -> bool:
-    """Whether a snapshot is of this control; one that is not understood is not used, and does no harm."""
+    """Whether a snapshot matches this control. A snapshot in another format is not used, so it does no harm."""
     found = read_control(state) if isinstance(state, bytes) else None
     return found is None or found == control
 
 
 class _Shreds(NamedTuple):
-    """What was shredded, and what events say was redacted: by version, the digest and the stub."""
+    """The shredded rows, and the redactions that events record: digest and stub by version."""
 
     shredded: dict[int, tuple[str, str]]
     redacted: dict[int, tuple[str, str]]
 
     def note(self, row: Row, *, is_thread: bool) -> str | None:
-        """Take in the next row; what is wrong with it by itself, None if nothing."""
+        """Note the next row. Returns what is wrong with the row itself, None if nothing."""
         if row.digest is not None:
             if row.type in NEVER_SHREDDED:
                 return "its bytes were shredded, and events of its type never are"
@@ -182,9 +182,9 @@ class _Shreds(NamedTuple):
         return None
 
     def compare(self, thread_id: str, look: Callable[[int], Row | None]) -> Fault | None:
-        """The first row that is shredded without an event, or the other way round.
+        """The first row that is shredded without an event, or the reverse.
 
-        ``look`` gives a row as it is now: one may have been redacted after it was walked past.
+        ``look`` reads a row again: it may have been redacted after it was checked.
         """
         for version in self.redacted.keys() - self.shredded.keys():
             row = look(version)
@@ -206,7 +206,7 @@ def _row(recorder: Recorder, name: str, version: int) -> Row | None:
 
 
 def _called(stream: str) -> str:
-    """What a fault calls a stream: the id of a thread, the name of a memory scope after ``memory/``, else its name."""
+    """The name of a stream in a fault: a thread's id, ``memory/`` and a scope's name, else the stream's name."""
     name = parse_stream_name(stream)
     if name is None:
         return _shown(stream)
@@ -214,12 +214,12 @@ def _called(stream: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name as it can be printed: damaged ones hold what is no text."""
+    """A name as it can be printed: damaged names can hold lone surrogates."""
     return name.encode(errors="replace").decode()
 
 
 def _check_origin(row: Row, stream: StreamInfo) -> str | None:
-    """What a thread's first event says of its origin against what the store says, None if they agree."""
+    """The difference between a thread's origin in its first event and in the store, None if they agree."""
     if row.type == "thread-forked" and row.digest is None:
         try:
             data = decode(row.stream, row.version, row.type, row.state).data
@@ -235,12 +235,12 @@ def _check_origin(row: Row, stream: StreamInfo) -> str | None:
 
 
 def _first_version(stream: StreamInfo) -> int:
-    """The version of a thread's first event; in a damaged file a cut may be anything."""
+    """The version of a thread's first event. In a damaged file a cut can have any type."""
     return stream.cut + 1 if isinstance(stream.cut, int) else 1
 
 
 def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
-    """The hash that a stream's first event is linked to, None if it is not there."""
+    """The hash that a stream's first event is linked to, None if it is missing."""
     if stream.parent is None and stream.cut is None:
         return ROOT
     if stream.parent is not None and isinstance(stream.cut, int) and stream.cut >= 0:
@@ -250,7 +250,7 @@ def _root(recorder: Recorder, stream: StreamInfo) -> bytes | None:
 
 
 def _is_linked(previous: bytes, row: Row) -> bool:
-    """Whether the hash of a row follows; what is not even of the right kind, in a damaged file, does not."""
+    """Whether the hash of a row follows. In a damaged file, parts of a wrong type do not."""
     if not all(isinstance(part, bytes) for part in (row.state, row.hash, b"" if row.digest is None else row.digest)):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Feeds: what a live subscription has read and what it reads next, without saying how it waits."""
+"""Feeds: what a live subscription reads next. A subscription decides how to wait."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 Page: TypeAlias = tuple["list[Event]", int]
-"""Events, and the place that was looked at up to."""
+"""Events, and the place up to which the log was read."""
 
 
 class Feed:
-    """Events after a place, a page at a time: by position over all threads of a tenant, or by version on one.
+    """Events after a place, in pages: by position over all threads of a tenant, or by version in one thread.
 
-    A page ends before an event that is damaged; the next one raises CorruptEventError.
+    A page ends before a damaged event; the next page raises CorruptEventError.
     """
 
     def __init__(self, page: Callable[[int], Operation[Page]], after: int) -> None:
@@ -34,23 +34,23 @@ class Feed:
         self._after = after
 
     def next_page(self) -> Operation[list[Event]]:
-        """The events that are there now; none when the feed has reached the end."""
+        """The next events; none at the end of the log."""
         found, self._after = yield from self._page(self._after)
         return found
 
 
 def store_feed(core: Core, after: int) -> Feed:
-    """Every event of the tenant's threads that may be read, in position order."""
+    """Every event of the tenant's threads that the actor may read, in position order."""
     return Feed(partial(_of_store, core), after)
 
 
 def thread_feed(core: Core, thread_id: str, after: int) -> Feed:
-    """Every event of one thread's lineage, in version order. It is asked for every page whether that may be read."""
+    """Every event of one thread's lineage, in version order. Every page is authorized."""
     return Feed(partial(_of_thread, core, thread_id, core.stream(thread_id)), after)
 
 
 def _of_store(core: Core, after: int) -> Operation[Page]:
-    """A page of what may be read, past all that may not: an empty one is the end of what is there."""
+    """The next page of events that the actor may read. An empty page is the end of the log."""
     while True:
         page = partial(_store_page, core.log, core.prefix(), after)
         try:
@@ -75,9 +75,9 @@ def _damaged_thread(error: CorruptEventError) -> str | None:
 
 
 def _store_page(log: EventLog, prefix: str, after: int, size: int) -> Page:
-    last = log.last_position()  # asked first: what comes later is on the next page
+    last = log.last_position()  # read first: later events are on the next page
     found = log.events_after(after, size, prefix)
-    # Where there is no more, what other tenants wrote is passed by, and not looked at again at every wake-up.
+    # At the end, events of other tenants are skipped, and not read again at every wake-up.
     return found, found[-1].position or after if found else max(after, last)
 
 

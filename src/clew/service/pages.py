@@ -1,4 +1,4 @@
-"""Reading what is long a page at a time: what comes next, and when to stop."""
+"""Pages: how a long list is read in parts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ C = TypeVar("C")
 PAGE = 100
 
 Page: TypeAlias = tuple[list[T], C | None]
-"""What was found, which may be nothing, and the place after which the next page begins, None after the last."""
+"""The items, possibly none, and the place after which the next page begins; None after the last page."""
 
 
 def undamaged(page: Callable[[int], T], size: int) -> T:
-    """A page of so many events at the most; where one of them is damaged, of fewer, which come before that one.
+    """A page of at most ``size`` events, which ends before a damaged one.
 
-    Raises CorruptEventError when the first is damaged.
+    Raises CorruptEventError when the first event is damaged.
     """
     while True:
         try:
@@ -32,7 +32,7 @@ def undamaged(page: Callable[[int], T], size: int) -> T:
 
 
 class Pages(Generic[T]):
-    """The pages of a reading, up to ``limit`` of what it reads; ``page`` reads one that begins after a place."""
+    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a place."""
 
     def __init__(
         self, page: Callable[[Any, int], Operation[Page[T, Any]]], after: object = None, limit: int | None = None

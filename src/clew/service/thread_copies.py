@@ -1,4 +1,4 @@
-"""Beginning again: a new thread with what was said on another, which it does not share a past with."""
+"""Copies of threads: a new thread with the messages of another, without a common past."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clew.service.core import CommitOptions, Core, commit
 from clew.service.operations import Operation
 
 RESTORED_FROM = "restored_from"
-"""The metadata of a thread that was begun again: tenant, thread, version and head of the one that it says again."""
+"""The metadata key of a copy: tenant, thread, version and head of the original."""
 
 
 def begin_again(core: Core, lineage: Lineage, actor: str | None) -> Operation[tuple[str, ThreadKind]]:
-    """Begin a thread with the messages and the states on the path of another, and what the service calls it.
+    """Begin a thread with the messages, provider states and service id on the path of another thread.
 
-    What was redacted is left out. The state of a history store is not taken along: it is of the other thread only.
+    Redacted messages are left out. The state of a history store is not copied: it belongs to the other thread only.
     """
     control = Control()
     for event in lineage.events:
@@ -47,7 +47,7 @@ def _start(lineage: Lineage, control: Control) -> Start:
 
 
 def _said_again(lineage: Lineage) -> list[Intent]:
-    """What follows on the start of the thread: messages, the service's name where it had all before it, and states."""
+    """The intents after the start: messages, the service's id after the messages that it has, and provider states."""
     builder = HistoryBuilder("")
     builder.add(lineage.events)
     history = builder.history()
@@ -76,9 +76,9 @@ def _said_again(lineage: Lineage) -> list[Intent]:
 
 
 def _service(lineage: Lineage) -> tuple[Record | None, int]:
-    """What the service calls its side of the thread, and the version up to which it has had what was said.
+    """The service's id of the thread, and the version up to which the service has the messages.
 
-    None where another thread goes on writing into it: the service is then told everything anew.
+    None if another thread continues to write to it. Then the service gets all messages again.
     """
     side = service_side("", lineage.events, _after_cuts(lineage))
     call = side.call

@@ -1,4 +1,4 @@
-"""What a store in memory holds: rows in their order, the streams that they are of, and what the next append is told."""
+"""The data of an in-memory store: rows in position order, streams, idempotency keys and side tables."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from clew.infrastructure.append_plan import (
     new_salt,
     outcome,
 )
-from clew.infrastructure.inmemory.side_tables import Beside
-from clew.infrastructure.recorder import Appended, Fork, Key, Lease, Row, Shred, Snapshot, StreamInfo
+from clew.infrastructure.recorder import Appended, Blob, Draft, Fork, Key, Lease, Row, Shred, Snapshot, StreamInfo
 
 
 @dataclass(slots=True)
 class _Stream:
     info: StreamInfo
     first: int
-    """The version of its first own event: the others follow without a gap."""
+    """The version of its first own event; the others follow without a gap."""
     originator_id: UUID | str
     positions: list[int] = field(default_factory=list)
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
 
 
 class InMemoryEvents:
-    """Plain objects without a lock: whoever calls holds one."""
+    """Plain objects without a lock: the caller holds one."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        """In position order, from one, without a gap."""
+        """In position order, from 1, without gaps."""
         self.streams: list[StreamInfo] = []
-        """In the order in which they were made: the key of a stream is its place, from one."""
-        self.beside = Beside()
+        """In the order of their creation. The key of a stream is its number, from 1."""
+        self.blobs: dict[bytes, Blob] = {}
+        self.leases: dict[str, Lease] = {}
+        self.drafts: dict[str, Draft] = {}
         self.shredded = 0
         self._streams: dict[str, _Stream] = {}
         self._forks: dict[str, list[StreamInfo]] = {}
@@ -47,7 +48,7 @@ class InMemoryEvents:
     # Appending
 
     def put(self, made: Plan) -> Appended:
-        """Keep what an append writes."""
+        """Store an append."""
         append = made.append
         first = len(self.rows) + 1
         digests = append.digests or repeat(None)
@@ -68,8 +69,22 @@ class InMemoryEvents:
             found = Outcome(salt, content_digest(salt, append.key.content), appended)
             self._keys[append.key.stream, append.key.key] = found
         if made.has_side_tables:
-            self.beside.put(made)
+            self._put_side_tables(made)
         return appended
+
+    def _put_side_tables(self, made: Plan) -> None:
+        for blob in made.append.blobs:
+            self.blobs.setdefault(blob.digest, blob)
+        for name, lease in made.leases:
+            if lease is None:
+                self.leases.pop(name, None)
+            else:
+                self.leases[name] = lease
+        for draft in made.append.drafts:
+            if draft.data is None:
+                self.drafts.pop(draft.stream, None)
+            else:
+                self.drafts[draft.stream] = draft
 
     def _begin(self, name: str, fork: Fork | None, first: int, originator_id: UUID | str) -> _Stream:
         parent, cut = (None, None) if fork is None else (fork.parent, fork.cut)
@@ -90,7 +105,7 @@ class InMemoryEvents:
             if row.position in found.appended.positions:
                 self._keys[name] = Outcome(found.salt, None, found.appended)
 
-    # What the plan of the next append is told
+    # The answers for the plan of the next append
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""
@@ -111,35 +126,35 @@ class InMemoryEvents:
         return None if row is None else StoredState(row.state, row.digest)
 
     def outcome(self, key: Key) -> Outcome | None:
-        """What an idempotency key came to."""
+        """The outcome of an idempotency key."""
         return self._keys.get((key.stream, key.key))
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream as it was last taken."""
-        return self.beside.leases.get(stream)
+        """The lease of a stream."""
+        return self.leases.get(stream)
 
     # Reading
 
     def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
+        """The stream of that name, None if there is none."""
         found = self._streams.get(name)
         return None if found is None else found.info
 
     def originator_id(self, stream: str) -> UUID | str:
-        """What the library calls a stream that is there."""
+        """The library's id of an existing stream."""
         return self._streams[stream].originator_id
 
     def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order in which they were made."""
+        """The streams whose parent is this one, in the order of their creation."""
         return list(self._forks.get(stream, ()))
 
     def own(self, stream: str, after: int, upto: int | None) -> list[Row]:
-        """The rows that lie under the stream itself, in version order."""
+        """The rows of the stream itself, in version order."""
         found = self._streams.get(stream)
         return [] if found is None else self._slice(found, after, upto)
 
     def first(self, stream: str, after: int, limit: int) -> list[Row]:
-        """The first rows that lie under the stream itself after a version, ``limit`` at the most."""
+        """The first rows of the stream itself after a version, at most ``limit``."""
         found = self._streams.get(stream)
         return [] if found is None else self._slice(found, after, max(after, found.first - 1) + limit)
 

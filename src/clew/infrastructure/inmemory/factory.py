@@ -1,4 +1,4 @@
-"""The library's factory for Clew's memory stores: ``PERSISTENCE_MODULE=clew.infrastructure.inmemory.factory``."""
+"""The library's factory for Clew's in-memory stores: ``PERSISTENCE_MODULE=clew.infrastructure.inmemory.factory``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 
 
 class InMemoryFactory(library.POPOFactory):
-    """Serves any application of the library's; snapshots and plain tracking stay in the library's recorders."""
+    """Works for any application of the library. Snapshots and plain tracking stay in the library's recorders."""
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
@@ -25,7 +25,7 @@ class InMemoryFactory(library.POPOFactory):
         return self._make()
 
     def close(self) -> None:
-        """Close the stores that were made."""
+        """Close all its stores."""
         for recorder in self._made:
             recorder.close()
 

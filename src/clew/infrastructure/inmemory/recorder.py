@@ -1,10 +1,9 @@
-"""The event store in plain Python objects, for tests and notebooks: the same rules, nothing outlives the process."""
+"""The event store in plain Python objects, for tests and notebooks. It has the same rules and ends with the process."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from itertools import islice
 from threading import RLock
@@ -36,7 +35,7 @@ from clew.infrastructure.recorder import (
 
 
 class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
-    """Events of chained, contiguous streams in memory, behind the same writer thread as the other stores have."""
+    """Events of chained, contiguous streams in memory, with the same writer thread as a SQLite store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,13 +44,10 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
         self._shut = False
         self._commit_listeners = CommitListeners()
         self._queue = AppendQueue(self._write, self._rest)
+        self.submit = self._queue.submit
         process_forks.watch(self)
 
     # Appending
-
-    def submit(self, append: Append) -> Future[Appended]:
-        """Hand an append to the writer thread."""
-        return self._queue.submit(append)
 
     def _write(self, appends: Sequence[Append]) -> Sequence[Appended | Exception]:
         with self._database_lock:
@@ -86,7 +82,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
             self._commit_listeners.notify()
         return None
 
-    # Reading: Clew's port
+    # Reading: Clew's ports
 
     def repeated(self, key: Key) -> Appended | None:
         """The first outcome of an append with this key."""
@@ -100,7 +96,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
             return self._events.lineage(stream, after, upto)
 
     def own_rows(self, stream: str, *, after: int = -1, limit: int) -> list[Row]:
-        """The rows that lie under the stream itself, in version order."""
+        """The rows of the stream itself, in version order."""
         with self._open_lock():
             return page(self._events.first(stream, after, limit))
 
@@ -119,49 +115,33 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
             return [rows[position - 1] for position in sorted(set(positions)) if 0 < position <= len(rows)]
 
     def last_position(self) -> int:
-        """The highest position that readers may see, 0 for an empty store."""
+        """The highest position, 0 for an empty store."""
         with self._open_lock():
             return len(self._events.rows)
 
-    def newest_position(self) -> int:
-        """The highest position: what was appended is seen at once."""
-        return self.last_position()
-
-    def may_fill(self) -> bool:
-        """Yes."""
-        return True
-
-    def is_bound(self) -> bool:
-        """No."""
-        return False
-
-    def is_served(self) -> bool:
-        """No."""
-        return False
-
     def count_after(self, position: int, limit: int) -> int:
-        """How many rows come after a position, ``limit`` at the most."""
+        """How many rows come after a position, counted up to ``limit``."""
         with self._open_lock():
             return min(max(0, len(self._events.rows) - max(position, 0)), limit)
 
     def streams(self, *, prefix: str = "", after: int = 0, limit: int) -> list[StreamInfo]:
-        """Streams in the order in which they were made, ``after`` < key."""
+        """Streams in the order of their creation, ``after`` < key."""
         with self._open_lock():
             infos = (info for info in self._events.streams[max(after, 0) :] if info.name.startswith(prefix))
         return list(islice(infos, min(limit, sys.maxsize)))
 
     def stream(self, name: str) -> StreamInfo | None:
-        """One stream, None when there is none of that name."""
+        """The stream of that name, None if there is none."""
         with self._open_lock():
             return self._events.stream(name)
 
     def forks(self, stream: str) -> list[StreamInfo]:
-        """The streams whose parent is this one, in the order in which they were made."""
+        """The streams whose parent is this one, in the order of their creation."""
         with self._open_lock():
             return self._events.forks(stream)
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:  # noqa: ARG002 - the port's
-        """Always empty: nobody tampers with the memory of the process."""
+        """Always empty: nobody can tamper with the memory of the process."""
         with self._open_lock():
             return []
 
@@ -171,23 +151,23 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
             return self._events.snapshot(stream, upto)
 
     def blob(self, digest: bytes, key: int | None = None) -> Blob | None:
-        """The blob of that digest, of which there is one."""
+        """The blob with that digest."""
         del key
         with self._open_lock():
-            return self._events.beside.blobs.get(digest)
+            return self._events.blobs.get(digest)
 
     def blobs(self, *, after: int = 0, limit: int) -> list[tuple[int, bytes]]:
-        """Key and digest of each blob in the order in which they came: the key is its place in it, from one."""
+        """Key and digest of each blob in the order of their creation. The key is its number, from 1."""
         with self._open_lock():
-            return list(enumerate(self._events.beside.blobs, start=1))[max(after, 0) :][:limit]
+            return list(enumerate(self._events.blobs, start=1))[max(after, 0) :][:limit]
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that was last written down for the stream."""
+        """The part of an answer that was stored last for the stream."""
         with self._open_lock():
-            return self._events.beside.drafts.get(stream)
+            return self._events.drafts.get(stream)
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream as it was last taken."""
+        """The lease of a stream."""
         with self._open_lock():
             return self._events.lease(stream)
 
@@ -196,7 +176,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
         with self._open_lock():
             return self._events.shredded
 
-    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:  # type: ignore[override] # Clew's port names it
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:  # type: ignore[override] # the name of Clew's port
         """Call ``wake`` after every commit."""
         return self._commit_listeners.listen(wake)
 
@@ -248,23 +228,22 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
 
     def _open_lock(self) -> AbstractContextManager[object]:
         if self._shut:
-            msg = "The store is closed: nothing can be read. Open it again."
-            raise ClosedError(msg)
+            raise ClosedError("The store is closed: nothing can be read. Open it again.")
         return self._database_lock
 
     # Forking of the process
 
     def before_fork(self) -> None:
-        """Wait until no thread is in the middle of a change."""
+        """Wait until no thread changes the data."""
         self._rested = self._database_lock.acquire(timeout=process_forks.WAIT_SECONDS)
 
     def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Continue."""
         if self._rested:
             self._database_lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Start afresh with a writer thread of the child's own, on a copy of the events."""
+        """Start a writer thread of the child's own, on a copy of the events."""
         self._database_lock = RLock()
         self._commit_listeners.restart()
         self._queue.restart()

@@ -1,4 +1,4 @@
-"""An index of vectors in memory, gone with the process."""
+"""An index of vectors in memory, which ends with the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clew.infrastructure.vector_matrices import Matrices, check_installed, packe
 
 
 class InMemoryVectors:
-    """Keeps vectors by space and digest in memory: see the port."""
+    """Vectors by space and digest: see the port."""
 
     def __init__(self) -> None:
         self._vectors: dict[str, dict[bytes, bytes]] = {}
@@ -17,13 +17,13 @@ class InMemoryVectors:
         self._closed = False
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
-        """Which of these have no vector yet."""
+        """The digests without a vector."""
         check_installed()
         kept = self._space(space)
         return {digest for digest in digests if digest not in kept}
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
-        """Keep vectors; those that are there stay as they are."""
+        """Store vectors. Existing ones do not change."""
         kept = self._space(space)
         for digest, vector in vectors.items():
             kept.setdefault(digest, packed(vector))
@@ -40,12 +40,12 @@ class InMemoryVectors:
         return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
 
     def drop(self) -> None:
-        """Forget everything."""
+        """Remove all vectors."""
         self._check_open()
         self._forget()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self._closed = True
         self._forget()
 

@@ -1,4 +1,4 @@
-"""What SQLite and the file system answer, said as Clew's errors: what failed, where, and what to do."""
+"""Errors of SQLite and the file system as Clew's errors: what failed, where, and what to do."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SQLiteUnavailableError(StoreUnavailableError, OperationalError):
 
 
 def unavailable(path: str, error: Exception) -> StoreError:
-    """The error of Clew's for one of SQLite's or of the file system's."""
+    """Clew's error for an error of SQLite or of the file system."""
     if isinstance(error, OSError):
         why = _FILE_ADVICE.get(error.errno or 0) or f"{error.strerror or error}. Check the file and its folder."
         return SQLiteUnavailableError(f"{path}: {why}")
@@ -45,7 +45,7 @@ def unavailable(path: str, error: Exception) -> StoreError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
         return StoreSchemaError(f"{path}: this is not an SQLite database. Choose another path.")
-    why = _ADVICE.get(code) or "SQLite cannot do what was asked. Check that the file is a database of this Clew."
+    why = _ADVICE.get(code) or "SQLite refuses the statement. Check that the file is a database of this Clew."
     return SQLiteUnavailableError(f"{path}: {why} (SQLite says: {error})")
 
 

@@ -15,10 +15,10 @@ from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 
 
 class SQLiteFactory(library.SQLiteFactory):
-    """Serves any application of the library's, with the settings of the library's own factory.
+    """Works for any application of the library, with the settings of the library's own factory.
 
-    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) is Clew's, and so is ``SQLITE_CREATE``: with ``no`` a database that is
-    not there is a StoreUnavailableError. Snapshots and plain tracking stay in the library's tables.
+    ``SQLITE_SYNCHRONOUS`` (FULL, NORMAL or OFF) and ``SQLITE_CREATE`` are Clew's: with ``no`` a missing
+    database is a StoreUnavailableError. Snapshots and plain tracking stay in the library's tables.
     """
 
     SQLITE_SYNCHRONOUS = "SQLITE_SYNCHRONOUS"
@@ -71,7 +71,7 @@ class SQLiteFactory(library.SQLiteFactory):
 
 
 def _refuse_missing(path: str) -> None:
-    """Raise StoreUnavailableError for a database that is not there, before a lock is made beside where it would be."""
+    """Raise StoreUnavailableError for a missing database, before a lock file is made."""
     try:
         size = os.stat(path).st_size  # noqa: PTH116 - the path may be bytes that pathlib would change
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Bringing a database of an older Clew up to date: under the lock, in one transaction, after a copy was made."""
+"""Migrations of a database of an older Clew: under the lock, in one transaction, after a copy."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def schemas(path: str) -> Schemas:
 
 
 def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_TIMEOUT) -> Schemas:
-    """Lead a database to the present schema, all the way or not at all; returns the schema that it had.
+    """Bring a database to the present schema, completely or not at all; returns the schema that it had.
 
-    First it is copied to ``backup``, which must not be there; where there is nothing to do no copy is made. Raises
-    StoreUnavailableError, also when another process has the store open, or StoreSchemaError.
+    First copies it to ``backup``, which must not exist, unless there is nothing to do. Raises StoreUnavailableError,
+    also when another process has the store open, or StoreSchemaError.
     """
-    schemas(path)  # no lock is to be left beside a file that is another program's
+    schemas(path)  # no lock file is left next to another program's file
     lock = FileLock(path + ".lock", lock_timeout)
     with _connected(path, "rw") as connection:
         lock.acquire()
@@ -56,9 +56,9 @@ def _schemas(connection: sqlite3.Connection, path: str) -> Schemas:
 
 
 def _alone(connection: sqlite3.Connection, path: str) -> None:
-    """Leave the write-ahead log, which SQLite does only for the one connection that there is.
+    """Leave the write-ahead log mode, which SQLite allows only if this is the only connection.
 
-    A process that goes on with the schema that it knows would write what does not fit any more.
+    A process that continues with the old schema would write rows that do not fit.
     """
     try:
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -69,7 +69,7 @@ def _alone(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _lead(connection: sqlite3.Connection, version: int) -> None:
-    connection.execute("PRAGMA secure_delete = ON")  # what was shredded is not to come back as a table that was dropped
+    connection.execute("PRAGMA secure_delete = ON")  # shredded bytes must not stay behind in a dropped table
     connection.execute("BEGIN EXCLUSIVE")
     try:
         for step in schema.way(version) or ():
@@ -77,14 +77,14 @@ def _lead(connection: sqlite3.Connection, version: int) -> None:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
     except BaseException:
-        if connection.in_transaction:  # a disk that is full has ended it already
+        if connection.in_transaction:  # a full disk has already ended it
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
 
 def _copy(connection: sqlite3.Connection, backup: str) -> None:
-    """Copy the database to a file that is not there yet; half a copy does not stay."""
+    """Copy the database to a new file. An incomplete copy is deleted."""
     try:
         os.close(os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
@@ -102,7 +102,7 @@ def _copy(connection: sqlite3.Connection, backup: str) -> None:
 
 @contextmanager
 def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
-    """A connection for a while. What SQLite answers is said as an error of Clew's."""
+    """A connection for a while. SQLite's errors become Clew's."""
     if not os.path.exists(path):  # noqa: PTH110 - as above
         raise StoreUnavailableError(f"{path}: there is no database. Name one that is there.")
     schema.refuse_other_files(path)

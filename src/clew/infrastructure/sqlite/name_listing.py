@@ -1,4 +1,4 @@
-"""Names out of a SQLite store at a glance, for tab completion: nothing is opened as a store, made or locked."""
+"""Names in a SQLite store for tab completion, read without opening the store, making files or taking locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 _TIMEOUT = 0.2
-"""Seconds to wait for a lock: somebody has pressed a key and waits for the answer."""
+"""Seconds to wait for a lock: a user has pressed a key and waits."""
 
 _STREAMS = "SELECT id, name FROM stream WHERE name >= ? AND name < ? ORDER BY name LIMIT ?"
 
@@ -27,7 +27,7 @@ _HIGHEST = 2**63 - 1
 
 
 class SQLiteNames:
-    """A look into the file at a path. Raises what SQLite raises."""
+    """The names in the file at a path. Raises what SQLite raises."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -41,10 +41,10 @@ class SQLiteNames:
         return self._rows(_OF_A_THREAD, (_HIGHEST, key, type_))
 
     def close(self) -> None:
-        """Nothing: each look is by itself."""
+        """Nothing to do: each query has its own connection."""
 
     def _rows(self, sql: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Where nobody has it open, SQLite is told that nobody changes it: else it would make files beside it."""
+        """If no process has the file open, it is read as immutable: otherwise SQLite would make files next to it."""
         is_open = os.path.exists(f"{self._path}-shm")  # noqa: PTH110 - paths stay as given
         how = "mode=ro" if is_open else "mode=ro&immutable=1"
         with closing(sqlite3.connect(f"file:{quote(self._path)}?{how}", uri=True, timeout=_TIMEOUT)) as connection:

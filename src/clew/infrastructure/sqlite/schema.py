@@ -1,4 +1,4 @@
-"""The tables of a Clew database in SQLite, and how a file is recognised as one."""
+"""The tables of a SQLite store, and how a file is recognised as one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BESIDE = (
         data BLOB NOT NULL
     )""",
 )
-"""What lies beside the chain since the second schema."""
+"""The side tables, since schema 2."""
 
 MIGRATIONS: dict[int, tuple[str, ...]] = {1: _BESIDE}
 """The statements that lead from a schema to the next one."""
@@ -80,9 +80,9 @@ TABLES = (
 
 
 def refuse_other_files(path: str) -> None:
-    """Look at a file before anything is made beside it. Raises StoreSchemaError when it is no SQLite database.
+    """Check a file before anything is made next to it. Raises StoreSchemaError when it is not a SQLite database.
 
-    SQLite looks, as who opens the file and closes it lets go of the locks of the whole process on it (POSIX): another
+    SQLite reads the file: a process that opens and closes it directly loses all its locks on it (POSIX), and another
     process would then delete the write-ahead log of a store that is open here.
     """
     if not os.path.exists(path):  # noqa: PTH110 - the path may be bytes that pathlib would change
@@ -98,11 +98,11 @@ def refuse_other_files(path: str) -> None:
             raise StoreSchemaError(msg) from error
         if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
-        # Anything else is for who opens it to find.
+        # Other errors are raised when the file is opened.
 
 
 def is_prepared(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether the tables are there; False for an empty file.
+    """Whether the tables exist; False for an empty file.
 
     Raises StoreSchemaError for another program's database and for one that another Clew made, with another schema.
     """
@@ -125,7 +125,7 @@ def schema_version(connection: sqlite3.Connection, path: str) -> int | None:
 
 
 def way(version: int) -> list[int] | None:
-    """The schemas from this one on that lead to the present one, each by its migration; None if there is no way."""
+    """The schemas from this one to the present one, each with a migration; None if one is missing."""
     schemas = list(range(version, SCHEMA_VERSION))
     return schemas if version <= SCHEMA_VERSION and all(schema in MIGRATIONS for schema in schemas) else None
 
@@ -137,7 +137,7 @@ def _advice(version: int) -> str:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables, all of them or none. The caller holds the lock of the store."""
+    """Make all tables or none. The caller holds the lock of the store."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in TABLES:
@@ -149,5 +149,5 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def may_be_written(path: str) -> bool:
-    """Whether the file, if it is there, may be written to by this user."""
+    """Whether this user may write to the file, if it exists."""
     return not os.path.exists(path) or os.access(path, os.W_OK)  # noqa: PTH110 - as above

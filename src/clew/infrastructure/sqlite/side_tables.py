@@ -1,4 +1,4 @@
-"""What an append writes beside the chain of a SQLite store: blobs, leases and drafts."""
+"""The side tables of a SQLite store: blobs, leases and drafts, which are outside the chain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DROP_DRAFT = f"DELETE FROM draft WHERE stream = {_STREAM}"  # noqa: S608 - of c
 
 
 def put(connection: sqlite3.Connection, made: Plan) -> None:
-    """Write it in the transaction of the append, whose streams are there."""
+    """Write the side tables of an append in its transaction, after its streams."""
     for blob in made.append.blobs:
         connection.execute(_PUT_BLOB, blob)
     for name, lease in made.leases:
@@ -40,13 +40,13 @@ def put(connection: sqlite3.Connection, made: Plan) -> None:
 
 
 def size(made: Plan) -> int:
-    """About how many bytes it adds to the log."""
+    """About how many bytes they add to the write-ahead log."""
     sizes = [len(blob.data) for blob in made.append.blobs]
     return sum(sizes) + sum(len(draft.data or b"") for draft in made.append.drafts)
 
 
 def is_stored(connection: sqlite3.Connection, plans: Sequence[Plan]) -> bool:
-    """Whether there is what a transaction of these plans leaves: of each lease and draft the last word."""
+    """Whether the tables hold what a transaction of these plans writes: for a lease or a draft the last value."""
     leases: dict[str, Lease | None] = {}
     drafts: dict[str, Draft] = {}
     for made in plans:
