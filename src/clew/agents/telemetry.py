@@ -6,22 +6,18 @@ See https://opentelemetry.io/docs/specs/semconv/gen-ai/. Nothing is measured whe
 from __future__ import annotations
 
 import functools
+import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from clew.agents.telemetry_content import (
-    instructions_attribute,
-    messages_attribute,
-    tools_attribute,
-    value_attribute,
-)
 from clew.agents.tools import ToolOutcome
-from clew.domain.messages import Message
-from clew.domain.models.client import Answer, Question, Usage
+from clew.domain.json_values import Json, JsonObject
+from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Reasoning, Text
+from clew.domain.models.client import Answer, Question, ToolSchema, Usage
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
 _SCOPE = "clew"
+_MODALITIES = {"image": "image", "audio": "audio", "video": "video"}
 _TOKEN_BUCKETS = [float(4**power) for power in range(14)]
 _SECOND_BUCKETS = [0.01 * 2**power for power in range(14)]
 _OPTIONS = {
@@ -322,3 +319,76 @@ def _usage(usage: Usage | None) -> dict[str, Any]:
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens or None,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
     }
+
+
+# Content, in the form of OpenTelemetry's GenAI conventions
+
+
+def messages_attribute(messages: Iterable[Message], finish_reason: str | None = None) -> str:
+    """``gen_ai.input.messages``, or with the reason that they ended for ``gen_ai.output.messages``, as JSON text."""
+    return _json([_message(each, finish_reason) for each in messages])
+
+
+def instructions_attribute(instructions: str) -> str:
+    """``gen_ai.system_instructions`` as JSON text."""
+    return _json([{"type": "text", "content": instructions}])
+
+
+def tools_attribute(tools: Sequence[ToolSchema]) -> str:
+    """``gen_ai.tool.definitions`` as JSON text."""
+    return _json([{"type": "function", **tool.model_dump()} for tool in tools])
+
+
+def value_attribute(value: Json) -> str:
+    """A value as JSON text; text stays as it is."""
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _message(message: Message, finish_reason: str | None) -> JsonObject:
+    said: JsonObject = {"role": message.role, "parts": [_part(content) for content in message.contents]}
+    if message.author is not None:
+        said["name"] = message.author
+    if finish_reason is not None:
+        said["finish_reason"] = finish_reason
+    return said
+
+
+def _part(content: Content) -> JsonObject:
+    if isinstance(content, Text):
+        return {"type": "text", "content": content.text}
+    if isinstance(content, Reasoning):
+        return {"type": "reasoning", "content": content.text}
+    if isinstance(content, FunctionCall):
+        return {
+            "type": "tool_call",
+            "id": content.call_id,
+            "name": content.name,
+            "arguments": _parsed(content.arguments),
+        }
+    if isinstance(content, FunctionResult):
+        return {"type": "tool_call_response", "id": content.call_id, "response": content.result}
+    return _media(content) if isinstance(content, Media) else content.model_dump(mode="json")
+
+
+def _media(media: Media) -> JsonObject:
+    """What a ``data:`` URI holds goes as it is: base64 for all but the odd text."""
+    head, comma, data = media.uri.partition(",")
+    inline = bool(comma) and head.startswith("data:")
+    kind = media.media_type or (head[len("data:") :].partition(";")[0] if inline else "")
+    part: JsonObject = {"type": "blob", "content": data} if inline else {"type": "uri", "uri": media.uri}
+    part["modality"] = _MODALITIES.get(kind.partition("/")[0], "document")
+    if kind:
+        part["mime_type"] = kind
+    return part
+
+
+def _parsed(arguments: str) -> Json:
+    try:
+        parsed: Json = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return parsed
