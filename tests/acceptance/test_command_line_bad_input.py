@@ -96,9 +96,9 @@ def test_a_message_of_fifty_megabytes_is_refused_and_the_rest_is_imported(clew: 
     assert (clew.folder / "clew.db").stat().st_size < 1_000_000
 
 
-def test_names_and_addresses_that_are_none_are_wrong_usage(filled: Clew) -> None:
+def test_invalid_names_and_addresses_are_wrong_usage(filled: Clew) -> None:
     assert "10000 characters" in filled.refused(2, "show", "x" * 10_000)
-    for url in ("postgres//x", "mysql://user:secret@host/db", "sqlite:clew.db", "sqlite://clew.db", "", "clew.db"):
+    for url in ("postgres//x", "mysql://user:secret@host/db", "sqlite:clew.db", "sqlite://clew.db", "", "clew"):
         said = filled.refused(2, "--db", url, "threads")
         assert "sqlite:///file.db" in said
         assert "secret" not in said

@@ -68,6 +68,7 @@ def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: i
     [
         "",
         "clew.db?synchronous=OFF",
+        "postgres//host/database",
         "host=clew.db password=x",
         "sqlite:",
         "sqlite://",
@@ -94,7 +95,7 @@ def test_durability_can_be_traded_for_speed(tmp_path: Path, query: str, level: i
         b"memory:",
         b"clew.db",
     ],
-    ids=range(27),
+    ids=range(28),
 )
 def test_refuses_what_names_no_store_and_says_what_does(
     url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

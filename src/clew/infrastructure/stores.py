@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from importlib import import_module
@@ -166,5 +167,6 @@ def without_secrets(url: str) -> str:
 
 
 def _is_path(url: str) -> bool:
-    """Whether it is the path of a file: no scheme, and more than a word, which is rather a mistyped scheme."""
-    return not scheme_of(url) and "://" not in url and ("/" in url or "." in url) and not set(url) & set("?#=\0")
+    """Whether it is the path of a file: with a slash or a dot, and not a mistyped URL such as ``postgres//host``."""
+    mistyped = re.match(r"[\w+]+:?//", url) or set(url) & set("?#=\0")
+    return not scheme_of(url) and not mistyped and ("/" in url or "." in url)
