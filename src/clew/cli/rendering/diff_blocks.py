@@ -1,4 +1,4 @@
-"""What a row of a diff shows, whatever it is written on: blocks of words, each on both sides or on one."""
+"""The content of a diff for terminals and documents: blocks of words, each on both sides or on one."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from clew.domain.messages import Content
 
 LONGEST = 300
-"""Characters of a value that is no text somebody said; ``--all`` shows it whole."""
+"""Characters of a value, except message text; ``--all`` shows it whole."""
 
 LONG = 80
-"""Characters of what was or of what is instead, from which on each begins on a line of its own."""
+"""Characters of an old or a new text from which on each is on its own line."""
 
 _ONLY_A: Side = "only-a"
 _ONLY_B: Side = "only-b"
 
 
 class Block(NamedTuple):
-    """Something to show: perhaps a label, and words of which some may be on one side only.
+    """Words, of which some may be on one side only, with an optional label.
 
-    ``inner`` says that it belongs to the block before it, as an argument does to its call.
+    An ``inner`` block belongs to the block before it, as an argument belongs to its call.
     """
 
     parts: tuple[Part, ...]
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Rows of one kind that follow each other; ``shared`` says that they are the same events."""
+    """Rows of one kind that follow each other; ``shared`` rows are the same events."""
 
     kind: str
     shared: bool
@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 
 def runs(found: Diff) -> Iterator[Run]:
-    """The rows, those of one kind together."""
+    """The rows, grouped by kind."""
     waiting: list[Row] = []
     for number, row in enumerate(found.rows):
         if waiting and (row.kind != waiting[-1].kind or number == found.shared):
@@ -62,7 +62,7 @@ def runs(found: Diff) -> Iterator[Run]:
 
 
 def messages_same(run: Run) -> tuple[str, str]:
-    """What is said in the place of messages that are the same: how many there are, and how the last one begins."""
+    """What stands in place of unchanged messages: their number, and how the last one begins."""
     count = len(run.rows)
     word = "shared" if run.shared else "the same"
     ours, theirs = _versions([row.a for row in run.rows]), _versions([row.b for row in run.rows])
@@ -78,7 +78,7 @@ def messages_same(run: Run) -> tuple[str, str]:
 
 
 def summary(found: Diff) -> str:
-    """How many messages there are of each kind."""
+    """The number of messages of each kind."""
     counts = found.counts
     kinds = ((counts.same, "the same"), (counts.changed, "changed"), (counts.only_a, "only in a"))
     said = [f"{count:,} {kind}" for count, kind in (*kinds, (counts.only_b, "only in b")) if count]
@@ -86,7 +86,7 @@ def summary(found: Diff) -> str:
 
 
 def blocks(row: Row, *, whole: bool) -> Iterator[Block]:
-    """What there is to show of a row. What only one side has is marked where the row itself is on both."""
+    """The blocks of a row. In a row that both sides have, what only one side has is marked."""
     if row.kind != "changed":
         said = row.a or row.b
         if said is not None and said.contents:
@@ -105,7 +105,7 @@ def blocks(row: Row, *, whole: bool) -> Iterator[Block]:
 
 
 def in_one(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The parts for a text of both sides: what was and what is instead stand apart, on lines of their own when long."""
+    """The parts as one text of both sides: old and new words are separated, on their own lines if they are long."""
     found: list[Part] = []
     for part in parts:
         if found and (found[-1].kind, part.kind) == ("only-a", "only-b"):
@@ -129,7 +129,7 @@ def _content_blocks(found: ContentDiff, *, whole: bool) -> Iterator[Block]:
 
 
 def _whole(content: Content, kind: Side, *, whole: bool) -> Iterator[Block]:
-    """A content that is on one side, or the same on both; a call with its arguments one below the other."""
+    """A content that is on one side, or the same on both; the arguments of a call are one below the other."""
     arguments = parsed(content.arguments) if isinstance(content, FunctionCall) else None
     if isinstance(content, FunctionCall) and isinstance(arguments, dict):
         yield Block((Part(kind, f"→ {one_line(content.name)}"),))
@@ -140,7 +140,7 @@ def _whole(content: Content, kind: Side, *, whole: bool) -> Iterator[Block]:
 
 
 def _field_blocks(a: Content, b: Content, fields: Sequence[FieldDiff], *, whole: bool) -> Iterator[Block]:
-    """A call or a result by its name, then what differs in it; anything else by its type."""
+    """A call or a result by its name, and then its differences; anything else by its type."""
     head: tuple[Part, ...] = (Part("same", a.type),)
     within = None
     if isinstance(a, FunctionCall | FunctionResult) and isinstance(b, FunctionCall | FunctionResult):
@@ -184,12 +184,12 @@ def _shown(value: Json, *, whole: bool) -> str:
 
 
 def _cut(text: str) -> str:
-    """The beginning of a long text, and how long it is."""
+    """The beginning of a long text, and its length."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()}… ({len(text):,} characters)"
 
 
 def _shown_path(path: Path) -> str:
-    """Where a field is, as in flights[0].date; keys that are no plain word are quoted."""
+    """The path of a field, as in flights[0].date; keys that are not plain words are quoted."""
     shown = ""
     for step in path:
         if isinstance(step, int):

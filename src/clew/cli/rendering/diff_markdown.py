@@ -1,6 +1,6 @@
-"""A diff as a Markdown document, as GitHub reads it.
+"""A diff as a Markdown document for GitHub and other readers.
 
-What people and models wrote is shown as it is: none of it becomes markup, also where it looks like some.
+Text of users and models is escaped: none of it becomes markup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History
 
 LONGEST = 100
-"""Characters of a message that is the same."""
+"""Characters of an unchanged message."""
 
 _ALWAYS = re.compile(r"[\\`*\[\]<&~|$]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE)
 _AT_THE_START = re.compile(r"^(\d{1,9}(?=[.)])|(?=[-+=#>]))")
@@ -28,7 +28,7 @@ _WHERE = {"same": "the same", "changed": "changed", "only-a": "only in a", "only
 
 
 def diff_document(found: Diff, *, everything: bool) -> Iterator[str]:
-    """The lines of a diff. Messages that are the same are counted, and long values cut, unless ``everything``."""
+    """The lines of a diff. Unchanged messages are counted and long values are cut, unless ``everything``."""
     yield from ("# Diff", "", "| | thread | version | messages |", "|---|---|---|---|")
     yield from (_head("a", found.a), _head("b", found.b))
     yield from (
@@ -45,7 +45,7 @@ def diff_document(found: Diff, *, everything: bool) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Text in a line of Markdown, so that it is read as it is."""
+    """Text for a line of Markdown, with its markup escaped."""
     return _ALWAYS.sub(lambda found: f"\\{found[0]}", text)
 
 
@@ -75,7 +75,7 @@ def _heading(row: Row) -> str:
 
 
 def _block_lines(block: Block) -> Iterator[str]:
-    """A block as a paragraph with its own line ends or, when it belongs to another, as an item of a list."""
+    """A block as a paragraph with line ends, or an inner block as an item of a list."""
     lines = [_line(parts) for parts in _in_lines(in_one(block.parts))]
     label = f"*{escaped(block.label)}*: " if block.label else ""
     if block.inner:
@@ -87,7 +87,7 @@ def _block_lines(block: Block) -> Iterator[str]:
 
 
 def _in_lines(parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts line by line: a mark cannot reach over the end of a paragraph."""
+    """The parts line by line: Markdown's marks must end within a line."""
     found: list[list[Part]] = [[]]
     for kind, text in parts:
         first, *more = text.split("\n")
@@ -97,7 +97,7 @@ def _in_lines(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _line(parts: Sequence[Part]) -> str:
-    """One line, its words marked, its indentation kept, and nothing at its start that begins a list or a heading."""
+    """One line with its words marked and its indentation kept. Its start never begins a list or a heading."""
     plain = "".join(part.text for part in parts)
     written = seen = ""
     for kind, text in parts:
@@ -109,7 +109,7 @@ def _line(parts: Sequence[Part]) -> str:
 
 
 def _marked(kind: str, text: str, before: str, after: str) -> str:
-    """Words in their mark; as a tag where Markdown would not take its own sign for one: inside a word."""
+    """Marked words. Within a word Markdown does not recognise its marks, so there it is an HTML tag."""
     core = text.strip()
     if not core or kind not in _MARKS:
         return escaped(text)

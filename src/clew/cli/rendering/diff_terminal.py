@@ -1,4 +1,4 @@
-"""A diff in the terminal: in two columns where there is room, else one below the other."""
+"""A diff for a terminal: in two columns if there is room, otherwise as one text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STYLES = {"same": "", "only-a": "bold red underline", "only-b": "bold green unde
 SIGNS = {"same": "=", "changed": "~", "only-a": "-", "only-b": "+"}
 SIGN_STYLES = {"same": "dim", "changed": "bold yellow", "only-a": "bold red", "only-b": "bold green"}
 BRACKETS = {"only-a": ("[-", "-]"), "only-b": ("{+", "+}")}
-"""Marks around words that only one side has, where there is no colour to tell."""
+"""Marks around words that only one side has, for output without colour."""
 
 BETWEEN = " │ "
 
@@ -33,7 +33,7 @@ INDENT = "  "
 
 
 def diff_lines(found: Diff, console: Console, *, everything: bool) -> Iterator[Text]:
-    """The lines of a diff. Messages that are the same are counted, and long values cut, unless ``everything``."""
+    """The lines of a diff. Unchanged messages are counted and long values are cut, unless ``everything``."""
     page = _Columns(console) if console.width >= ROOMY else _Stack(console, console.width)
     yield from page.heads(_head("a", found.a), _head("b", found.b))
     yield Text(summary(found), style="dim")
@@ -58,14 +58,14 @@ def diff_lines(found: Diff, console: Console, *, everything: bool) -> Iterator[T
 
 
 class _Stack:
-    """One below the other: words of both sides in one text, each with its mark."""
+    """One column: the words of both sides in one text, each with its mark."""
 
     def __init__(self, console: Console, width: int) -> None:
         self.console = console
         self.width = width
 
     def heads(self, a: Text, b: Text) -> Iterator[Text]:
-        """What is compared."""
+        """The two histories."""
         yield from (*a.split(), *b.split())
 
     def together(self, row: Row, *, everything: bool) -> Iterator[Text]:
@@ -95,30 +95,32 @@ class _Stack:
 
 
 class _Columns(_Stack):
-    """Side by side, what belongs together at one height."""
+    """Two columns; what belongs together is at the same height."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, (console.width - len(BETWEEN)) // 2)
         self.bracketed = console.color_system is None or console.no_color
 
     def heads(self, a: Text, b: Text) -> Iterator[Text]:
-        """What is compared, with a line below."""
-        yield from self._beside(self._wrapped(a), self._wrapped(b))
+        """The two histories, with a line below."""
+        yield from self._side_by_side(self._wrapped(a), self._wrapped(b))
         yield Text("─" * (self.width + 1) + "┼" + "─" * (self.width + 1), style="dim")
 
     def together(self, row: Row, *, everything: bool) -> Iterator[Text]:
-        """A row that both sides have, block beside block."""
+        """A row that both sides have, block next to block."""
         yield self._line(Text(), Text())
         yield self._line(_heading(row.kind, (row.a,)), _heading(row.kind, (row.b,)))
         for block in blocks(row, whole=everything):
-            yield from self._beside(self._side(block, "only-a"), self._side(block, "only-b"))
+            yield from self._side_by_side(self._side(block, "only-a"), self._side(block, "only-b"))
 
     def apart(self, rows: Sequence[Row], *, everything: bool) -> Iterator[Text]:
-        """What only ``a`` has beside what only ``b`` has: it does not belong together, and this saves height."""
+        """Rows of ``a`` next to rows of ``b``: they do not belong together, but this saves height."""
         ours, theirs = ([row for row in rows if row.kind == kind] for kind in BRACKETS)
         for own, their in zip_longest(ours, theirs):
             yield self._line(Text(), Text())
-            yield from self._beside(self._whole(own, everything=everything), self._whole(their, everything=everything))
+            yield from self._side_by_side(
+                self._whole(own, everything=everything), self._whole(their, everything=everything)
+            )
 
     def _whole(self, row: Row | None, *, everything: bool) -> list[Text]:
         if row is None:
@@ -130,7 +132,7 @@ class _Columns(_Stack):
         parts = [part for part in block.parts if part.kind in {"same", side}]
         return self._lines(block, parts, bracketed=self.bracketed) if parts else []
 
-    def _beside(self, left: Sequence[Text], right: Sequence[Text]) -> Iterator[Text]:
+    def _side_by_side(self, left: Sequence[Text], right: Sequence[Text]) -> Iterator[Text]:
         for own, their in zip_longest(left, right):
             yield self._line(own or Text(), their or Text())
 
@@ -151,7 +153,7 @@ def _head(name: str, history: History) -> Text:
 
 
 def _heading(kind: str, said: Sequence[HistoryMessage | None]) -> Text:
-    """The sign of the row, who speaks, and where it is: on both sides where there are two."""
+    """The sign of the row, its role and author, and its version on each side."""
     there = [each for each in said if each is not None]
     versions = " ⇄ ".join(dict.fromkeys(str(each.version) for each in there))
     return Text.assemble(

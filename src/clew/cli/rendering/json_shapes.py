@@ -88,7 +88,7 @@ def audit_entry(found: AuditEntry) -> dict[str, Any]:
 
 
 def usage(found: Usage) -> dict[str, Any]:
-    """What was recorded: of a thread, on a day, or all in all."""
+    """Usage: of a thread, of a day, or in total."""
     counted = found._asdict()
     thread_id, day = counted.pop("thread_id"), counted.pop("day")
     if thread_id is not None:
@@ -101,7 +101,7 @@ def history(found: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
     return {
         "thread_id": found.thread_id,
         "version": found.version,
-        "messages": [message(said) for said in found],
+        "messages": [message(each) for each in found],
         "runs": [_run(run) for run in runs],
     }
 
@@ -119,12 +119,12 @@ def _run(run: RunSummary) -> dict[str, Any]:
 
 
 def _contribution(found: Contribution) -> dict[str, Any]:
-    """What a model was told beside the history, or what of that it was not told; a stable shape for each type."""
-    said = found.said
-    told: dict[str, Any] = {"version": found.version, "type": TYPE_NAMES[type(said)]}
-    for name in type(said).model_fields:
-        told[name] = _plain(getattr(said, name))
-    return told
+    """An event about what a model received besides the history, or what was left out; a stable shape for each type."""
+    event = found.said
+    shape: dict[str, Any] = {"version": found.version, "type": TYPE_NAMES[type(event)]}
+    for name in type(event).model_fields:
+        shape[name] = _plain(getattr(event, name))
+    return shape
 
 
 def _plain(value: Any) -> Any:
@@ -134,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 def event(found: Event) -> dict[str, Any]:
-    """An event in its envelope, under the thread that it is recorded in: for an inherited one, the ancestor."""
+    """An event with its envelope. ``thread_id`` is the thread that recorded it: of an inherited event, the ancestor."""
     return {
         "thread_id": found.thread_id,
         "version": found.version,
@@ -150,7 +150,7 @@ def event(found: Event) -> dict[str, Any]:
 
 
 def step(found: Step) -> dict[str, Any]:
-    """A step of a replay: the event, and what the thread was after it."""
+    """A step of a replay: the event, and the state of the thread after it."""
     return {
         "thread_id": found.event.thread_id,
         "version": found.version,
@@ -165,7 +165,7 @@ def step(found: Step) -> dict[str, Any]:
 
 
 def diff(found: Diff, *, everything: bool = False) -> dict[str, Any]:
-    """Two histories side by side; the rows of what they share only when ``everything`` is asked for."""
+    """Two histories side by side; the rows that they share only with ``everything``."""
     return {
         "a": _compared(found.a),
         "b": _compared(found.b),
@@ -176,27 +176,27 @@ def diff(found: Diff, *, everything: bool = False) -> dict[str, Any]:
 
 
 def report(found: ImportReport) -> dict[str, Any]:
-    """What an import did."""
+    """The result of an import."""
     return {**found._asdict(), "failed": [failure._asdict() for failure in found.failed]}
 
 
 def checkpoint(thread_id: str, name: str, version: int) -> dict[str, Any]:
-    """A version that was given a name."""
+    """A checkpoint."""
     return {"thread_id": thread_id, "name": name, "version": version}
 
 
 def rewound(there: History, version: int) -> dict[str, Any]:
-    """What a rewind went back to, and its own version."""
+    """The version of a rewind, and the version that the thread is back at."""
     return {"thread_id": there.thread_id, "version": version, "to": there.version, "messages": len(there)}
 
 
 def labelled(summary: ThreadSummary) -> dict[str, Any]:
-    """A thread's labels, all of them."""
+    """All labels of a thread."""
     return {"thread_id": summary.id, "version": summary.version, "labels": summary.labels}
 
 
 def request(thread_id: str, path: str, found: Request) -> dict[str, Any]:
-    """What a model was asked, and whether it is what was sent."""
+    """The rebuilt request of a model call, and whether it is what was sent."""
     return {
         "thread_id": thread_id,
         "version": found.version,
@@ -211,23 +211,23 @@ def request(thread_id: str, path: str, found: Request) -> dict[str, Any]:
 
 
 def redacted(message: Event, recorded: int) -> dict[str, Any]:
-    """A message that was redacted, under the thread that it is recorded in, and the version there that says so."""
+    """A redacted message in the thread that recorded it, and the version of the event that redacted it."""
     return {"thread_id": message.thread_id, "message": message.version, "version": recorded}
 
 
 def migration(path: str, found: Schemas, backup: str | None) -> dict[str, Any]:
-    """The schema that a database had, the one that it has, and where the copy is that was made."""
+    """The schema of a database before and after a migration, and the backup that was made."""
     made = None if found.found == found.known else backup
     return {"database": path, "from": found.found, "to": found.known, "backup": made}
 
 
 def projection(found: ProjectionStatus) -> dict[str, Any]:
-    """How far a projection is."""
+    """The progress of a projection."""
     return {**found._asdict(), "parked_events": [each._asdict() for each in found.parked_events]}
 
 
 def completion(shell: str, script: str, done: Installed | None) -> dict[str, Any]:
-    """The script for a shell, and where it was installed, if it was."""
+    """The script for a shell, and where it was installed, if at all."""
     return {
         "shell": shell,
         "script": script,
@@ -237,12 +237,12 @@ def completion(shell: str, script: str, done: Installed | None) -> dict[str, Any
 
 
 def events_report(found: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:
-    """What an import of files with events did, with the files' names."""
+    """The result of an import of files with events, by file."""
     failed = []
     for file, report in found:
         failed += [{"file": file, "line": each.line, "error": str(each.error)} for each in report.failed]
         if report.torn:
-            error = "The file is torn: it has no end. It was imported up to this line; import the whole file to go on."
+            error = "The file has no end. It was imported up to this line; import the complete file to continue."
             failed.append({"file": file, "line": report.line, "error": error})
     return {
         "threads": sum(report.threads for _, report in found),
@@ -256,7 +256,7 @@ def events_report(found: Sequence[tuple[str, EventsReport]]) -> dict[str, Any]:
 
 
 def verdict(found: Verdict) -> dict[str, Any]:
-    """What verification found."""
+    """The result of a verification."""
     bad = found.first_bad
     return {
         "ok": bad is None,
@@ -292,14 +292,14 @@ def _field(found: FieldDiff) -> dict[str, Any]:
     return {**found._asdict(), "parts": [part._asdict() for part in found.parts]}
 
 
-def message(said: HistoryMessage) -> dict[str, Any]:
+def message(found: HistoryMessage) -> dict[str, Any]:
     """A message in its place."""
     return {
-        "version": said.version,
-        "role": said.role,
-        "author": said.author,
-        "contents": [content.model_dump() for content in said.contents],
-        "redacted": said.redacted,
+        "version": found.version,
+        "role": found.role,
+        "author": found.author,
+        "contents": [content.model_dump() for content in found.contents],
+        "redacted": found.redacted,
     }
 
 
@@ -320,7 +320,7 @@ def scope(found: ScopeSummary) -> dict[str, Any]:
 
 
 def fact(found: Fact) -> dict[str, Any]:
-    """A fact as it was at the version that the scope was read at."""
+    """A fact at the version at which the scope was read."""
     return {
         "scope": found.scope,
         "fact": found.id,
@@ -346,7 +346,7 @@ def found_fact(found: Found) -> dict[str, Any]:
 
 
 def why(told: Why, uses: Sequence[Use]) -> dict[str, Any]:
-    """Where a fact came from, and the model calls that were given it."""
+    """The origin of a fact, and the model calls that received it."""
     return {**_why(told), "used_by": [use._asdict() for use in uses]}
 
 

@@ -1,7 +1,7 @@
-"""Alignment: which items of two sequences belong together, the same whichever of the two comes first.
+"""Alignment: which items of two sequences belong together, independent of the order of the two.
 
-Where several alignments are equally good one of them must be taken. Here the sequence that sorts first is always taken
-as the first, so that exchanging the two exchanges the places in every pair and does nothing else.
+If several alignments are equally good, the result must be one of them. The sequence that sorts first is always treated
+as the first. So exchanging the two sequences exchanges the indexes in every pair, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ class Keyed(Protocol):
 
     @property
     def key(self) -> str:
-        """What is equal for equal items, and sorts them."""
+        """Equal for equal items, and sortable."""
 
 
 T = TypeVar("T", bound=Keyed)
 
 Pairs: TypeAlias = list[tuple[int, int]]
-"""Places in the first and in the second sequence that belong together, both ascending."""
+"""Indexes in the first and in the second sequence that belong together, both ascending."""
 
 Likeness: TypeAlias = Callable[[T, Sequence[T]], list[int]]
-"""How alike an item is to each of some others: 0 where they are no pair. It must not depend on who is asked first."""
+"""The likeness of an item to each of some others: 0 if they are not a pair. It must be symmetric."""
 
 _Span: TypeAlias = tuple[int, int, int, int]
 
 MOST_BITS = 100_000_000
-"""Pairs of items among which a longest common subsequence is looked for: 12 megabytes of bits."""
+"""Pairs of items in one search for a longest common subsequence: 12 megabytes of bits."""
 
 MOST_CELLS = 1_000_000
-"""Pairs of items that are compared for likeness: two sequences of 1,000."""
+"""Pairs of items in one comparison of likeness: two sequences of 1,000."""
 
 BLOCK = 400
-"""Items of the longer side in a block, where there are more pairs than are compared."""
+"""Items of the longer side in a block, if there are too many pairs for one comparison."""
 
 _LEFT, _UP, _BOTH = 0, 1, 2
 
 
 def longest_common(a: list[str], b: list[str]) -> Pairs:
-    """The places of a longest subsequence that both have.
+    """The indexes of a longest common subsequence.
 
-    Where there are more than ``MOST_BITS`` pairs, items that each side has once are paired first, then what is between
-    them; what is between them and still too much stays unpaired.
+    For more than ``MOST_BITS`` pairs it first pairs the items that each side has once, and then the items between them.
+    A gap between them that is still too large stays unpaired.
     """
     if b < a:
         return _exchanged(longest_common(b, a))
@@ -64,10 +64,10 @@ def longest_common(a: list[str], b: list[str]) -> Pairs:
 
 
 def aligned(a: Sequence[T], b: Sequence[T], likeness: Likeness[T]) -> Pairs:
-    """The alignment whose pairs are the most alike in sum; equal items at both ends are paired first.
+    """The alignment with the greatest sum of likeness; equal items at both ends are paired first.
 
-    Where there are more than ``MOST_CELLS`` pairs, items that each side has once are paired first; what is between them
-    and still too much is cut into blocks at equal parts of both sides, and each block is aligned for itself.
+    For more than ``MOST_CELLS`` pairs it first pairs the items that each side has once. A gap between them that is
+    still too large is cut into blocks at equal shares of both sides, and each block is aligned separately.
     """
     keys, other_keys = [item.key for item in a], [item.key for item in b]
     if other_keys < keys:
@@ -95,7 +95,7 @@ def _pairs_in(span: _Span) -> int:
 
 
 def _equal_ends(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
-    """How many items are equal at the beginning and, of the rest, at the end."""
+    """The number of equal items at the beginning and, of the rest, at the end."""
     shorter = min(len(a), len(b))
     before = 0
     while before < shorter and a[before] == b[before]:
@@ -109,7 +109,7 @@ def _equal_ends(a: Sequence[str], b: Sequence[str]) -> tuple[int, int]:
 def _common(a: Sequence[str], b: Sequence[str], span: _Span) -> Pairs:
     """A longest common subsequence, with the bits of big integers for the rows of the table.
 
-    After H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004). A bit that is not set says that the longest
+    After H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004). An unset bit means that the longest
     subsequence grows with that item.
     """
     first, last, other_first, other_last = span
@@ -140,7 +140,7 @@ def _common(a: Sequence[str], b: Sequence[str], span: _Span) -> Pairs:
 
 
 def _most_alike(a: Sequence[T], b: Sequence[T], span: _Span, likeness: Likeness[T]) -> Pairs:
-    """The pairs of the greatest sum of likeness: a global alignment by dynamic programming (Needleman and Wunsch)."""
+    """The pairs with the greatest sum of likeness: a global alignment by dynamic programming (Needleman and Wunsch)."""
     first, last, other_first, other_last = span
     others = b[other_first:other_last]
     if not others:
@@ -185,7 +185,7 @@ def _between_anchors(a: Sequence[str], b: Sequence[str], span: _Span) -> list[tu
 
 
 def _ascending(pairs: Pairs) -> Pairs:
-    """The most of the pairs, ascending in the first, that ascend in the second too (patience sorting)."""
+    """The most of the pairs, which ascend in the first, that also ascend in the second (patience sorting)."""
     ends: list[int] = []
     tops: list[int] = []
     before: list[int] = []
@@ -204,7 +204,7 @@ def _ascending(pairs: Pairs) -> Pairs:
 
 
 def _blocks(span: _Span) -> list[_Span]:
-    """The span itself if it can be compared, else blocks of it."""
+    """The span itself if it is small enough to compare, otherwise blocks of it."""
     if _pairs_in(span) <= MOST_CELLS:
         return [span]
     first, last, other_first, other_last = span

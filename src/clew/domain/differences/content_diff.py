@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clew.domain.json_values import Json, JsonObject
 
 Path: TypeAlias = tuple[str | int, ...]
-"""The keys of objects and the places in lists, from 0, that lead to a field."""
+"""The keys of objects and the list indexes, from 0, that lead to a field."""
 
 
 class FieldDiff(NamedTuple):
@@ -34,7 +34,7 @@ class FieldDiff(NamedTuple):
 
 
 def plain(content: Content) -> JsonObject:
-    """What of a content is compared, as JSON.
+    """The compared part of a content, as JSON.
 
     Ids that pair calls with results and requests with answers are left out: they differ in every run and say nothing.
     Arguments and results that are JSON in a text are taken as that JSON.
@@ -52,7 +52,7 @@ def plain(content: Content) -> JsonObject:
 
 
 def parsed(text: str) -> Json:
-    """The object or list that a text holds as JSON with nothing doubtful in it, else the text itself."""
+    """The object or list that a text contains as unambiguous JSON, otherwise the text itself."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -64,12 +64,12 @@ def parsed(text: str) -> Json:
 
 
 def canonical(value: Any) -> str:
-    """The same text for the same JSON: the order of keys says nothing, 1, 1.0 and true are three values."""
+    """Equal text for equal JSON: the order of keys does not matter; 1, 1.0 and true are three values."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def field_diffs(a: Json, b: Json, path: Path = ()) -> tuple[FieldDiff, ...]:
-    """The fields in which two JSON values differ, in order; none when they are the same JSON."""
+    """The fields in which two JSON values differ, in order; none if they are equal."""
     return tuple(_differing(a, b, path))
 
 
@@ -86,7 +86,7 @@ def _differing(a: Json, b: Json, path: Path) -> Iterator[FieldDiff]:
 
 
 def _in_objects(a: JsonObject, b: JsonObject, path: Path) -> Iterator[FieldDiff]:
-    """By key, in alphabetical order: that of the keys says nothing, and differs where two models wrote them."""
+    """By key, in alphabetical order: the order of keys has no meaning, and differs between models."""
     for key in sorted(a.keys() | b.keys()):
         if key not in b:
             yield FieldDiff("only-a", (*path, key), a[key], None)
@@ -97,7 +97,7 @@ def _in_objects(a: JsonObject, b: JsonObject, path: Path) -> Iterator[FieldDiff]
 
 
 def _in_lists(a: list[Any], b: list[Any], path: Path) -> Iterator[FieldDiff]:
-    """Equal items are the same wherever they stand; others are compared where they stand at the same place."""
+    """Equal items are the same at any index; other items are compared at the same index."""
     pairs = longest_common([canonical(item) for item in a], [canonical(item) for item in b])
     here = there = 0
     for upto, other_upto in (*pairs, (len(a), len(b))):

@@ -19,32 +19,32 @@ from clew.domain.messages import Content, FunctionCall, FunctionResult
 T = TypeVar("T")
 
 EQUAL = 1_000
-"""The likeness of equal messages: a thousandth for each word that is on both sides, of all their words."""
+"""The likeness of equal messages: thousandths of their words that are on both sides."""
 
 LEAST = 300
-"""Likeness from which on two messages are a pair: below it, what they have in common is mostly chance."""
+"""The least likeness of a pair of messages: below it, common words are mostly chance."""
 
 NAMED_ALIKE = 600
-"""Likeness of two messages that call the same functions, or give back their results, whatever else is in them."""
+"""The likeness of two messages that call the same functions, or hold results of them."""
 
 OF_ANOTHER_ROLE = 500
-"""Likeness of two messages that say the same in different roles."""
+"""The likeness of two messages with the same content in different roles."""
 
 REDACTED = LEAST + 1
-"""Likeness of a redacted message to another one of its role: a pair where there is none better."""
+"""The likeness of a redacted message to another one of its role: a pair if there is no better one."""
 
 OF_ONE_NAME = 500
-"""Likeness of two contents of a type that are not equal; of calls, of the same function."""
+"""The likeness of two different contents of a type; calls must be of the same function."""
 
 MOST_WORDS = 400
-"""Different words by which messages are compared for likeness: of a longer one a sample, the same wherever it is."""
+"""Different words that the likeness of messages compares; of a longer message, a sample of its words."""
 
 WORD_BITS = 4_096
-"""Bits that stand for words."""
+"""Bits that represent words."""
 
 
 class ContentDiff(NamedTuple):
-    """Two contents that belong together, or one that is on one side only; ``fields`` say what changed."""
+    """Two contents that belong together, or one that is on one side only; ``fields`` are the changes."""
 
     kind: Kind
     a: Content | None
@@ -55,7 +55,7 @@ class ContentDiff(NamedTuple):
 class Row(NamedTuple):
     """Two messages that belong together, or one that is on one side only.
 
-    Of a changed one ``contents`` has all contents, and ``fields`` what else differs: role, author and metadata.
+    In a changed row, ``contents`` has all contents, and ``fields`` the differences of role, author and metadata.
     """
 
     kind: Kind
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many rows there are of each kind."""
+    """The number of rows of each kind."""
 
     same: int
     changed: int
@@ -78,8 +78,8 @@ class Counts(NamedTuple):
 class Diff:
     """Two histories side by side.
 
-    The first ``shared`` rows are events that both have: their common past. The others are aligned by what they say, and
-    a row of them is the same when the messages are equal. Where both sides differ, what is only in ``a`` comes first.
+    The first ``shared`` rows are events of both: their common past. The others are aligned by content, and a row of
+    them is the same if the messages are equal. Where both sides differ, rows only in ``a`` come first.
     """
 
     a: History
@@ -94,7 +94,7 @@ class Diff:
 
     @property
     def counts(self) -> Counts:
-        """How many rows there are of each kind, the shared ones counted as the same."""
+        """The number of rows of each kind; shared ones count as the same."""
         found = Counter(row.kind for row in self.rows)
         return Counts(found["same"], found["changed"], found["only-a"], found["only-b"])
 
@@ -102,8 +102,8 @@ class Diff:
 def diff(a: History, b: History) -> Diff:
     """Compare two histories, of one thread or of two.
 
-    ``diff(b, a)`` is the same with the sides exchanged. A redacted message is compared as redacted: it is equal to
-    another redacted one of its role, and to nothing else. What an import keeps for the way back is not compared.
+    ``diff(b, a)`` is the same with the sides exchanged. A redacted message equals another redacted one of its role, and
+    nothing else. Data that an import keeps for the export is not compared.
     """
     shared = _shared(a.messages, b.messages)
     rows = [Row("same", own, their) for own, their in zip(a.messages[:shared], b.messages[:shared], strict=True)]
@@ -114,7 +114,7 @@ def diff(a: History, b: History) -> Diff:
 
 
 def _shared(a: Sequence[HistoryMessage], b: Sequence[HistoryMessage]) -> int:
-    """How many events both paths begin with. Paths part once: after that no event is on both."""
+    """The number of events that both paths begin with. Paths part once: after that, no event is on both."""
     shorter = min(len(a), len(b))
     return next((place for place in range(shorter) if a[place].event_id != b[place].event_id), shorter)
 
@@ -139,7 +139,7 @@ def _content_diff(own: _Piece | None, their: _Piece | None) -> ContentDiff:
 
 
 def _sides(pairs: Pairs, a: Sequence[T], b: Sequence[T]) -> Iterator[tuple[T | None, T | None]]:
-    """Everything of both sides: pairs, and between them what is only in ``a``, then what is only in ``b``."""
+    """All items of both sides: pairs, and between them first those only in ``a`` and then those only in ``b``."""
     here = there = 0
     for place, other in (*pairs, (len(a), len(b))):
         yield from ((item, None) for item in a[here:place])
@@ -150,7 +150,7 @@ def _sides(pairs: Pairs, a: Sequence[T], b: Sequence[T]) -> Iterator[tuple[T | N
 
 
 class _Piece:
-    """A content, and what it is compared by."""
+    """A content, and the values that compare it."""
 
     def __init__(self, content: Content) -> None:
         self.content = content
@@ -159,7 +159,7 @@ class _Piece:
 
 
 class _Said:
-    """A message, and what it is compared by."""
+    """A message, and the values that compare it."""
 
     def __init__(self, message: HistoryMessage) -> None:
         self.message = message
@@ -176,7 +176,7 @@ class _Said:
 
     @property
     def facts(self) -> JsonObject:
-        """What is said of the message beside its contents."""
+        """The fields of the message besides its contents."""
         found: JsonObject = {"role": self.role}
         if self.message.author is not None:
             found["author"] = self.message.author
@@ -186,9 +186,9 @@ class _Said:
 
     @cached_property
     def words(self) -> int:
-        """A bit for each different word in it, small letters and great ones alike; of many words for a sample.
+        """A bit for each different word, regardless of case; a sample of many words.
 
-        Words share a bit now and then, which makes messages look a little more alike than they are.
+        Some words share a bit, so messages look slightly more alike than they are.
         """
         said = (word for piece in self.pieces for text in _texts(piece.plain) for word in words(text.lower()))
         found = {crc32(word.encode()) for word in said if len(word) > 1 or word.isalnum()}  # no signs
@@ -199,7 +199,7 @@ class _Said:
 
 
 def _likeness(said: _Said, others: Sequence[_Said]) -> list[int]:
-    """How alike messages are: equal ones the most, then by the words that they have in common (Dice)."""
+    """The likeness of messages: the greatest for equal ones, otherwise by common words (Dice)."""
     role, own = said.role, said.words
     count = own.bit_count()
     found: list[int] = []
@@ -219,7 +219,7 @@ def _likeness(said: _Said, others: Sequence[_Said]) -> list[int]:
 
 
 def _piece_likeness(piece: _Piece, others: Sequence[_Piece]) -> list[int]:
-    """How alike contents of two messages that belong together are."""
+    """The likeness of contents of two messages that belong together."""
     return [_alike(piece, other) for other in others]
 
 
