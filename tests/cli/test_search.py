@@ -30,7 +30,7 @@ def test_messages_are_shown_by_thread_with_forks_and_how_to_look_closer(said: Cl
     assert said.text("search", "teapot*").splitlines() == [
         "it's",
         "  1 user Maeve  version 2 · 2026-01-15 09:00:00Z",
-        "    Maeve Two teapots",
+        "    Two teapots",
         "    clew show 'it'\"'\"'s' --at 2",
         "",
         "root  Refund",
