@@ -150,7 +150,7 @@ def test_an_answer_that_is_no_summary_is_refused(answer: str) -> None:
         (lambda client: Summarise(client, 0), "keep_last=0 is no limit"),
         (lambda client: Summarise(client, every=0), "every=0 is no limit"),
         (lambda client: Summarise(client, instructions=" "), "instructions must say"),
-        (lambda client: Summarise(client, when="never"), "is no moment"),  # type: ignore[arg-type]
+        (lambda client: Summarise(client, when="never"), "is not a moment"),  # type: ignore[arg-type]
     ],
     ids=range(6),
 )
