@@ -211,23 +211,21 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
     """Raise the error that ``decide`` raises when the thread does not exist or its status does not allow the intent."""
     if not control.version:
         raise UnknownThreadError(thread_id)
-    if not _is_allowed(control.status, intent):
-        asked = _ASKED.get(type(intent)) or type(intent).__name__.lower()
-        error = ThreadDeletedError if control.status == "deleted" else ThreadStatusError
-        raise error(thread_id, control.status, asked, _ADVICE[control.status])
-
-
-def _is_allowed(status: Status, intent: _Change) -> bool:
+    status = control.status
     match intent:
         case Advance(steps=steps):
             # A run that began before the thread was suspended continues; no run begins.
-            return status == "active" or (
+            allowed = status == "active" or (
                 status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
             )
         case Record(events=events):
-            return all(status in _declared(type(event)).statuses for event in events)
+            allowed = all(status in _declared(type(event)).statuses for event in events)
         case _:
-            return status in _STATUSES[type(intent)]
+            allowed = status in _STATUSES[type(intent)]
+    if not allowed:
+        asked = _ASKED.get(type(intent)) or type(intent).__name__.lower()
+        error = ThreadDeletedError if status == "deleted" else ThreadStatusError
+        raise error(thread_id, status, asked, _ADVICE[status])
 
 
 def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
@@ -247,10 +245,10 @@ def _start(thread_id: str, control: Control, intent: Start) -> list[Decided]:
         metadata=deepcopy(intent.metadata),
         source=intent.source,
     )
-    return [Decided(started, 0), *_messages(intent.messages, 0)]
+    return [Decided(started, 0), *_say(thread_id, control, intent)]
 
 
-def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
+def _branch(thread_id: str, control: Control, intent: Branch) -> list[Decided]:
     check_readable(intent.parent_id, control, "fork")
     _check_text(intent.title, "title")
     forked = ThreadForked(
@@ -261,11 +259,15 @@ def _branch(_: str, control: Control, intent: Branch) -> list[Decided]:
         kind=intent.kind,
         memory=intent.memory,
     )
-    return [Decided(forked, control.messages), *_messages(intent.messages, control.messages)]
+    return [Decided(forked, control.messages), *_say(thread_id, control, intent)]
 
 
-def _say(_: str, control: Control, intent: Say) -> list[Decided]:
-    return _messages(intent.messages, control.messages)
+def _say(_: str, control: Control, intent: Start | Branch | Say) -> list[Decided]:
+    decided: list[Decided] = []
+    for number, message in enumerate(intent.messages, start=1):
+        check_message(message)
+        decided.append(Decided(_appended({"message": message}), control.messages + number))
+    return decided
 
 
 def _advance(thread_id: str, control: Control, intent: Advance) -> list[Decided]:
@@ -376,14 +378,6 @@ _STATUSES: dict[type, frozenset[Status]] = {
 """The statuses that allow an intent are those that take its event."""
 
 _ASKED: dict[type, str] = {Say: "append", Advance: "a run", Record: "to record events"}
-
-
-def _messages(messages: tuple[Message, ...], count: int) -> list[Decided]:
-    decided: list[Decided] = []
-    for number, message in enumerate(messages, start=1):
-        check_message(message)
-        decided.append(Decided(_appended({"message": message}), count + number))
-    return decided
 
 
 _LARGE = 2**64
