@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clew.lazy import resolver
 
 if TYPE_CHECKING:
-    from clew.agents.agent_compatibility import OnChangedAgent
+    from clew.agents.configuration_changes import OnChangedAgent
     from clew.agents.middleware import ModelCallContext, Proceed, RunContext, ToolCallContext
     from clew.agents.response import AgentResponse, AgentUpdate, Approval
     from clew.agents.run_options import ContinueOptions, Input, OnConflict, RunOptions, ToolFunction
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from clew.domain.runs.request_building import Request
     from clew.domain.views.fork_tree import Branch, Mark
     from clew.domain.views.replay import Step
-    from clew.domain.views.search_text import Part, Snippet
+    from clew.domain.views.search_terms import Part, Snippet
     from clew.hosting import HostedThread
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
@@ -302,14 +302,14 @@ _HOMES = {
     "ModelClient": "clew.domain.models.client",
     "ModelUpdate": "clew.domain.models.client:Update",
     "ModelView": "clew.domain.model_view",
-    "OnChangedAgent": "clew.agents.agent_compatibility",
+    "OnChangedAgent": "clew.agents.configuration_changes",
     "OnConflict": "clew.agents.run_options",
     "OnExisting": "clew.domain.runs.ports",
     "OnFailure": "clew.domain.context.provider",
     "OnMissingProvider": "clew.agents.run_setup",
     "OpenRun": "clew.domain.runs.open_run",
     "Parked": "clew.domain.projection",
-    "Part": "clew.domain.views.search_text",
+    "Part": "clew.domain.views.search_terms",
     "Place": "clew.domain.runs.open_run",
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
@@ -343,7 +343,7 @@ _HOMES = {
     "ShardEvent": "clew.service.shards",
     "ShardEvents": "clew.service.shards",
     "Side": "clew.domain.differences.word_diff",
-    "Snippet": "clew.domain.views.search_text",
+    "Snippet": "clew.domain.views.search_terms",
     "Status": "clew.domain.event_types",
     "Step": "clew.domain.views.replay",
     "StoreFactory": "clew.domain.history_stores",

@@ -21,7 +21,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
-from clew.domain.models.requests import request_bytes
+from clew.domain.models.request_encoding import request_bytes
 from clew.domain.runs.errors import MissingProviderWarning
 from clew.errors import (
     AgentChangedError,

@@ -22,7 +22,7 @@ from clew import (
     StoredMessage,
     tool,
 )
-from clew.agents import history_feed
+from clew.agents import history_stores
 from clew.domain.context.events import ContextFailed, ContextStateRecorded, HistoryReduced
 from clew.domain.json_values import Json, JsonObject
 from clew.errors import AgentConfigurationError, HistoryStoreSharedError
@@ -230,7 +230,7 @@ def test_a_run_that_is_gone_on_with_in_another_process_feeds_the_same_store(url:
 def test_a_store_that_is_down_costs_nothing_but_a_note(
     any_url: str, monkeypatch: pytest.MonkeyPatch, fault: str, read_from: str
 ) -> None:
-    monkeypatch.setattr(history_feed, "SECONDS", 0.01)
+    monkeypatch.setattr(history_stores, "SECONDS", 0.01)
 
     async def check() -> None:
         cupboard = Cupboard(most=2)

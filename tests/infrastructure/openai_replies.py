@@ -11,7 +11,7 @@ from tests.servers.raw_server import RawServer
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, ModelClient, Question, Update
-from clew.domain.models.requests import request_body
+from clew.domain.models.request_encoding import request_body
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 

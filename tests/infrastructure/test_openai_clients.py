@@ -14,7 +14,7 @@ from tests.infrastructure.openai_replies import CANARY, CHAT, CONTENT, SERVICES,
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.models.client import Answer, ModelClient, TextDelta, Usage
-from clew.domain.models.requests import request_bytes, streamed
+from clew.domain.models.request_encoding import request_bytes, streamed
 from clew.domain.runs.errors import (
     AgentConfigurationError,
     ContextWindowError,

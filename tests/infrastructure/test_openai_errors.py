@@ -14,7 +14,7 @@ from tests.infrastructure.openai_replies import CANARY, CONTENT, SERVICES, Servi
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.models.client import Question
-from clew.domain.models.requests import request_body
+from clew.domain.models.request_encoding import request_body
 from clew.domain.runs.errors import (
     ContextWindowError,
     ModelAccessError,

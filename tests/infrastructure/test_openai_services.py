@@ -12,7 +12,7 @@ from tests.servers.stateful_server import StatefulServer
 
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, ToolSchema, Usage
-from clew.domain.models.requests import request_body, streamed
+from clew.domain.models.request_encoding import request_body, streamed
 from clew.domain.runs.errors import ModelRequestError
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient

@@ -10,8 +10,8 @@ from tests.domain.reducers.reduced_histories import A1, A2, ROUND, SYSTEM, U1, U
 from tests.domain.test_model_view import placed
 
 from clew.domain.messages import Message
+from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.reducer import Reducible, Reduction
-from clew.domain.reducers.reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.strategies import KeepLast
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelUnavailableError
 from clew.infrastructure.scripted_client import ScriptedChatClient, fault

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, Unpack, cast, overload
 
 from clew.agents import background_loop
-from clew.agents.agent_compatibility import (
+from clew.agents.configuration_changes import (
     OnChangedAgent,
     compare,
     compare_with_last_run,
     with_recorded_options,
 )
-from clew.agents.history_feed import HistoryStores
+from clew.agents.history_stores import HistoryStores
 from clew.agents.journal import Emit
 from clew.agents.middleware import Middleware, RunContext, compose
 from clew.agents.response import AgentResponse, pending_approvals
@@ -51,7 +51,7 @@ from clew.domain.history_stores import StoreFactory
 from clew.domain.json_values import JsonObject, check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ThreadKind
-from clew.domain.models.requests import checked_options
+from clew.domain.models.request_encoding import checked_options
 from clew.domain.names import check_id
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.definitions import Definitions

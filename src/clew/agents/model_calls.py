@@ -7,17 +7,17 @@ import time
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+from clew.agents.context_assembly import ContextAssembly
 from clew.agents.journal import Journal, failure
 from clew.agents.middleware import ModelCallContext, compose
 from clew.agents.response import AgentUpdate
-from clew.agents.run_providers import RunProviders
 from clew.agents.run_setup import RunSetup
 from clew.domain.errors import ConflictError, InvalidContentError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message, check_message
 from clew.domain.models.client import Answer, CallDelta, Question, ReasoningDelta, ServiceBound, TextDelta, Update
-from clew.domain.models.requests import request_body
+from clew.domain.models.request_encoding import request_body
 from clew.domain.runs.errors import (
     ModelError,
     ModelStreamError,
@@ -51,7 +51,7 @@ _SERVICE_STEPS = ServiceThreadBound | ModelAnswered | ModelFailed
 class ModelCalls:
     """The model calls of one attempt of a run, one after the other."""
 
-    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal, providers: RunProviders) -> None:
+    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal, providers: ContextAssembly) -> None:
         self._setup = setup
         self._thread = thread
         self._journal = journal

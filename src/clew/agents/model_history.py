@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import isawaitable
 
-from clew.agents.history_feed import HistoryStores, StoreFeed
+from clew.agents.history_stores import HistoryStores, StoreFeed
 from clew.agents.journal import Journal
 from clew.agents.run_setup import RunSetup
 from clew.domain.context.contributions import new_messages
@@ -14,8 +14,8 @@ from clew.domain.context.state import HISTORY_STORE, ProviderState
 from clew.domain.history import HistoryMessage
 from clew.domain.history_stores import StoreContext, as_reduction, is_key
 from clew.domain.names import parse_stream_name
+from clew.domain.reducers.history_reduction import reduce_history, reducible
 from clew.domain.reducers.reducer import counts_own
-from clew.domain.reducers.reduction import reduce_history, reducible
 
 
 class ModelHistory:

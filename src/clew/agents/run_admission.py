@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from clew.agents.agent_compatibility import check_providers, run_started
+from clew.agents.configuration_changes import check_providers, run_started
 from clew.agents.journal import Emit
 from clew.agents.run_loop import Run, live_runs, unrecorded_ends
 from clew.agents.run_options import OnConflict
 from clew.agents.run_setup import RunSetup
-from clew.agents.thread_hooks import OrphanedRun, notify_abandoned
+from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.domain.control import Control
 from clew.domain.decider import Advance
 from clew.domain.errors import ConflictError

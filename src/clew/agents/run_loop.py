@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakValueDictionary
 
+from clew.agents.context_assembly import ContextAssembly
 from clew.agents.journal import Emit, Journal, failure, run_to_end
 from clew.agents.model_calls import InterruptReason, ModelCalls
-from clew.agents.run_providers import RunProviders
 from clew.agents.run_setup import RunSetup
 from clew.agents.tool_calls import ToolCalls
 from clew.domain.decider import Intent
@@ -49,7 +49,7 @@ class Run:
         self._cancelled_before = 0
         self._setup = setup
         self._thread = thread
-        self._providers = RunProviders(setup, thread, self.journal)
+        self._providers = ContextAssembly(setup, thread, self.journal)
         self._models = ModelCalls(setup, thread, self.journal, self._providers)
         self._tools = ToolCalls(setup, thread, self.journal, self._providers)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic import BaseModel
 
-from clew.agents.history_feed import HistoryStores
+from clew.agents.history_stores import HistoryStores
 from clew.agents.middleware import Middleware
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import Tool

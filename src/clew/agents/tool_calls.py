@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from clew.agents.context_assembly import ContextAssembly
 from clew.agents.journal import Journal
 from clew.agents.middleware import ToolCallContext, compose
-from clew.agents.run_providers import RunProviders
 from clew.agents.run_setup import RunSetup
 from clew.agents.tools import Tool, ToolContext, ToolOutcome, call_tool, raised_outcome, unknown_tool
 from clew.domain.json_values import check_json
@@ -37,7 +37,7 @@ class Finished(NamedTuple):
 class ToolCalls:
     """The function calls of one attempt of a run, answer by answer."""
 
-    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal, providers: RunProviders) -> None:
+    def __init__(self, setup: RunSetup, thread: ThreadPort, journal: Journal, providers: ContextAssembly) -> None:
         self._setup = setup
         self._thread = thread
         self._journal = journal

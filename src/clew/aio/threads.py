@@ -15,7 +15,7 @@ from clew.agents.response import AgentResponse, Approval, approvals
 from clew.agents.run_options import ContinueOptions, Input, RunOptions, input_messages
 from clew.agents.service_threads import delete_at_service, service_threads
 from clew.agents.stream import AgentStream
-from clew.agents.thread_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
+from clew.agents.thread_provider_hooks import OrphanedRun, ThreadHooks, notify_abandoned, orphaned_run
 from clew.aio.memory import MemoryScope
 from clew.aio.subscription import Subscription
 from clew.domain.context.events import Hook

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from clew.domain.json_values import JsonObject
 from clew.domain.models.chat_answers import ChatAnswer
 from clew.domain.models.client import ThreadKind, Update, Wire
-from clew.domain.models.requests import checked_options, streamed
+from clew.domain.models.request_encoding import checked_options, streamed
 from clew.infrastructure.openai_connection import OpenAIConnection
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, Message
 from clew.domain.models.answer_parts import as_objects, as_text
 from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind, Update, Wire
-from clew.domain.models.requests import checked_options, streamed
+from clew.domain.models.request_encoding import checked_options, streamed
 from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.infrastructure.openai_connection import OpenAIConnection

@@ -15,7 +15,7 @@ from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Screened
 from clew.domain.memory.ports import Screen
 from clew.domain.models.client import ModelClient
 from clew.domain.runs.errors import AgentConfigurationError
-from clew.memory.prompts import (
+from clew.memory.prompt_text import (
     bullet_list,
     checked_scope,
     checked_search,
@@ -26,7 +26,7 @@ from clew.memory.prompts import (
     single_line,
     with_text,
 )
-from clew.memory.structured_query import Reply, ask, checked_client
+from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "lesson"
 """The kind of facts that are lessons."""

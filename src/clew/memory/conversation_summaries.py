@@ -11,7 +11,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
-from clew.memory.prompts import (
+from clew.memory.prompt_text import (
     bullet_list,
     checked_scope,
     checked_search,
@@ -21,7 +21,7 @@ from clew.memory.prompts import (
     single_line,
     with_text,
 )
-from clew.memory.structured_query import Reply, ask, checked_client
+from clew.memory.structured_output import Reply, ask, checked_client
 
 KIND = "summary"
 """The kind of facts that are summaries; their ``key`` is the id of the thread."""

@@ -22,7 +22,7 @@ from clew.domain.errors import InvalidNameError, MemoryServiceError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
-from clew.memory.prompts import query_text, shortened
+from clew.memory.prompt_text import query_text, shortened
 
 HOST = "https://api.mem0.ai"
 """The platform, unless another host is named."""

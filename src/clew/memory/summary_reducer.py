@@ -13,8 +13,8 @@ from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import Groups, Reducible, Reduction, Trigger, checked_limit, checked_trigger
 from clew.domain.reducers.strategies import Composable
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
-from clew.memory.prompts import MOST_MESSAGES, numbered_messages, shortened
-from clew.memory.structured_query import Reply, ask, checked_client
+from clew.memory.prompt_text import MOST_MESSAGES, numbered_messages, shortened
+from clew.memory.structured_output import Reply, ask, checked_client
 
 TITLE = "Summary of what was said before, in place of it:"
 """How a summary begins."""

@@ -14,7 +14,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Passage
 from clew.domain.memory.ports import DocumentPort
 from clew.domain.runs.errors import AgentConfigurationError, InvalidToolError
-from clew.memory.prompts import checked_search, query_text, shortened
+from clew.memory.prompt_text import checked_search, query_text, shortened
 
 When: TypeAlias = Literal["before_run", "tool"]
 """When passages are searched: before each run, with the text of the new messages, or when the model asks."""

@@ -12,7 +12,7 @@ from clew.domain.json_values import JsonObject
 from clew.domain.memory.facts import Fact
 from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import checked_limit
-from clew.memory.prompts import (
+from clew.memory.prompt_text import (
     bullet_list,
     checked_scope,
     escaped_line,
@@ -22,7 +22,7 @@ from clew.memory.prompts import (
     single_line,
     with_text,
 )
-from clew.memory.structured_query import Reply, ask, checked_client
+from clew.memory.structured_output import Reply, ask, checked_client
 
 MOST_FACTS = 100
 """The most facts that a model is sent at once, the newest ones."""

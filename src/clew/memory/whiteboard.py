@@ -13,8 +13,8 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ModelClient
 from clew.domain.reducers.reducer import checked_limit
-from clew.memory.prompts import bullet_list, escaped_line, numbered_messages, single_line, with_text
-from clew.memory.structured_query import Reply, ask, checked_client
+from clew.memory.prompt_text import bullet_list, escaped_line, numbered_messages, single_line, with_text
+from clew.memory.structured_output import Reply, ask, checked_client
 
 MOST_CHARACTERS = 300
 """Characters of an entry."""

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeAlias
 from clew.domain.events import to_time
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
-from clew.domain.views import search_text
+from clew.domain.views import search_terms
 from clew.domain.views.fork_tree import containing
-from clew.domain.views.search_text import Snippet
+from clew.domain.views.search_terms import Snippet
 from clew.projections.search import searchable, tenant_scope, thread_scope
 from clew.service.authorization import permitted
 from clew.service.core import Core
@@ -78,7 +78,7 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
     Raises InvalidSearchError, UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
     core = core.read_barrier()
-    words = search_text.parse(text)
+    words = search_terms.parse(text)
     if thread is None:
         scopes = [_Scope(words._replace(scopes=(tenant_scope(core.tenant),)), before, None)]
     else:
@@ -161,7 +161,7 @@ def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit
         author=message.get("author"),
         time=to_time(event.recorded_at),
         actor=event.actor,
-        snippet=search_text.snippet(searchable(message), words),
+        snippet=search_terms.snippet(searchable(message), words),
         forks=tuple(readers[1 : FORKS + 1]),
         fork_count=len(readers) - 1,
     )

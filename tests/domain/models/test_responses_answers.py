@@ -20,7 +20,7 @@ from clew.domain.models.client import (
     Update,
     Usage,
 )
-from clew.domain.models.requests import request_body
+from clew.domain.models.request_encoding import request_body
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
 
 SEARCH: Any = {"type": "web_search_call", "id": "ws_1", "status": "completed"}

@@ -10,8 +10,8 @@ from clew.domain.context.events import HistoryReduced
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.model_view import model_view
+from clew.domain.reducers.history_reduction import reduce_history, reduced
 from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
-from clew.domain.reducers.reduction import reduce_history, reduced
 
 SYSTEM = Message.system("Be brief.")
 U1, U2, U3 = (Message.user(f"question {number}") for number in (1, 2, 3))

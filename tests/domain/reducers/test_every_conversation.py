@@ -19,8 +19,8 @@ from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.model_view import NO_RESULT
 from clew.domain.models.client import Wire
+from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.reducer import Reducer
-from clew.domain.reducers.reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled

@@ -16,7 +16,7 @@ from clew.domain.control import Control
 from clew.domain.decider import Start
 from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.events import Source, ThreadStarted
-from clew.domain.formats.json_patch import same
+from clew.domain.formats.json_delta import same
 from clew.domain.formats.openai_messages import decode, encode
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject, check_json

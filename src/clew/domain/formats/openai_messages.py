@@ -2,7 +2,7 @@
 
 Decoding takes what Clew has words for; encoding says it in the plainest OpenAI form. Where that is not what came in,
 ``Message.source["openai"]`` keeps the difference: ``parts`` (the content was a list though a string would do),
-``function_call`` (the call came in the older form), and ``patch`` (see ``clew.domain.formats.json_patch``). What would
+``function_call`` (the call came in the older form), and ``patch`` (see ``clew.domain.formats.json_delta``). What would
 nest too deep for that is kept as ``text``, the whole message as JSON. So encoding what was decoded gives it back equal,
 by construction and not field by field.
 
@@ -19,7 +19,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from clew.domain.errors import ImportFormatError, InvalidContentError
-from clew.domain.formats.json_patch import difference, patched, same
+from clew.domain.formats.json_delta import difference, patched, same
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
 from clew.domain.messages import (
     ApprovalRequest,

@@ -13,8 +13,8 @@ from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import Question, Wire
-from clew.domain.models.requests import request_body, request_bytes, streamed
-from clew.domain.reducers.reduction import reduced
+from clew.domain.models.request_encoding import request_body, request_bytes, streamed
+from clew.domain.reducers.history_reduction import reduced
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
 

@@ -9,7 +9,7 @@ from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.models.answer_parts import as_objects
 from clew.domain.models.client import Question
-from clew.domain.models.requests import request_body
+from clew.domain.models.request_encoding import request_body
 from clew.domain.models.responses_answers import bare, item_messages
 
 

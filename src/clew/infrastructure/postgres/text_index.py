@@ -21,7 +21,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.names import tenant_part
 from clew.domain.projection import Indexed, Words
-from clew.domain.views.search_text import compared
+from clew.domain.views.search_terms import compared
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.identifiers import HIGHEST, index_name, table_name, tenant_id, within
 from clew.infrastructure.postgres.sql_files import statements

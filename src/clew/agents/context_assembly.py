@@ -27,7 +27,7 @@ _COMPLETION_TRIES = 100
 """How often the end of a run is put off because others append: a hook may append to whatever it is shown."""
 
 
-class RunProviders:
+class ContextAssembly:
     """The context of one attempt of a run, from before its first commit to right before its last.
 
     Without providers, a reducer and a history store it is ``idle``: there is nothing to call.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.memory.naive_memory import NaiveThread
 
 from clew.domain.messages import Media, Message, Raw, Text
-from clew.memory.prompts import (
+from clew.memory.prompt_text import (
     MOST_MESSAGES,
     MOST_SAID,
     MOST_SHOWN,

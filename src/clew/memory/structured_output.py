@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import Answer, ModelClient, Question, ResponseFormat
-from clew.domain.models.requests import request_body
+from clew.domain.models.request_encoding import request_body
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelStreamError
 from clew.domain.values import explain
 

@@ -15,7 +15,7 @@ from clew.domain.runs.errors import AnswerFormatError, ModelStreamError, ModelUn
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
 from clew.infrastructure.openai_responses_client import OpenAIResponsesClient
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
-from clew.memory.structured_query import MOST_SAID, Reply, ask
+from clew.memory.structured_output import MOST_SAID, Reply, ask
 
 pytestmark = pytest.mark.anyio
 

@@ -26,8 +26,8 @@ from clew.domain.context.events import HistoryReduced
 from clew.domain.errors import ReducerError
 from clew.domain.messages import Message, Text
 from clew.domain.model_view import model_view
+from clew.domain.reducers.history_reduction import reduced, reducible
 from clew.domain.reducers.reducer import Reduction
-from clew.domain.reducers.reduction import reduced, reducible
 from clew.domain.reducers.strategies import KeepLast, TokenBudget
 
 SUMMARY = Message.user("Summary: they greeted each other.")
