@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, at_most, at_most_times
 from benchmarks.measurement import Setting, cpu, interleaved, median_ratio, size_on_disk, store_url
 from benchmarks.synthetic_data import MessageGenerator
 from clew import Conversations
-from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.decider_state import SNAPSHOT_EVERY
 
 SHORT = 10
 EACH = SNAPSHOT_EVERY

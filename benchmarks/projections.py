@@ -31,9 +31,9 @@ from clew.domain.ports import EventLog
 from clew.domain.projection import Projection, Query, Where
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure import code_digest
-from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.postgres.projection_store import PostgresProjections
 from clew.infrastructure.recorder import Append, Recorder
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED, Directory, Search, Usage
 from clew.service.projector import BATCH, Projector

@@ -14,7 +14,7 @@ from benchmarks.measurement import Setting, cpu, percentile, size_on_disk, store
 from benchmarks.synthetic_data import WORDS, corpus_texts, many_messages, thread_id_of, vocabulary
 from clew import Conversations
 from clew.infrastructure import code_digest
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.stores import store_at
 from clew.projections import Directory, Search
 from clew.service.projector import Projector

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clew.domain.reducers.reducer import Reducer, Reducible, Reduction
     from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
     from clew.engine import Agent, Engine
-    from clew.hosting import ThreadStore
     from clew.infrastructure.hashing_embedder import HashingEmbedder
     from clew.infrastructure.minilm import LocalEmbedder
     from clew.infrastructure.openai_chat_client import OpenAIChatClient
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from clew.memory.user_preferences import UserPreferences
     from clew.memory.whiteboard import Whiteboard
     from clew.service.shards import Shards
+    from clew.thread_store import ThreadStore
 
 # `make generate` writes what follows, from the imports above.
 
@@ -165,7 +165,7 @@ _HOMES = {
     "Telemetry": "clew.agents.telemetry",
     "Text": "clew.domain.messages",
     "TextRetrieval": "clew.memory.text_retrieval",
-    "ThreadStore": "clew.hosting",
+    "ThreadStore": "clew.thread_store",
     "TokenBudget": "clew.domain.reducers.strategies",
     "ToolContext": "clew.agents.tools",
     "TrimToolResults": "clew.domain.reducers.strategies",

@@ -22,8 +22,8 @@ from clew.aio.threads import LocalThread, RemoteThread, thread_class
 from clew.domain.authorization import Authorize
 from clew.domain.context.provider import ContextProviders
 from clew.domain.context.thread_providers import as_providers
-from clew.domain.control import Control
 from clew.domain.decider import Start
+from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.formats.conversation_import import Failure, ImportReport, Item

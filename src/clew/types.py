@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
     from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.context.thread_providers import ThreadProviders
-    from clew.domain.control import Control
+    from clew.domain.decider_state import Control
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from clew.domain.views.fork_tree import Branch, Mark
     from clew.domain.views.replay import Step
     from clew.domain.views.search_terms import Part, Snippet
-    from clew.hosting import HostedThread
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
     from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
@@ -101,6 +100,7 @@ if TYPE_CHECKING:
     from clew.sync.threads import LocalThread as SyncLocalThread
     from clew.sync.threads import RemoteThread as SyncRemoteThread
     from clew.sync.threads import Thread as SyncThread
+    from clew.thread_store import HostedThread
 
 # `make generate` writes what follows, from the imports above.
 
@@ -263,7 +263,7 @@ _HOMES = {
     "ContextProviders": "clew.domain.context.provider",
     "ContextState": "clew.domain.context.state",
     "ContinueOptions": "clew.agents.run_options",
-    "Control": "clew.domain.control",
+    "Control": "clew.domain.decider_state",
     "Counts": "clew.domain.differences.diff",
     "Diff": "clew.domain.differences.diff",
     "DiffKind": "clew.domain.differences.word_diff:Kind",
@@ -286,7 +286,7 @@ _HOMES = {
     "History": "clew.domain.history",
     "HistoryMessage": "clew.domain.history",
     "Hit": "clew.service.message_search",
-    "HostedThread": "clew.hosting",
+    "HostedThread": "clew.thread_store",
     "ImportReport": "clew.domain.formats.conversation_import",
     "Input": "clew.agents.run_options",
     "Item": "clew.domain.formats.conversation_import",

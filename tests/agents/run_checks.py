@@ -8,7 +8,7 @@ from typing import Any
 from tests.domain.request_checks import check_chat, check_items
 
 from clew.aio.threads import Thread
-from clew.domain.control import Control, advance
+from clew.domain.decider_state import Control, advance
 from clew.domain.events import Event
 from clew.domain.json_values import JsonObject
 from clew.domain.runs.request_building import Request

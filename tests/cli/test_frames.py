@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from clew.cli.stepper.frames import block, frame, words
-from clew.cli.stepper.keys import HELP, Stepper, press
+from clew.cli.stepper.state import HELP, Stepper, press
 from clew.conversations import Conversations
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.events import Event, MessageAppended, Opaque
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.stepper.keys import HELP, MOVES, Stepper, after_search, decode, left_over, press, with_newest
+from clew.cli.stepper.state import HELP, MOVES, Stepper, after_search, decode, left_over, press, with_newest
 
 SENT = {
     b"\x1b[C": "right",

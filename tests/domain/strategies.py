@@ -21,7 +21,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
-from clew.domain.values import Value
+from clew.domain.value import Value
 
 CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 

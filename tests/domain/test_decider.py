@@ -9,7 +9,6 @@ from hypothesis import given as drawn
 from tests.domain.strategies import event, messages, nested
 
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.control import Control, advance
 from clew.domain.decider import (
     Advance,
     Branch,
@@ -29,6 +28,7 @@ from clew.domain.decider import (
     check_readable,
     decide,
 )
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import (
     CheckpointExistsError,
     ClewError,

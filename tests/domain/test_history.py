@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.domain.strategies import DATA, event
 
 from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, HistoryReduced
-from clew.domain.control import advance
+from clew.domain.decider_state import advance
 from clew.domain.events import (
     MESSAGE_APPENDED,
     CheckpointMade,

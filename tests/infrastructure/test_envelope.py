@@ -13,8 +13,8 @@ from pydantic_core import to_json
 from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
 
 from clew.domain.chain import digest
-from clew.domain.control import Control
 from clew.domain.decider import Say, decide
+from clew.domain.decider_state import Control
 from clew.domain.errors import CorruptEventError, InvalidContentError
 from clew.domain.events import (
     EVENT_TYPES,

@@ -14,7 +14,7 @@ from tests.domain.strategies import jsons, objects, texts
 
 from clew.conversations import Conversations
 from clew.domain.chain import digest
-from clew.domain.control import SNAPSHOT_EVERY, Control, advance
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write

@@ -14,7 +14,7 @@ from tests.infrastructure.recording import wait_until
 from clew import Conversations, Message
 from clew.domain.projection import Change, IndexText, Projection, Recorded, Rows
 from clew.infrastructure import code_digest
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import SHIPPED, Directory, Query, Search
 
 ROWS = {

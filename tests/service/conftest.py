@@ -9,7 +9,7 @@ from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
 from clew.domain.ports import EventLog
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 
 @pytest.fixture

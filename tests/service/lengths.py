@@ -9,7 +9,7 @@ from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Upsert
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.service.projector import Projector
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.service.settable_clock import SettableClock
 
 from clew.aio.threads import LocalThread
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.errors import (
     CheckpointExistsError,
     ClosedError,

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from clew.conversations import Conversations
-from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.decider_state import SNAPSHOT_EVERY
 from clew.domain.errors import ImportFormatError
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.event_import import check_stream

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clew.conversations import Conversations
-from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.decider_state import SNAPSHOT_EVERY
 from clew.domain.errors import InvalidContentError, NotRedactableError, UnknownVersionError
 from clew.domain.history import ThreadState, evolve
 from clew.domain.messages import Message, Text

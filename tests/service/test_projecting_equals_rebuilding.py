@@ -12,7 +12,7 @@ from tests.service.projected import OPERATIONS, History, batches_of, contents, p
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 number = st.integers(0, 9_999)
 steps = st.lists(st.tuples(st.sampled_from(OPERATIONS), number, number), min_size=5, max_size=60)

@@ -16,7 +16,7 @@ from tests.service.projected import CANARY, History, batches_of, contents, is_le
 from clew.conversations import Conversations
 from clew.domain.messages import Message
 from clew.domain.projection import Words
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED
 

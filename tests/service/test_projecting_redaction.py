@@ -20,7 +20,7 @@ from clew.conversations import Conversations
 from clew.domain.errors import StoreUnavailableError
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.projection import Words
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import SHIPPED, Change, IndexText, Recorded, Rows, Usage
 
 MESSAGES = [

@@ -12,7 +12,7 @@ from clew.domain.errors import StoreUnavailableError
 from clew.domain.ports import EventLog
 from clew.domain.projection import Change, Column, Query, Recorded, Rows, Table, Unreadable, Upsert, Words
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections.search import Search
 from clew.service import projection_batch
 

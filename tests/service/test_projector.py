@@ -24,7 +24,7 @@ from clew.domain.projection import Column, Query, Table
 from clew.infrastructure.background_worker import BackgroundWorker
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError
 from clew.infrastructure.sqlite.projection_session import SQLiteSession
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import SHIPPED, Directory
 
 # Batches

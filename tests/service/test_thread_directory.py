@@ -13,8 +13,8 @@ import pytest
 from tests.service.settable_clock import SettableClock
 
 from clew import Conversations, Engine, Message
-from clew.domain.control import Control
 from clew.domain.decider import Start
+from clew.domain.decider_state import Control
 from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import Json

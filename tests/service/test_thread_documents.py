@@ -17,7 +17,7 @@ from tests.service.settable_clock import SettableClock
 from clew import Engine
 from clew.conversations import Conversations
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.decider_state import SNAPSHOT_EVERY
 from clew.domain.errors import (
     ThreadAheadError,
     ThreadDeletedError,

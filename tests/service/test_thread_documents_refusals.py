@@ -12,8 +12,8 @@ from tests.service.serialized_threads import document_of, keep, positions
 from tests.service.settable_clock import SettableClock
 
 from clew.conversations import Conversations
-from clew.domain.control import Control
 from clew.domain.decider import Record, Start
+from clew.domain.decider_state import Control
 from clew.domain.errors import CorruptEventError, CredentialError, InvalidContentError, ThreadDocumentError
 from clew.domain.messages import Message
 from clew.domain.runs.events import ServiceThreadBound

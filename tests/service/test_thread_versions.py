@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.conversations import Conversations
-from clew.domain.control import SNAPSHOT_EVERY
+from clew.domain.decider_state import SNAPSHOT_EVERY
 from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
 from clew.domain.messages import Message
 from clew.domain.views.replay import Step

@@ -24,7 +24,7 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.values import explain
+from clew.domain.value import explain
 
 _NO_STATE = "null"
 _EMPTY_STATES = frozenset({_NO_STATE, "{}", "[]", '""'})

@@ -15,7 +15,7 @@ from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
 from clew.domain.runs.events import ApprovalGiven
 from clew.domain.runs.ports import RunLog, ThreadPort
 from clew.domain.runs.state import RunState, fold
-from clew.domain.values import explain
+from clew.domain.value import explain
 
 ThreadT_co = TypeVar("ThreadT_co", bound=ThreadPort, covariant=True)
 

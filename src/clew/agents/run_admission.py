@@ -10,8 +10,8 @@ from clew.agents.run_loop import Run, live_runs, unrecorded_ends
 from clew.agents.run_options import OnConflict
 from clew.agents.run_setup import RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
-from clew.domain.control import Control
 from clew.domain.decider import Advance
+from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
 from clew.domain.ports import Lease

@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from clew.agents.tools import tool
-from clew.cli.commands import branches, changes, doctor, history, search, threads, transfer
+from clew.cli.commands import branches, doctor, history, lifecycle, search, threads, transfer
 from clew.cli.options import Moment
 from clew.cli.output import console as new_console
 from clew.cli.rendering import json_shapes
@@ -178,7 +178,7 @@ class _Demo:
         self._command(f"clew redact {first.id[:4]} message:{FIRST_WORDS} --yes")
         version = first.history(at_message=FIRST_WORDS).version
         first.redact(version)
-        self._console.print(changes.redact_text(next(first.events(after=version - 1))))
+        self._console.print(lifecycle.redact_text(next(first.events(after=version - 1))))
         self._command(f"clew search {WORDS}")
         found = conversations.search(WORDS)
         search.print_hits(conversations, found, self._console)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextEvent
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.errors import (
     CheckpointExistsError,
     ThreadDeletedError,
@@ -44,7 +44,7 @@ from clew.domain.names import check_checkpoint_name, check_label_name
 from clew.domain.runs.errors import RunTakenOverError
 from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, placed
 from clew.domain.runs.open_run import check_step, run_after
-from clew.domain.values import Value
+from clew.domain.value import Value
 
 RunStep: TypeAlias = RunEvent | ContextEvent | Message
 """A step of a run: an event of the run or of a component, or a message."""

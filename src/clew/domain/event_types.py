@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from clew.domain.names import Kind
-from clew.domain.values import Value
+from clew.domain.value import Value
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 

@@ -18,7 +18,7 @@ from clew.domain.messages import Message, Role
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.runs.events import RunEvent
-from clew.domain.values import Value
+from clew.domain.value import Value
 
 MemoryReading: TypeAlias = Literal["live", "as-of"]
 """How a thread reads shared memory scopes: live, or as of a cut with what was learned from there on."""

@@ -16,7 +16,7 @@ from clew.domain.context.state import (
     ContextStateBuilder,
     next_context_state,
 )
-from clew.domain.control import Control, advance, detached
+from clew.domain.decider_state import Control, advance, detached
 from clew.domain.event_types import Status
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import Json, JsonObject

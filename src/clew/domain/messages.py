@@ -10,7 +10,7 @@ from pydantic import Field
 
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
-from clew.domain.values import Value, is_none
+from clew.domain.value import Value, is_none
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.events import Event
 from clew.domain.projection import Recorded, Unreadable
 

@@ -22,7 +22,7 @@ from clew.domain.events import EVENT_TYPES, AnyEvent, Event, MessageAppended, Op
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text
 from clew.domain.ports import Row
-from clew.domain.values import explain
+from clew.domain.value import explain
 from clew.infrastructure.clock import SALT_BYTES, salt
 
 JSON = 0

@@ -11,7 +11,7 @@ from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
 from clew.domain.chain import digest, link
-from clew.domain.control import SNAPSHOT_EVERY, Control, advance
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.ports import (

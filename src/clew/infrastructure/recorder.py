@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, get_type_hints
 from eventsourcing.persistence import IntegrityError, StoredEvent, Tracking
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError
 from clew.domain.ports import (
     NOTHING,

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from clew.domain.chain import ROOT, digest, link
-from clew.domain.control import Control, advance
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name

@@ -12,7 +12,7 @@ from clew.domain.messages import Message
 from clew.domain.models.client import Answer, ModelClient, Question, ResponseFormat
 from clew.domain.models.request_encoding import request_body
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError, ModelStreamError
-from clew.domain.values import explain
+from clew.domain.value import explain
 
 
 def _close(schema: dict[str, Any]) -> None:

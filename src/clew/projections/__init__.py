@@ -20,7 +20,7 @@ from clew.domain.projection import (
 )
 from clew.projections.audit import Audit
 from clew.projections.directory import Directory
-from clew.projections.memory import Memory
+from clew.projections.memory_uses import Memory
 from clew.projections.search import Search
 from clew.projections.usage import Usage
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.control import Control, advance
 from clew.domain.decider import Say, check_readable
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import (
     ConflictError,
     ImportFormatError,

@@ -13,8 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from clew.domain.authorization import Authorize, check_function
 from clew.domain.chain import ROOT
-from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.decider import Intent, decide
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
 from clew.domain.history import HistoryBuilder, unshared

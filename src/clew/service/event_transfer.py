@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from clew.domain.control import SNAPSHOT_EVERY, Control
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control
 from clew.domain.errors import (
     ConflictError,
     CorruptEventError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound
 from clew.domain.models.client import ServiceReference, ThreadKind
 from clew.domain.runs.errors import AgentConfigurationError, ServiceCannotForkError

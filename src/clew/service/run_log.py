@@ -8,8 +8,8 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from clew.domain.chain import ROOT
-from clew.domain.control import Control
 from clew.domain.decider import Branch, Intent, Start, check_readable
+from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError
 from clew.domain.events import TYPE_NAMES, Event, StateClaimed
 from clew.domain.history import History

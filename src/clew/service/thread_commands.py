@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias, get_args
 
-from clew.domain.control import Control
 from clew.domain.decider import (
     Advance,
     Branch,
@@ -22,6 +21,7 @@ from clew.domain.decider import (
     Say,
     Start,
 )
+from clew.domain.decider_state import Control
 from clew.domain.errors import (
     ConflictError,
     InvalidContentError,

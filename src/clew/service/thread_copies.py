@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clew.domain.context.events import ContextStateRecorded
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.control import Control, advance
 from clew.domain.decider import Intent, Record, Say, Start
+from clew.domain.decider_state import Control, advance
 from clew.domain.events import Event
 from clew.domain.formats.lineage import Lineage
 from clew.domain.history import HistoryBuilder

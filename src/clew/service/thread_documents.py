@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from clew.domain.context.events import ContextStateRecorded
-from clew.domain.control import SNAPSHOT_EVERY, Control, advance
 from clew.domain.credentials import check_no_credentials
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import (
     ConflictError,
     CorruptEventError,

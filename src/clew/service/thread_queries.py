@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.authorization import Action
-from clew.domain.control import Control, detached
 from clew.domain.decider import check_readable
+from clew.domain.decider_state import Control, detached
 from clew.domain.errors import (
     CorruptEventError,
     InvalidTimeError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from clew.domain.control import detached
+from clew.domain.decider_state import detached
 from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compared
 from clew.domain.events import Event, HistoryRewound

@@ -5,8 +5,8 @@ from __future__ import annotations
 from clew.domain.errors import HistoryStoreContractError
 from clew.domain.runs.errors import ProviderContractError
 from clew.infrastructure.scripted_client import Fault, ScriptedChatClient, call, fault
+from clew.testing.history_store_contract import check_history_store
 from clew.testing.provider_contract import MakeProvider, check_context_provider
-from clew.testing.store_contract import check_history_store
 
 __all__ = [
     "Fault",

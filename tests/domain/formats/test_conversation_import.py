@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.errors import ImportFormatError, InvalidContentError
 from clew.domain.event_types import Status
 from clew.domain.events import Source, ThreadStarted

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import messages
 
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.formats.markdown import ForkedThread, as_markdown
 from clew.domain.history import HistoryMessage, ThreadState
 from clew.domain.messages import ApprovalRequest, ApprovalResponse, FunctionCall, Media, Message, Raw, Reasoning

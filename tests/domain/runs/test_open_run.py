@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conftest import SCALE
 from tests.domain.strategies import event
 
-from clew.domain.control import Control, advance
 from clew.domain.decider import Advance, decide
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ClewError
 from clew.domain.events import HistoryRewound, MessageAppended, ThreadEnded, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.messages import FunctionCall, Message

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import event
 
-from clew.domain.control import Control, advance
+from clew.domain.decider_state import Control, advance
 from clew.domain.events import Event, HistoryRewound, MessageAppended, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.messages import Message

@@ -11,8 +11,8 @@ from tests.servers.tenanted import Logins, fill, keep_apart
 
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
-from clew.infrastructure.postgres.projections import PostgresProjections
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.postgres.projection_store import PostgresProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tests.infrastructure.recording import append, event, failure, run_threads
 
 from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.postgres.identifiers import stream_id, tenant_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id
 from clew.infrastructure.recorder import Fork, Key, RecordedConflictError, Recorder
 
 Seen: TypeAlias = tuple[int, str, int]

@@ -9,11 +9,11 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed
 
 from clew.domain.chain import digest
-from clew.infrastructure.postgres import transaction
+from clew.infrastructure.postgres import append_transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Fork, RecordedConflictError
 
-MANY = transaction.COPY_THRESHOLD
+MANY = append_transaction.COPY_THRESHOLD
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def recorder(postgres: str) -> Iterator[PostgresRecorder]:
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were copied, each time."""
     counts: list[int] = []
-    copy = transaction.copy_rows
+    copy = append_transaction.copy_rows
 
     def counting(*parts: object) -> None:
         counts.append(len(parts[1]))  # type: ignore[arg-type] # the rows
         copy(*parts)  # type: ignore[arg-type] # as above
 
-    monkeypatch.setattr(transaction, "copy_rows", counting)
+    monkeypatch.setattr(append_transaction, "copy_rows", counting)
     return counts
 
 
@@ -104,7 +104,7 @@ def test_one_of_two_concurrent_copies_wins_and_the_other_leaves_nothing(
 def test_writes_eight_thousand_events_in_one_append(
     recorder: PostgresRecorder, monkeypatch: pytest.MonkeyPatch, least: int, copied: list[int]
 ) -> None:
-    monkeypatch.setattr(transaction, "COPY_THRESHOLD", least)
+    monkeypatch.setattr(append_transaction, "COPY_THRESHOLD", least)
     state = os.urandom(652)
     outcome = append(recorder, *[event("a", version, state) for version in range(1, 8_001)])
     assert len(outcome.positions) == 8_000

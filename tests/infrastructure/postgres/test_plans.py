@@ -11,10 +11,10 @@ from tests.servers.postgres_server import ask
 from tests.servers.tenanted import Logins, asked
 
 from clew.infrastructure.postgres import reads, writer
-from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder import Fork, Key, Snapshot
 from clew.infrastructure.stores import store_at
 

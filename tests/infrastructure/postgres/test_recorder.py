@@ -17,8 +17,8 @@ from tests.servers.postgres_server import ask
 
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder import Append, Blob, Recorder
 from clew.infrastructure.verification import verify_store
 

@@ -14,8 +14,8 @@ from tests.servers.tenanted import Logins, asked
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder import Fork
 from clew.infrastructure.stores import store_at
 

@@ -17,8 +17,8 @@ from tests.servers.tenanted import Logins, keep_apart
 from clew import Conversations, Message
 from clew.domain.errors import ProjectionBehindError, StoreUnavailableError, TenantRequiredError
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Lease
 from clew.service import projector
 from clew.service.projection_runner import Runner

@@ -13,7 +13,7 @@ from tests.servers.tenanted import Logins, asked, fill, keep_apart
 
 from clew import Conversations, Message
 from clew.infrastructure.postgres import text_index
-from clew.infrastructure.postgres.identifiers import stream_id
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.projections.search import tenant_scope
 from clew.service.projection_runner import Runner
 

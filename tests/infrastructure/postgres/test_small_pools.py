@@ -17,7 +17,7 @@ from tests.servers.postgres_server import OWNER, PostgresServer, ask
 from clew import Conversations, Message
 from clew.domain.errors import StoreUrlError
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.postgres.projection_store import PostgresProjections
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import RecordedConflictError
 from clew.projections import SHIPPED

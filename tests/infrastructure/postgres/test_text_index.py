@@ -16,8 +16,8 @@ from clew.domain.projection import IndexText, Words
 from clew.domain.projection_store import ProjectionStore
 from clew.domain.views.search_terms import only_words
 from clew.infrastructure.postgres import text_index
-from clew.infrastructure.postgres.projections import PostgresProjections
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.postgres.projection_store import PostgresProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 # Letters of many scripts, accents that stand alone, digits that are not ours, and what means something in queries.
 letters = st.sampled_from(

@@ -20,9 +20,9 @@ from clew.infrastructure.append_streams import only_stream
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.pipeline import Statement, int8
 from clew.infrastructure.postgres.recorder import PostgresRecorder
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder import Append, Appended, RecordedConflictError, Recorder
 from clew.infrastructure.verification import verify_store
 

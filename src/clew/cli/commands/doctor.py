@@ -10,11 +10,11 @@ import typer
 
 from clew.cli.candidates import thread_ids
 from clew.cli.command import command
-from clew.cli.directory import for_each_shard
 from clew.cli.errors import FAILED, NOT_VERIFIED
 from clew.cli.options import AsJson, YesOption, confirm, must_confirm, open_store
 from clew.cli.output import console as new_console
 from clew.cli.output import one_line, plural, write_json
+from clew.cli.shard_directory import for_each_shard
 
 if TYPE_CHECKING:
     from rich.text import Text

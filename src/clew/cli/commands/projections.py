@@ -13,10 +13,10 @@ import typer
 
 from clew.cli.candidates import projection_names
 from clew.cli.command import command
-from clew.cli.directory import directory_of, for_each_shard
 from clew.cli.errors import FAILED, WrongUsage, report
 from clew.cli.options import AsJson, Chosen
 from clew.cli.output import one_line, plural, progress_bar, write_json
+from clew.cli.shard_directory import directory_of, for_each_shard
 
 if TYPE_CHECKING:
     from clew.domain.errors import StoreUnavailableError

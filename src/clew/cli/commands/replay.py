@@ -13,7 +13,7 @@ from clew.cli.output import console as new_console
 from clew.cli.output import write_json
 
 if TYPE_CHECKING:
-    from clew.cli.stepper.keys import Stepper
+    from clew.cli.stepper.state import Stepper
     from clew.cli.stepper.terminal import Screen
     from clew.domain.views.replay import Step
     from clew.sync.threads import Thread
@@ -52,7 +52,7 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
 
 def steps(thread: Thread, last: Step) -> Iterator[Step]:
     """Every step up to ``last``, in order, in one pass. Each contains only the message that it appended."""
-    from clew.domain.control import Control, advance
+    from clew.domain.decider_state import Control, advance
     from clew.domain.history import as_message
     from clew.domain.views.replay import Step
 
@@ -66,7 +66,7 @@ def step_through(thread: Thread, step: Step, screen: Screen) -> None:
     """Show a step, and then the steps that the user goes to, until the user quits."""
     from clew.cli.rendering.events import lookup
     from clew.cli.stepper.frames import frame
-    from clew.cli.stepper.keys import Stepper, press, with_newest
+    from clew.cli.stepper.state import Stepper, press, with_newest
 
     stepper, look = Stepper(step.version, step.newest), lookup(lambda _: thread)
     while not stepper.ended:
@@ -86,7 +86,7 @@ def _after_search(thread: Thread, stepper: Stepper) -> Stepper:
     if not stepper.seeking:
         return stepper
 
-    from clew.cli.stepper.keys import after_search
+    from clew.cli.stepper.state import after_search
 
     seek = next_message if stepper.seeking > 0 else previous_message
     return after_search(stepper, seek(thread, stepper.version))

@@ -8,9 +8,9 @@ import typer
 
 from clew.cli.candidates import shard_names
 from clew.cli.command import group
-from clew.cli.directory import NO_SERVERS, open_directory
 from clew.cli.options import AsJson
 from clew.cli.output import one_line, plural_if_any, write_json
+from clew.cli.shard_directory import NO_SERVERS, open_directory
 
 if TYPE_CHECKING:
     from clew.infrastructure.shards import Shard

@@ -11,7 +11,7 @@ from clew.cli.output import console, one_line, time_text
 from clew.cli.rendering.events import Lookup, nowhere, what_happened
 from clew.cli.rendering.messages import INDENT, contents, heading
 from clew.cli.rendering.threads import STATUS_STYLES
-from clew.cli.stepper.keys import HELP, Stepper
+from clew.cli.stepper.state import HELP, Stepper
 from clew.domain import messages as content_types
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 
-from clew.cli.stepper.keys import decode, left_over
+from clew.cli.stepper.state import decode, left_over
 
 if TYPE_CHECKING:
     from rich.text import Text

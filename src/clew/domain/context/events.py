@@ -13,7 +13,7 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import FactReference, ScopeRead
 from clew.domain.messages import Message
 from clew.domain.runs.events import Failure
-from clew.domain.values import Value, is_none
+from clew.domain.value import Value, is_none
 
 Hook: TypeAlias = Literal[
     "initial_state",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from clew.domain.control import Control
 from clew.domain.decider import Start
+from clew.domain.decider_state import Control
 from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.events import Source, ThreadStarted
 from clew.domain.formats.json_delta import same

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.control import Control, advance
+from clew.domain.decider_state import Control, advance
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.event_types import Status
 from clew.domain.events import Event, Opaque
@@ -24,7 +24,7 @@ from clew.domain.messages import Role, Text
 from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Fork, Row
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.values import explain
+from clew.domain.value import explain
 
 KIND = "thread"
 VERSION = 1

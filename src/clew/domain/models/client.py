@@ -11,7 +11,7 @@ from pydantic import Field
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.values import Value
+from clew.domain.value import Value
 
 ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from clew.domain.context.events import Hook
 from clew.domain.context.thread_providers import ThreadProviders
-from clew.domain.control import Control
 from clew.domain.decider import Intent
+from clew.domain.decider_state import Control
 from clew.domain.events import Event
 from clew.domain.history import History
 from clew.domain.json_values import Json, JsonObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.event_types import Status
 from clew.domain.events import Event, HistoryRewound
 from clew.domain.history import HistoryMessage, as_message

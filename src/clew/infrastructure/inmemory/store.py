@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from clew.domain.views.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.inmemory.vectors import InMemoryVectors
-    from clew.infrastructure.sqlite.projections import SQLiteProjections
+    from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 
 class InMemoryStore(Store):
@@ -35,7 +35,7 @@ class InMemoryStore(Store):
     def open_projections(self, *, tenant: str | None = None) -> SQLiteProjections:
         """New tables."""
         del tenant
-        from clew.infrastructure.sqlite.projections import SQLiteProjections
+        from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
         return SQLiteProjections(None)
 

@@ -10,8 +10,8 @@ from psycopg.conninfo import make_conninfo
 
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Rows
-from clew.infrastructure.postgres.identifiers import text
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import text
 
 _SQL = statements("name_listing.sql")
 

@@ -21,7 +21,9 @@ from clew.infrastructure import code_digest
 from clew.infrastructure.postgres import schema, text_index
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.errors import unavailable
-from clew.infrastructure.postgres.identifiers import (
+from clew.infrastructure.postgres.row_level_security import protect
+from clew.infrastructure.postgres.sql_files import statements as sql_statements
+from clew.infrastructure.postgres.stream_ids import (
     HIGHEST,
     index_name,
     stream_id,
@@ -29,12 +31,10 @@ from clew.infrastructure.postgres.identifiers import (
     tenant_id,
     within,
 )
-from clew.infrastructure.postgres.row_level_security import protect
-from clew.infrastructure.postgres.sql_files import statements as sql_statements
 from clew.infrastructure.projection_session import GenerationRows, SqlSession
 from clew.infrastructure.projection_sql import DESCENDING, Dialect, SqlTable, SqlTables, declared_tables, quoted
 
-SQL = sql_statements("projections.sql")
+SQL = sql_statements("projection_store.sql")
 
 PATIENCE = 60.0
 """Seconds to wait for another process that writes the same projection, or has locked a table."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from psycopg.types.numeric import Int8
 
 from clew.infrastructure.append_plan import Outcome, first_after
-from clew.infrastructure.postgres.identifiers import HIGHEST, stream_id, tenant_id, text, within
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id, text, within
 from clew.infrastructure.recorder import (
     PAGE_BYTES,
     Appended,

@@ -13,9 +13,9 @@ from psycopg.types.numeric import Int8
 from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.postgres.datastore import READERS, WORKERS, PostgresDatastore
-from clew.infrastructure.postgres.identifiers import HIGHEST, text, within
 from clew.infrastructure.postgres.reads import PostgresReads
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import HIGHEST, text, within
 from clew.infrastructure.recorder import Append, Appended
 
 _TRACKED = statements("appends.sql")["tracked"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.postgres.address import Address
     from clew.infrastructure.postgres.name_listing import PostgresGlance
-    from clew.infrastructure.postgres.projections import PostgresProjections
+    from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
 
 MOST_CONNECTIONS = 1_000
@@ -51,7 +51,7 @@ class PostgresStore(Store):
 
     def open_projections(self, *, tenant: str | None = None) -> PostgresProjections:
         """The tables of projections, in the database."""
-        from clew.infrastructure.postgres.projections import PostgresProjections
+        from clew.infrastructure.postgres.projection_store import PostgresProjections
 
         return PostgresProjections(self._conninfo, tenant=None if tenant is None else tenant_part(tenant))
 

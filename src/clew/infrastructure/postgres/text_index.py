@@ -23,8 +23,8 @@ from clew.domain.names import tenant_part
 from clew.domain.projection import Indexed, Words
 from clew.domain.views.search_terms import compared
 from clew.infrastructure.postgres.connection import Session
-from clew.infrastructure.postgres.identifiers import HIGHEST, index_name, table_name, tenant_id, within
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import HIGHEST, index_name, table_name, tenant_id, within
 
 STRETCH = 4_000_000
 """The size of a full stretch: the characters of its texts, and ``TEXT`` for each."""

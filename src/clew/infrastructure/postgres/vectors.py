@@ -20,8 +20,8 @@ from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Rows, Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.identifiers import tenant_id, within
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import tenant_id, within
 from clew.infrastructure.vector_matrices import Matrices, check_installed, packed, unpacked
 
 T = TypeVar("T")

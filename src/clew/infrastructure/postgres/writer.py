@@ -18,12 +18,12 @@ from psycopg.types.numeric import Int8
 from clew.domain.errors import ClewError, StoreError
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome, plan
 from clew.infrastructure.append_streams import Following, following, only_stream
+from clew.infrastructure.postgres.append_transaction import Transaction, tracked
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable
-from clew.infrastructure.postgres.identifiers import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.postgres.pipeline import BYTEA_TYPE, INT8_TYPE, Statement, int8
 from clew.infrastructure.postgres.sql_files import statements
-from clew.infrastructure.postgres.transaction import Transaction, tracked
+from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id
 from clew.infrastructure.recorder import Append, Appended, Shred
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from clew.infrastructure.sqlite import schema
 from clew.infrastructure.sqlite.checkpoints import log_size
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, says_what_to_do, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
-from clew.infrastructure.sqlite.queries import Parameters, Take, within_range
 from clew.infrastructure.sqlite.readers import Readers
+from clew.infrastructure.sqlite.reads import Parameters, Take, within_range
 from clew.infrastructure.sqlite.writer import SQLiteWriter
 
 T = TypeVar("T")

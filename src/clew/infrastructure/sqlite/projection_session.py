@@ -15,7 +15,7 @@ from clew.infrastructure.projection_session import SqlSession
 from clew.infrastructure.projection_sql import DESCENDING, Dialect, SqlTable, SqlTables, declared_tables, quoted
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.errors import is_of_the_store, unavailable
-from clew.infrastructure.sqlite.queries import within_range
+from clew.infrastructure.sqlite.reads import within_range
 
 TABLES = (
     # tables is their declaration, so that a process without the projection's code can read them.

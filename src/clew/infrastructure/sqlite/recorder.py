@@ -12,7 +12,7 @@ from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor, SQLite
 from clew.infrastructure.append_plan import stream_name
 from clew.infrastructure.library_recorder import LibraryRecorder
 from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore, Synchronous
-from clew.infrastructure.sqlite.queries import HIGHEST, SQLiteReads
+from clew.infrastructure.sqlite.reads import HIGHEST, SQLiteReads
 
 
 # The library's max_notification_id returns None, too, although its signature does not say so.

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from clew.infrastructure.sqlite.queries import BLOB, DRAFT, LEASE
+from clew.infrastructure.sqlite.reads import BLOB, DRAFT, LEASE
 
 if TYPE_CHECKING:
     from clew.infrastructure.append_plan import Plan

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from clew.domain.views.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.sqlite.name_listing import SQLiteNames
-    from clew.infrastructure.sqlite.projections import SQLiteProjections
+    from clew.infrastructure.sqlite.projection_store import SQLiteProjections
     from clew.infrastructure.sqlite.vectors import SQLiteVectors
 
 
@@ -53,7 +53,7 @@ class SQLiteStore(Store):
     def open_projections(self, *, tenant: str | None = None) -> SQLiteProjections:
         """The tables of projections, in a file next to the log."""
         del tenant
-        from clew.infrastructure.sqlite.projections import SQLiteProjections
+        from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
         return SQLiteProjections(self.name + ".projections")
 

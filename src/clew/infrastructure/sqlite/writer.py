@@ -24,7 +24,7 @@ from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedC
 from clew.infrastructure.sqlite import side_tables
 from clew.infrastructure.sqlite.checkpoints import COMMIT_BYTES, Checkpoints
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite.queries import HIGHEST, LEASE, find_outcome
+from clew.infrastructure.sqlite.reads import HIGHEST, LEASE, find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from clew.domain.context.events import ContextProvided
-from clew.domain.control import Control
+from clew.domain.decider_state import Control
 from clew.domain.errors import UnknownVersionError
 from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage, as_message

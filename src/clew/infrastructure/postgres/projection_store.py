@@ -26,7 +26,6 @@ from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable
-from clew.infrastructure.postgres.identifiers import text
 from clew.infrastructure.postgres.projection_session import (
     PATIENCE,
     SQL,
@@ -39,6 +38,7 @@ from clew.infrastructure.postgres.projection_session import (
     shape,
 )
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import text
 from clew.infrastructure.projection_sql import SqlTables
 
 T = TypeVar("T")

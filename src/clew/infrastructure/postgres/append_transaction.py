@@ -21,7 +21,6 @@ from clew.infrastructure.append_plan import (
 )
 from clew.infrastructure.append_streams import streams_of
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
-from clew.infrastructure.postgres.identifiers import HIGHEST, stream_id, tenant_id, tenant_of, text
 from clew.infrastructure.postgres.pipeline import (
     BoundStatement,
     Statement,
@@ -32,6 +31,7 @@ from clew.infrastructure.postgres.pipeline import (
 )
 from clew.infrastructure.postgres.reads import find_outcome
 from clew.infrastructure.postgres.sql_files import statements
+from clew.infrastructure.postgres.stream_ids import HIGHEST, stream_id, tenant_id, tenant_of, text
 from clew.infrastructure.recorder import Append, Draft, Key, Lease, RecordedConflictError, Shred
 
 COPY_THRESHOLD = 50

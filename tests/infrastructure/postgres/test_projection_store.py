@@ -27,9 +27,9 @@ from clew.domain.projection import Change, Column, IndexText, Query, Recorded, R
 from clew.domain.projection_store import ProjectionStore
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.projection_session import PostgresSession
-from clew.infrastructure.postgres.projections import PostgresProjections
+from clew.infrastructure.postgres.projection_store import PostgresProjections
 from clew.infrastructure.recorder import Append
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.projections import Usage
 from clew.service import projection_batch
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import DATA, event, events_of
 
-from clew.domain.control import Control, advance
+from clew.domain.decider_state import Control, advance
 from clew.domain.events import (
     CheckpointMade,
     Event,

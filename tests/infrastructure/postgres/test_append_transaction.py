@@ -16,10 +16,10 @@ from tests.servers.postgres_server import ask
 from tests.servers.tenanted import keep_apart
 
 from clew.domain.chain import digest
+from clew.infrastructure.postgres.append_transaction import COPY_THRESHOLD
 from clew.infrastructure.postgres.datastore import PostgresDatastore
-from clew.infrastructure.postgres.identifiers import stream_id
 from clew.infrastructure.postgres.recorder import PostgresRecorder
-from clew.infrastructure.postgres.transaction import COPY_THRESHOLD
+from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.infrastructure.recorder import (
     Append,
     Appended,

@@ -21,7 +21,7 @@ from clew.domain.errors import StoreSchemaError, StoreUnavailableError
 from clew.domain.messages import Message
 from clew.domain.projection import Query
 from clew.infrastructure.projection_sql import Select, SqlTables
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_process_ends_while_a_thread_of_its_fills_a_store_in_memory() -> None:
     """Which nobody closes: to close it under that thread would wait for ever, or crash."""
     busy = """
 import threading
-from clew.infrastructure.sqlite.projections import SQLiteProjections
+from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 
 store = SQLiteProjections(None)
 connection = store._connect("rw")
