@@ -389,7 +389,7 @@ def test_says_what_is_wrong_with_how_a_client_is_made(service: Service, monkeypa
     with pytest.raises(AgentConfigurationError, match="no model"):
         type(service.client("http://127.0.0.1/v1"))("", api_key=CANARY)
     for key in (f"{CANARY}\n", f" {CANARY}", f"{CANARY}é", f"{CANARY}\r\nX-Other: 1"):
-        with pytest.raises(AgentConfigurationError, match="no key has") as refused:
+        with pytest.raises(AgentConfigurationError, match="not allowed in a key") as refused:
             service.client("http://127.0.0.1/v1", api_key=key)
         assert CANARY not in str(refused.value)
 

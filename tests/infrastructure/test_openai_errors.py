@@ -24,9 +24,9 @@ from clew.domain.runs.errors import (
     ModelStreamError,
     ModelUnavailableError,
 )
-from clew.infrastructure.openai_errors import Asked, model_error, retry_after, service_error
+from clew.infrastructure.openai_errors import RequestContext, model_error, retry_after, service_error
 
-ASKED = Asked("m-1", "localhost:1")
+ASKED = RequestContext("m-1", "localhost:1")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_error_of_the_client_itself_says_its_kind_and_no_more() -> None:
 
 @given(before=st.text("ab .", max_size=9), after=st.text("ab .", max_size=9))
 def test_what_the_service_quotes_of_the_request_is_not_told(before: str, after: str) -> None:
-    asked = Asked("m-1", "localhost", (CANARY,), {"messages": [{"role": "user", "content": CONTENT}]})
+    asked = RequestContext("m-1", "localhost", (CANARY,), {"messages": [{"role": "user", "content": CONTENT}]})
     quoted = f"{before}{CONTENT[3:40]}{after}{CANARY}"
     said = str(service_error({"message": quoted, "code": CANARY}, asked, begun=False))
     assert "[…]" in said
@@ -134,7 +134,7 @@ def test_what_the_service_quotes_of_the_request_is_not_told(before: str, after: 
 
 
 def test_a_short_text_that_is_quoted_is_not_told_either() -> None:
-    asked = Asked("m-1", "localhost", (), {"messages": [{"role": "assistant", "content": "4111 2222"}]})
+    asked = RequestContext("m-1", "localhost", (), {"messages": [{"role": "assistant", "content": "4111 2222"}]})
     said = str(service_error({"message": "The assistant message '4111 2222' is bad."}, asked, begun=False))
     assert "The assistant message '[…]' is bad" in said
 

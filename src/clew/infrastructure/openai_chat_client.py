@@ -1,4 +1,4 @@
-"""Chat Completions: the form that OpenAI, Azure and most other services and servers speak."""
+"""Chat Completions: the API that OpenAI, Azure and most other services and servers offer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class OpenAIChatClient:
-    """Asks models over Chat Completions; Clew holds the history.
+    """A model client for the Chat Completions API. Clew holds the history.
 
-    ``api_key`` and ``base_url`` are those of OPENAI_API_KEY and OPENAI_BASE_URL unless given. ``client`` is an
-    ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` of one's own in their place; its retries are not used. ``timeout`` is how
-    many seconds the service may send nothing, 600 unless given. ``options`` go with every request and are recorded.
+    ``api_key`` and ``base_url`` default to OPENAI_API_KEY and OPENAI_BASE_URL. To use your own ``AsyncOpenAI`` or
+    ``AsyncAzureOpenAI``, pass it as ``client`` instead; its retries are not used. ``timeout`` is the number of seconds
+    in which the service must send something, by default 600. ``options`` are sent with every request and recorded.
 
     Raises AgentConfigurationError without a key.
     """
@@ -47,7 +47,7 @@ class OpenAIChatClient:
         return f"OpenAIChatClient({self.model!r})"
 
     def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
-        """Send a body once and give the answer, piece by piece with ``stream``. Raises ModelError."""
+        """Send a body once and yield the answer, in pieces with ``stream``. Raises ModelError."""
         sent = streamed(self.wire, body) if stream else body
         return self._connection.ask("/chat/completions", sent, ChatAnswer())
 

@@ -1,4 +1,4 @@
-"""Embeddings of OpenAI's API, and of the many services and servers that speak it."""
+"""Embeddings from OpenAI's API, and from the many services and servers that offer the same API."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     import openai
 
 _SIZES = {"text-embedding-3-small": 1_536, "text-embedding-3-large": 3_072, "text-embedding-ada-002": 1_536}
-"""How many numbers the vectors of models have that nothing else was asked of."""
+"""The default dimensions of known models."""
 
 _TEXTS = 256
 _CHARACTERS = 200_000
-"""What one request holds, at most: the API takes 2,048 texts and 300,000 tokens."""
+"""The most texts and characters in one request. The API accepts 2,048 texts and 300,000 tokens."""
 
 _TRIES = 3
 _PAUSE = 0.25
 _LONGEST_PAUSE = 30.0
-"""How often a request is sent that the service may yet answer, and the seconds between, which double each time."""
+"""The most attempts for a request that can be retried, and the seconds between them, which double each time."""
 
 
 class OpenAIEmbedder:
-    """Embeds texts with a model over OpenAI's API, many in a request.
+    """Embeds texts with a model over OpenAI's API, many in one request.
 
-    ``dimensions`` is how many numbers a vector has: of models that Clew does not know it must be said, and the larger
-    models of OpenAI's make vectors as short as is asked. ``api_key`` and ``base_url`` are those of OPENAI_API_KEY and
-    OPENAI_BASE_URL unless given; ``client`` is an ``AsyncOpenAI`` or ``AsyncAzureOpenAI`` of one's own in their place.
-    ``timeout`` is how many seconds the service may take, 600 unless given.
+    ``dimensions`` is the length of a vector. It is required for models that Clew does not know; OpenAI's larger models
+    can return shorter vectors. ``api_key`` and ``base_url`` default to OPENAI_API_KEY and OPENAI_BASE_URL. To use your
+    own ``AsyncOpenAI`` or ``AsyncAzureOpenAI``, pass it as ``client`` instead. ``timeout`` is the number of seconds in
+    which the service must send something, by default 600.
 
-    Raises EmbeddingError for a size that is none, AgentConfigurationError without a key.
+    Raises EmbeddingError for invalid dimensions, AgentConfigurationError without a key.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class OpenAIEmbedder:
         size = _SIZES.get(model) if dimensions is None else dimensions
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise EmbeddingError(
-                f"OpenAIEmbedder: dimensions={dimensions!r} for the model {model!r}. Say how many numbers its vectors "
-                "have, such as dimensions=1536."
+                f"OpenAIEmbedder: dimensions={dimensions!r} for the model {model!r}. Give the length of its vectors, "
+                "such as dimensions=1536."
             )
         self.model = model
         self.dimensions = size
@@ -62,11 +62,11 @@ class OpenAIEmbedder:
         return f"OpenAIEmbedder({self.model!r}, {self.dimensions})"
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """A vector for each text. Raises EmbeddingError for what the service refuses, or answers wrongly."""
-        found: list[list[float]] = []
+        """A vector for each text. Raises EmbeddingError if the service refuses, or sends an invalid reply."""
+        embedded: list[list[float]] = []
         for batch in _batches(texts):
-            found += self._read(await self._ask(batch), len(batch))
-        return found
+            embedded += self._read(await self._ask(batch), len(batch))
+        return embedded
 
     async def aclose(self) -> None:
         """Close the connections that this event loop has to the service."""
@@ -74,16 +74,16 @@ class OpenAIEmbedder:
 
     async def _ask(self, texts: list[str]) -> JsonObject:
         body: JsonObject = {"model": self.model, "input": [*texts], "encoding_format": "float"}
-        if self.dimensions != _SIZES.get(self.model, self.dimensions):  # others may not know what that is
+        if self.dimensions != _SIZES.get(self.model, self.dimensions):  # other services may not know this option
             body["dimensions"] = self.dimensions
-        tried, pause = 0, _PAUSE
+        attempts, pause = 0, _PAUSE
         while True:
             try:
                 return await self._connection.call("post", "/embeddings", body)
             except ModelError as error:
-                tried, pause = tried + 1, pause * 2 if error.retry_after is None else error.retry_after
-                if not error.retryable or tried == _TRIES or pause > _LONGEST_PAUSE:
-                    raise EmbeddingError(f"No embeddings were to be had. {error}") from error
+                attempts, pause = attempts + 1, pause * 2 if error.retry_after is None else error.retry_after
+                if not error.retryable or attempts == _TRIES or pause > _LONGEST_PAUSE:
+                    raise EmbeddingError(f"The texts could not be embedded. {error}") from error
             await asyncio.sleep(pause)
 
     def _read(self, reply: JsonObject, count: int) -> list[list[float]]:
@@ -97,8 +97,8 @@ class OpenAIEmbedder:
                 vectors[index] = vector
         if sorted(vectors) != list(range(count)):
             raise EmbeddingError(
-                f"The service of {self.model!r} was asked for the vectors of {count} texts, and its reply has "
-                f"{len(vectors)} that fit. See that base_url is that of a service for embeddings."
+                f"The service of {self.model!r} was sent {count} texts, but the number of valid vectors in its reply "
+                f"is {len(vectors)}. Check that base_url is the address of an embedding service."
             )
         return [vectors[index] for index in range(count)]
 

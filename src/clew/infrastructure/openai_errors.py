@@ -1,7 +1,7 @@
-"""Whatever the ``openai`` package, its HTTP client or a service's reply raises, as Clew's own errors.
+"""Converts errors of the ``openai`` package, its HTTP client and services to Clew's own errors.
 
-No message says a key, an organisation, a header or something of the request, not even where the service quotes it; and
-no error keeps the one that it was made from, which holds the request with its key.
+No message contains a key, an organization, a header or a part of the request, not even where the service quotes it. No
+error keeps its original, which holds the request with its key.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from clew.domain.runs.errors import (
 )
 
 _SHOWN = 300
-"""Characters of a service's own message that are shown."""
+"""The longest part of a service's message, in characters, that an error shows."""
 _QUOTED = 24
-"""Characters in a row that a message and a request share by quoting, hardly by chance."""
+"""If a message and a request share this many characters in a row, the message quotes the request."""
 _WORD = 6
-"""Characters of a whole text of the request that is shorter than that, and yet more than a common word."""
+"""A shorter text of the request, of at least this many characters, is also hidden: common words are shorter."""
 _NO_CONTENT = frozenset({"model", "role", "type", "name", "id", "call_id", "tool_call_id"})
 _KEY = re.compile(r"\b(?:sk|pk|rk|key|sess|gsk|xai)[-_][\w*.\-]{6,}|Bearer \S+|\w{2,}\*{3,}\w*")
 _SECRET_HEADERS = re.compile(r"auth|key|token|secret|cookie|organization|project", re.IGNORECASE)
@@ -57,8 +57,8 @@ _TOKENS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What an error tells of a request, and what it must not tell."""
+class RequestContext:
+    """What an error may show of a request (model and host), and what it must hide (secrets and content)."""
 
     model: str
     host: str
@@ -69,10 +69,10 @@ class Asked:
         return f"{self.model!r} at {self.host}"
 
 
-def model_error(raised: Exception, asked: Asked, *, begun: bool) -> ModelError:
-    """The error for what was raised; ``begun`` says whether some of the answer had come.
+def model_error(raised: Exception, context: RequestContext, *, begun: bool) -> ModelError:
+    """Clew's error for an exception; ``begun`` is True if a part of the answer has arrived.
 
-    What happens before is worth another try. An answer that breaks off is not: it has been shown already.
+    An error before that can be retried. An answer that breaks off cannot: a part of it may have been shown.
     """
     if isinstance(raised, ModelError):
         return raised
@@ -81,76 +81,78 @@ def model_error(raised: Exception, asked: Asked, *, begun: bool) -> ModelError:
 
     kind = type(raised.__cause__ or raised).__name__
     if isinstance(raised, openai.APIStatusError):
-        return _refused(raised, asked)
+        return _refused(raised, context)
     if isinstance(raised, ValueError) and not isinstance(raised, openai.OpenAIError):
-        return ModelStreamError(f"{asked} answered with something that is no JSON. {_no_answer(asked)}")
+        return ModelStreamError(f"{context} answered with something that is not JSON. {_base_url_advice(context)}")
     if isinstance(raised, openai.APITimeoutError | httpx2.TimeoutException):
-        found, advice = "sent nothing for as long as may be waited", "Try again, or give the client a longer timeout."
+        problem, advice = "sent nothing within the timeout", "Try again, or give the client a longer timeout."
     elif isinstance(raised, httpx2.UnsupportedProtocol | httpx2.InvalidURL) or kind in {
         "UnsupportedProtocol",
         "InvalidURL",
     }:
-        return ModelUnavailableError(f"{asked}: that is no address. Give a base_url that begins with https://.")
+        return ModelUnavailableError(
+            f"{context}: this is not a valid address. Give a base_url that begins with https://."
+        )
     elif isinstance(raised, openai.APIConnectionError | httpx2.RequestError | OSError):
-        found, advice = f"could not be reached ({kind})", "See that base_url is right and the service runs."
+        problem, advice = f"could not be reached ({kind})", "Check base_url, and that the service is running."
         if begun:
-            found, advice = f"broke off in the middle of its answer ({kind})", "Run again."
+            problem, advice = f"broke off in the middle of its answer ({kind})", "Run again."
     elif isinstance(raised, openai.OpenAIError):
         return ModelAccessError(
-            f"The request to {asked} could not be given its credentials ({kind}). Set OPENAI_API_KEY or give api_key=."
+            f"The request to {context} has no valid credentials ({kind}). Set OPENAI_API_KEY or give api_key=."
         )
     else:
-        found, advice = f"could not be asked: the client failed ({kind})", "See what its debug log says."
-        return ModelError(f"{asked} {found}. {advice}")
+        problem, advice = f"received no request: the client failed ({kind})", "See the client's debug log."
+        return ModelError(f"{context} {problem}. {advice}")
     if begun:
-        return ModelStreamError(f"{asked} {found}. {advice}")
-    return ModelUnavailableError(f"{asked} {found}. {advice}", retryable=True)
+        return ModelStreamError(f"{context} {problem}. {advice}")
+    return ModelUnavailableError(f"{context} {problem}. {advice}", retryable=True)
 
 
-def unfinished(asked: Asked) -> ModelStreamError:
-    """The error for an answer whose stream ended well, but before it was complete."""
-    return ModelStreamError(f"{asked} ended its answer before it was complete. Run again.")
+def incomplete_answer_error(context: RequestContext) -> ModelStreamError:
+    """The error for a stream that ended normally, but before the answer was complete."""
+    return ModelStreamError(f"{context} ended its answer before it was complete. Run again.")
 
 
-def no_answer(asked: Asked) -> ModelStreamError:
-    """The error for a reply that is none of a model."""
-    return ModelStreamError(f"{asked} replied, but not with an answer. {_no_answer(asked)}")
+def invalid_reply_error(context: RequestContext) -> ModelStreamError:
+    """The error for a reply that is not a model's answer."""
+    return ModelStreamError(f"{context} replied, but not with an answer. {_base_url_advice(context)}")
 
 
-def service_error(failure: Json, asked: Asked, *, begun: bool) -> ModelError:
-    """The error for one that the service sent in place of an answer, or in the middle of one."""
-    told = _told(failure)
-    found = _classified(_status_in(failure), told, asked, None)
-    if begun and not isinstance(found, ContextWindowError):
-        said = _said(told, asked)
+def service_error(failure: Json, context: RequestContext, *, begun: bool) -> ModelError:
+    """Clew's error for an error that the service sent instead of an answer, or in the middle of one."""
+    reported = _parse_error(failure)
+    error = _classified(_status_in(failure), reported, context, None)
+    if begun and not isinstance(error, ContextWindowError):
+        quote = _quote(reported, context)
         return ModelStreamError(
-            f"{asked} failed in the middle of its answer{said}. Run again.", status=found.status, code=found.code
+            f"{context} failed in the middle of its answer{quote}. Run again.", status=error.status, code=error.code
         )
-    return found
+    return error
 
 
 def secrets_of(client: Any, raised: BaseException | None = None) -> tuple[str, ...]:
-    """Every secret that a client or the request of its error holds, so that none is ever said."""
-    found = {
+    """All secrets of a client and of the request in its error: messages must not contain them."""
+    secrets = {
         getattr(client, name, None)
         for name in ("api_key", "admin_api_key", "organization", "project", "webhook_secret", "_azure_ad_token")
     }
     request = getattr(raised, "request", None)
     headers = getattr(request, "headers", None)
     if headers is not None:
-        found |= {
+        secrets |= {
             value.removeprefix("Bearer ").removeprefix("Basic ")
             for name, value in headers.items()
             if _SECRET_HEADERS.search(name)
         }
     url = getattr(client, "base_url", None)
-    found |= {getattr(url, "username", None), getattr(url, "password", None)}
-    return tuple(sorted((each for each in found if isinstance(each, str) and each), key=len, reverse=True))
+    secrets |= {getattr(url, "username", None), getattr(url, "password", None)}
+    return tuple(sorted((each for each in secrets if isinstance(each, str) and each), key=len, reverse=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What a service says of its error."""
+class _ServiceError:
+    """The error as the service reported it."""
 
     message: str = ""
     code: str | None = None
@@ -158,26 +160,26 @@ class _Told:
     limit: int | None = None
 
 
-def _told(body: Json) -> _Told:
+def _parse_error(body: Json) -> _ServiceError:
     match body:
         case {"error": dict(inner)}:
-            return _told(inner)
+            return _parse_error(inner)
         case {"error": str(message)}:
-            return _Told(message)
+            return _ServiceError(message)
         case dict(error):
             code = error.get("code") if isinstance(error.get("code"), str) else None
             kind = error.get("type") if isinstance(error.get("type"), str) else None
             tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
-            return _Told(
+            return _ServiceError(
                 _message(error),
                 str(code or kind) if code or kind else None,
                 tokens if isinstance(tokens, int) else None,
                 limit if isinstance(limit, int) else None,
             )
         case str(text) if "<" not in text:  # not a page of a proxy
-            return _Told(text)
+            return _ServiceError(text)
         case _:
-            return _Told()
+            return _ServiceError()
 
 
 def _message(error: JsonObject) -> str:
@@ -198,20 +200,22 @@ def _status_in(failure: Json) -> int | None:
             return None
 
 
-def _refused(raised: Any, asked: Asked) -> ModelError:
-    return _classified(raised.status_code, _told(raised.body), asked, retry_after(raised.response.headers))
+def _refused(raised: Any, context: RequestContext) -> ModelError:
+    return _classified(raised.status_code, _parse_error(raised.body), context, retry_after(raised.response.headers))
 
 
-def _classified(status: int | None, told: _Told, asked: Asked, after: float | None) -> ModelError:
-    code = _clean_code(told.code, asked)
+def _classified(
+    status: int | None, reported: _ServiceError, context: RequestContext, after: float | None
+) -> ModelError:
+    code = _clean_code(reported.code, context)
     at = f" with HTTP {status}" if status is not None else ""
-    said = _said(told, asked)
-    if status not in {401, 403, 404, 429} and (told.code in _OVERFLOW_CODES or _OVERFLOW.search(told.message)):
-        tokens = told.tokens if told.tokens is not None else _first(_TOKENS, told.message)
-        limit = told.limit if told.limit is not None else _first(_LIMIT, told.message)
-        sizes = f": {tokens or 'more'} tokens, and it takes {limit or 'fewer'}" if tokens or limit else ""
+    quote = _quote(reported, context)
+    if status not in {401, 403, 404, 429} and (reported.code in _OVERFLOW_CODES or _OVERFLOW.search(reported.message)):
+        tokens = reported.tokens if reported.tokens is not None else _first(_TOKENS, reported.message)
+        limit = reported.limit if reported.limit is not None else _first(_LIMIT, reported.message)
+        sizes = f": {tokens or 'more'} tokens, limit {limit or 'unknown'}" if tokens or limit else ""
         return ContextWindowError(
-            f"The request is larger than the context window of {asked}{sizes}. Send less of the history, or ask a "
+            f"The request is larger than the context window of {context}{sizes}. Send less of the history, or ask a "
             "model with a larger window.",
             tokens=tokens,
             limit=limit,
@@ -220,84 +224,88 @@ def _classified(status: int | None, told: _Told, asked: Asked, after: float | No
         )
     if status in {401, 403}:
         return ModelAccessError(
-            f"{asked} refused access{at}{said}. See that the key (OPENAI_API_KEY or api_key=) is right and may use "
-            "this model.",
+            f"{context} refused access{at}{quote}. Check that the key (OPENAI_API_KEY or api_key=) is right and may "
+            "use this model.",
             status=status,
             code=code,
         )
-    if told.code in {"insufficient_quota", "billing_hard_limit_reached"}:
+    if reported.code in {"insufficient_quota", "billing_hard_limit_reached"}:
         return ModelOverloadedError(
-            f"{asked} refused{at}{said}. The account has no quota left: see to its billing.", status=status, code=code
+            f"{context} refused{at}{quote}. The account has no quota left: check its billing.", status=status, code=code
         )
-    if status in {429, 529} or told.code in {"rate_limit_exceeded", "overloaded_error", "server_is_overloaded"}:
+    if status in {429, 529} or reported.code in {"rate_limit_exceeded", "overloaded_error", "server_is_overloaded"}:
         wait = "later" if after is None else f"in {after:g} s"
         return ModelOverloadedError(
-            f"{asked} takes no more requests for now: it refused{at}{said}. Try again {wait}.",
+            f"{context} accepts no more requests for now: it refused{at}{quote}. Try again {wait}.",
             status=status,
             code=code,
             retryable=True,
             retry_after=after,
         )
-    if (status is not None and (status >= 500 or status in {408, 409})) or told.code in {  # noqa: PLR2004  # of HTTP
+    if (status is not None and (status >= 500 or status in {408, 409})) or reported.code in {  # noqa: PLR2004  # of HTTP
         "server_error",
         "internal_error",
         "vector_store_timeout",
     }:
         return ModelUnavailableError(
-            f"{asked} failed{at}{said}. Try again later.", status=status, code=code, retryable=True, retry_after=after
+            f"{context} failed{at}{quote}. Try again later.",
+            status=status,
+            code=code,
+            retryable=True,
+            retry_after=after,
         )
-    advice = "See that the names, ids and base_url are right." if status == 404 else "Change the request."  # noqa: PLR2004  # of HTTP
-    return ModelRequestError(f"{asked} refused the request{at}{said}. {advice}", status=status, code=code)
+    advice = "Check that the names, ids and base_url are right." if status == 404 else "Change the request."  # noqa: PLR2004  # of HTTP
+    return ModelRequestError(f"{context} refused the request{at}{quote}. {advice}", status=status, code=code)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a service asks to wait: RFC 9110 10.2.3, or in milliseconds as OpenAI also says it."""
+    """The seconds that a service asks to wait: RFC 9110 10.2.3, or in milliseconds, as OpenAI also sends it."""
     try:
         return max(0.0, float(headers["retry-after-ms"]) / 1000)
     except (KeyError, ValueError):
         pass
-    said = headers.get("retry-after", "")
+    value = headers.get("retry-after", "")
     try:
-        seconds = float(said)
+        seconds = float(value)
     except ValueError:
         try:
-            seconds = parsedate_to_datetime(said).timestamp() - time.time()
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
         except ValueError:
             return None
     return max(0.0, seconds) if seconds < float("inf") else None
 
 
-def _said(told: _Told, asked: Asked) -> str:
-    """The service's own words, without what must not be told."""
-    code = _clean_code(told.code, asked)
-    words = " ".join(_without(told.message, asked).split()).rstrip(".")
+def _quote(reported: _ServiceError, context: RequestContext) -> str:
+    """The service's code and message, without secrets and content of the request."""
+    code = _clean_code(reported.code, context)
+    words = " ".join(_redact(reported.message, context).split()).rstrip(".")
     shown = words if len(words) <= _SHOWN else words[: _SHOWN - 1] + "…"
     return (f" ({code})" if code else "") + (f": {shown}" if shown else "")
 
 
-def _clean_code(code: str | None, asked: Asked) -> str | None:
-    return None if code is None else _without(code, asked)[:64]
+def _clean_code(code: str | None, context: RequestContext) -> str | None:
+    return None if code is None else _redact(code, context)[:64]
 
 
-def _without(text: str, asked: Asked) -> str:
+def _redact(text: str, context: RequestContext) -> str:
     text = text[: 4 * _SHOWN]
-    for secret in asked.secrets:
+    for secret in context.secrets:
         text = text.replace(secret, "[hidden]")
     text = _KEY.sub("[hidden]", text)
-    texts = list(_texts(asked.content))
+    texts = list(_texts(context.content))
     for quoted in sorted((each for each in texts if _WORD <= len(each) < _QUOTED), key=len, reverse=True):
         text = text.replace(quoted, "[…]")
     request = "\n".join(texts)
-    start, kept = 0, []
+    start, shown = 0, []
     while start < len(text):
-        length = _shared(text, start, request)
-        kept.append("[…]" if length else text[start])
+        length = _quoted_length(text, start, request)
+        shown.append("[…]" if length else text[start])
         start += length or 1
-    return "".join(kept)
+    return "".join(shown)
 
 
-def _shared(text: str, start: int, request: str) -> int:
-    """How many characters from ``start`` on stand in the request too; 0 if they may do so by chance."""
+def _quoted_length(text: str, start: int, request: str) -> int:
+    """How many characters from ``start`` also occur in the request; 0 if they are too few to be a quotation."""
     length = _QUOTED
     if len(text) - start < length or text[start : start + length] not in request:
         return 0
@@ -319,11 +327,11 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    return int(next(filter(None, found.groups())).replace(",", ""))
+    return int(next(filter(None, match.groups())).replace(",", ""))
 
 
-def _no_answer(asked: Asked) -> str:
-    return f"See that base_url names the API of a model service: it was sent to {asked.host}."
+def _base_url_advice(context: RequestContext) -> str:
+    return f"Check that base_url is the API of a model service: the request was sent to {context.host}."

@@ -1,4 +1,4 @@
-"""Responses and Conversations: OpenAI's newer form, whose service can hold the history itself."""
+"""Responses and Conversations: OpenAI's newer API. Its service can hold the history itself."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ENCRYPTED = "reasoning.encrypted_content"
 
 
 class OpenAIResponsesClient:
-    """Asks models over Responses.
+    """A model client for the Responses API.
 
-    With ``store=False`` Clew holds the history, and reasoning goes back encrypted with it. With ``store=True`` the
-    service holds it: each answer goes on from the one before (``service="response"``, which forks natively), or all
-    are in a conversation (``service="conversation"``). The other parameters are those of ``OpenAIChatClient``.
+    With ``store=False`` Clew holds the history, and sends encrypted reasoning back with it. With ``store=True`` the
+    service holds the history: each response continues the one before (``service="response"``, which can fork), or all
+    belong to a conversation (``service="conversation"``). The other parameters are those of ``OpenAIChatClient``.
 
     Raises AgentConfigurationError without a key.
     """
@@ -59,52 +59,56 @@ class OpenAIResponsesClient:
         return f"OpenAIResponsesClient({self.model!r}, store={self.thread_kinds == ('remote',)})"
 
     def ask(self, body: JsonObject, *, stream: bool) -> AsyncGenerator[Update]:
-        """Send a body once and give the answer, piece by piece with ``stream``. Raises ModelError."""
+        """Send a body once and yield the answer, in pieces with ``stream``. Raises ModelError."""
         sent = streamed(self.wire, body) if stream else body
         return self._connection.ask("/responses", sent, ResponsesAnswer(body))
 
     async def open_service_thread(self) -> ServiceReference | None:
-        """Begin the service's side of a thread where that comes before the first request, else None."""
+        """Create the conversation of a new thread; None if the first request begins the service's side."""
         if self.service == "response":
             return None
         return await self.create_conversation()
 
     async def create_conversation(self) -> ServiceReference:
-        """Begin a conversation at the service. Raises ModelError."""
-        made = await self._connection.call("post", "/conversations", {})
-        return ServiceReference(kind="conversation", id=as_text(made.get("id")))
+        """Create a conversation at the service. Raises ModelError."""
+        created = await self._connection.call("post", "/conversations", {})
+        return ServiceReference(kind="conversation", id=as_text(created.get("id")))
 
     async def service_history(self, service: ServiceReference) -> list[Message]:
         """The messages that the service holds, oldest first. Raises ModelError.
 
-        Of a response: those of the answers that it goes on from too. What a model said in one go is one message.
+        For a response, this includes the responses that it continues. The items of one answer are one message.
         """
         if service.kind == "conversation":
-            return item_messages(await self._listed(f"/conversations/{_quoted(service.id)}/items"))
+            return item_messages(await self._listed(f"/conversations/{_quote_id(service.id)}/items"))
         items: list[JsonObject] = []
         for response in reversed(await self._chain(service.id)):
-            asked = await self._listed(f"/responses/{_quoted(as_text(response.get('id')))}/input_items")
-            if _said(asked[: len(items)]) == _said(items):  # some services list all that came before
+            asked = await self._listed(f"/responses/{_quote_id(as_text(response.get('id')))}/input_items")
+            # Some services also list all earlier items.
+            if _bare_messages(asked[: len(items)]) == _bare_messages(items):
                 asked = asked[len(items) :]
             items += [*asked, *as_objects(response.get("output"))]
         return item_messages(items)
 
     async def delete_service_thread(self, service: ServiceReference) -> None:
-        """Delete a conversation, or one response: those that it goes on from may be others' too. Raises ModelError."""
-        room = "conversations" if service.kind == "conversation" else "responses"
-        await self._connection.call("delete", f"/{room}/{_quoted(service.id)}")
+        """Delete a conversation, or one response.
+
+        The responses that it continues stay: other threads may continue them too. Raises ModelError.
+        """
+        resource = "conversations" if service.kind == "conversation" else "responses"
+        await self._connection.call("delete", f"/{resource}/{_quote_id(service.id)}")
 
     async def aclose(self) -> None:
         """Close the connections that this event loop has to the service."""
         await self._connection.aclose()
 
     async def _chain(self, id_: str) -> list[JsonObject]:
-        """A response and those that it goes on from, newest first."""
+        """A response and those that it continues, newest first."""
         chain: list[JsonObject] = []
         seen: set[str] = set()
         while id_ and id_ not in seen:
             seen.add(id_)
-            chain.append({"id": id_, **await self._connection.call("get", f"/responses/{_quoted(id_)}")})
+            chain.append({"id": id_, **await self._connection.call("get", f"/responses/{_quote_id(id_)}")})
             id_ = as_text(chain[-1].get("previous_response_id"))
         return chain
 
@@ -114,9 +118,9 @@ class OpenAIResponsesClient:
         items: list[JsonObject] = []
         while True:
             page = await self._connection.call("get", path, params=params)
-            found = as_objects(page.get("data"))
-            items += found
-            last = as_text(page.get("last_id")) or (as_text(found[-1].get("id")) if found else "")
+            listed = as_objects(page.get("data"))
+            items += listed
+            last = as_text(page.get("last_id")) or (as_text(listed[-1].get("id")) if listed else "")
             if not page.get("has_more") or not last or params.get("after") == last:
                 return items
             params["after"] = last
@@ -124,7 +128,7 @@ class OpenAIResponsesClient:
 
 def _options(options: JsonObject, *, store: bool) -> JsonObject:
     if options.get("store", store) is not store:
-        raise AgentConfigurationError(f"options has another store than store={store}. Say it once: store=….")
+        raise AgentConfigurationError(f"options contradicts store={store}. Remove store from options.")
     if store:
         return {"store": True, **options}
     include = options.get("include", [])
@@ -132,10 +136,10 @@ def _options(options: JsonObject, *, store: bool) -> JsonObject:
     return {**options, "store": False, "include": [_ENCRYPTED, *asked]}
 
 
-def _said(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:
-    """What items say, without the ids and states that a service gives them anew where it lists them again."""
-    return [(said.role, [bare(content) for content in said.contents]) for said in item_messages(items)]
+def _bare_messages(items: Sequence[JsonObject]) -> list[tuple[str, list[Content]]]:
+    """The messages of items without ids and statuses, which may differ each time that a service lists them."""
+    return [(message.role, [bare(content) for content in message.contents]) for message in item_messages(items)]
 
 
-def _quoted(id_: str) -> str:
+def _quote_id(id_: str) -> str:
     return quote(id_, safe="")

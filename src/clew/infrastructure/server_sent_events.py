@@ -1,4 +1,4 @@
-"""Server-sent events out of the bytes of a response, as the WHATWG's HTML standard says in its section 9.2."""
+"""A decoder for server-sent events, as section 9.2 of the WHATWG's HTML standard defines them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class EventDecoder:
-    """Gives the data of each event as soon as its last byte is there, in time linear in what comes."""
+    """Yields the data of each event as soon as its last byte arrives. Takes time linear in the number of bytes."""
 
     def __init__(self) -> None:
-        self._rest: list[bytes] = []  # of a line that is not at its end: pieces of it, none with the end of a line
+        self._rest: list[bytes] = []  # pieces of the last line, which is not complete
         self._data: list[str] = []
         self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[str]:
-        """Take in the next bytes; raises UnicodeDecodeError for what is no UTF-8."""
+        """Decode the next bytes. Raises UnicodeDecodeError if they are not UTF-8."""
         if self._rest and self._rest[-1].endswith(b"\r"):
             piece = self._rest.pop() + piece
         first, *more = _LINE_END.split(piece)
         if piece.endswith(b"\r"):
-            *more, last = [first, *more][:-1]  # the other half of the line's end may follow
+            *more, last = [first, *more][:-1]  # the \n of a \r\n may follow
             first, more = (more[0], [*more[1:], last + b"\r"]) if more else (last + b"\r", [])
         self._rest.append(first)
         if more:
@@ -32,7 +32,7 @@ class EventDecoder:
                 yield from self._line(line)
 
     def finish(self) -> Iterator[str]:
-        """What is left at the end, which some services leave without its empty line."""
+        """The last event. Some services send no empty line after it."""
         yield from self._line(b"".join(self._rest).rstrip(b"\r"))
         yield from self._line(b"")
 
