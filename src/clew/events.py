@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from clew.domain.context.events import (
-    ContextFailed,
-    ContextProvided,
-    ContextStateRecorded,
-    HistoryReduced,
-    Hook,
-)
+from clew.domain.context.events import ContextFailed, ContextProvided, ContextStateRecorded, HistoryReduced, Hook
 from clew.domain.events import (
     AnyEvent,
     CheckpointMade,

@@ -52,6 +52,17 @@ def test_reads_all_of_it_when_it_is_asked_to(filled: CalledClew) -> None:
     assert found["verified"]["found"].endswith("the whole store.")
 
 
+def test_counts_the_events_that_forks_share_once(filled: CalledClew, tmp_path: Path) -> None:
+    with Conversations.open(f"sqlite:///{tmp_path / 'clew.db'}") as conversations:
+        for thread in list(conversations.threads()):
+            conversations.thread(thread.id).fork().fork()
+        verdict, last = conversations.verify(), conversations.position()
+    counts = f"{verdict.threads} threads, {last} events verified: "
+    assert (verdict.threads, verdict.events) == (6, last)
+    assert findings(filled)["verified"]["found"].startswith(counts)
+    assert findings(filled, "--verify")["verified"]["found"].startswith(counts)
+
+
 def test_says_it_to_people_too(filled: CalledClew) -> None:
     lines = filled.text("doctor").splitlines()
     assert f"ok       schema: clew.db has schema {SCHEMA_VERSION}, which this Clew needs." in lines

@@ -153,6 +153,20 @@ def test_every_command_stands_under_one_heading_of_the_help(clew: Clew) -> None:
         assert len(re.findall(rf"^  {name}  +\S", listed, re.MULTILINE)) == 1
 
 
+def test_a_command_without_a_heading_stands_under_the_last_one(clew: Clew) -> None:
+    @command("clew ponder")
+    def ponder() -> None:
+        """Think about it."""
+
+    root_command.cache_clear()
+    try:
+        listed = clew.text("--help")
+    finally:
+        app.registered_commands.pop()
+        root_command.cache_clear()
+    assert re.search(r"^Other:\n  ponder  +Think about it\.$", listed, re.MULTILINE)
+
+
 @pytest.fixture
 def toy(clew: Clew) -> Iterator[Clew]:
     """The command line with one more command, declared as CONTRIBUTING.md says."""

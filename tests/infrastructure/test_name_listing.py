@@ -12,8 +12,8 @@ from clew.infrastructure.stores import store_at
 
 
 def looked(look: Callable[..., list[str]], url: str, tenant: str, *what: Any) -> list[str]:
-    with closing(store_at(url).list_names(tenant)) as glance:
-        return look(glance, tenant, *what)
+    with closing(store_at(url).list_names(tenant)) as names:
+        return look(names, tenant, *what)
 
 
 def test_finds_the_threads_of_a_tenant_that_begin_so(shared_url: str) -> None:

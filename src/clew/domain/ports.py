@@ -247,8 +247,8 @@ class ThreadReader(Protocol):
         """What is needed to shred one of the stream's own rows, None when it is already shredded."""
         ...
 
-    def verify(self, stream: str | None = None) -> Verdict:
-        """Recompute the chain of one stream and its ancestors, or of the whole store."""
+    def verify(self, *streams: str) -> Verdict:
+        """Recompute the chains of streams and their ancestors, each once; of the whole store if none is named."""
         ...
 
 

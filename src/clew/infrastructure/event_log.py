@@ -33,7 +33,7 @@ from clew.domain.projection import Recorded, Unreadable
 from clew.infrastructure.envelope import decode, encode, peek, stub
 from clew.infrastructure.recorded_rows import RecordedRows, recorded
 from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot, read_control, write_control
-from clew.infrastructure.verification import is_whole, verify_lineage, verify_store
+from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 
 
 class EnvelopeMapper(Mapper[str]):
@@ -254,9 +254,9 @@ class ConversationLog(Application[str]):
         """How many rows were ever shredded."""
         return self._recorder.shredded()
 
-    def verify(self, stream: str | None = None) -> Verdict:
-        """Recompute the chain of one stream and its ancestors, or of the whole store."""
-        return verify_store(self._recorder) if stream is None else verify_lineage(self._recorder, stream)
+    def verify(self, *streams: str) -> Verdict:
+        """Recompute the chains of streams and their ancestors, each once; of the whole store if none is named."""
+        return verify_lineages(self._recorder, streams) if streams else verify_store(self._recorder)
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit."""

@@ -124,12 +124,8 @@ def _newest(log: EventLog) -> Finding:
         name = parse_stream_name(row.stream)
         if name is not None and name.kind == "thread":
             streams[row.stream] = None
-    verdict = Verdict(0, 0, None)
-    for stream in list(streams)[:MOST_THREADS]:
-        one = log.verify(stream)
-        verdict = Verdict(verdict.threads + one.threads, verdict.events + one.events, one.first_bad)
-        if one.first_bad is not None:
-            break
+    newest = list(streams)[:MOST_THREADS]
+    verdict = log.verify(*newest) if newest else Verdict(0, 0, None)
     return of_verdict(verdict, "the newest ones; `clew doctor --verify` checks all")
 
 

@@ -199,6 +199,6 @@ def test_a_forged_parent_of_another_tenant_shows_nothing_even_to_operators(fille
         assert recorder.lineage("a/thread/forged") == []
     finally:
         store.close()
-    with closing(store_at(filled.operator).list_names("a")) as glance:
-        ((key, _),) = glance.streams("a/thread/forged", "a/thread/forged~", 1)
-        assert glance.events(key, "message-appended") == []
+    with closing(store_at(filled.operator).list_names("a")) as names:
+        ((key, _),) = names.streams("a/thread/forged", "a/thread/forged~", 1)
+        assert names.events(key, "message-appended") == []

@@ -16,7 +16,7 @@ from clew.infrastructure.postgres.stream_ids import text
 _SQL = statements("name_listing.sql")
 
 
-class PostgresGlance:
+class PostgresNames:
     """A look into the database at an address, on behalf of a tenant (as it stands in the names of streams).
 
     Raises what the driver raises.

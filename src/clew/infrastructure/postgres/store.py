@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clew.domain.views.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.postgres.address import Address
-    from clew.infrastructure.postgres.name_listing import PostgresGlance
+    from clew.infrastructure.postgres.name_listing import PostgresNames
     from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
 
@@ -61,11 +61,11 @@ class PostgresStore(Store):
 
         return PostgresVectors(self._conninfo, tenant=None if tenant is None else tenant_part(tenant))
 
-    def list_names(self, tenant: str) -> PostgresGlance:
+    def list_names(self, tenant: str) -> PostgresNames:
         """Names of a tenant's streams, on one connection of its own."""
-        from clew.infrastructure.postgres.name_listing import PostgresGlance
+        from clew.infrastructure.postgres.name_listing import PostgresNames
 
-        return PostgresGlance(self.address, tenant_part(tenant))
+        return PostgresNames(self.address, tenant_part(tenant))
 
     def schemas(self) -> Schemas:
         """The schema of the database and the schema that this Clew knows."""

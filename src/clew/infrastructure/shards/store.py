@@ -10,7 +10,7 @@ from clew.infrastructure.stores import Schemas, Store, store_at, without_secrets
 
 if TYPE_CHECKING:
     from clew.infrastructure.event_log import ConversationLog
-    from clew.infrastructure.postgres.name_listing import PostgresGlance
+    from clew.infrastructure.postgres.name_listing import PostgresNames
     from clew.infrastructure.postgres.projection_store import PostgresProjections
     from clew.infrastructure.postgres.vectors import PostgresVectors
     from clew.infrastructure.shards.directory import Directory
@@ -34,7 +34,7 @@ class ShardedStore(Store):
         """The store of the tenant's shard."""
         return store_at(self.directory().url_of(tenant, place=create))
 
-    def list_names(self, tenant: str) -> PostgresGlance:
+    def list_names(self, tenant: str) -> PostgresNames:
         """Names of a tenant's streams, from its shard."""
         found = PostgresStore(self.directory().url_of(tenant, place=False))
         return found.list_names(tenant)
