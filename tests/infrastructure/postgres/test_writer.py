@@ -16,8 +16,8 @@ from tests.servers.tenanted import keep_apart
 
 from clew.domain.chain import ROOT
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure.append_streams import only_stream
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
+from clew.infrastructure.postgres.append_streams import only_stream
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.pipeline import Statement, int8

@@ -19,7 +19,7 @@ from clew.infrastructure.append_plan import (
     content_digest,
     new_salt,
 )
-from clew.infrastructure.append_streams import streams_of
+from clew.infrastructure.postgres.append_streams import streams_of
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.pipeline import (
     BoundStatement,

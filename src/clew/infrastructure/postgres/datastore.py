@@ -8,10 +8,10 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from clew.infrastructure import process_forks
-from clew.infrastructure.append_pool import AppendPool
 from clew.infrastructure.commit_listeners import CommitListeners
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
+from clew.infrastructure.postgres.append_pool import AppendPool
 from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool
 from clew.infrastructure.postgres.errors import is_cut, unavailable

@@ -17,7 +17,7 @@ from psycopg.types.numeric import Int8
 
 from clew.domain.errors import ClewError, StoreError
 from clew.infrastructure.append_plan import KnownHead, Plan, PlannedRow, outcome, plan
-from clew.infrastructure.append_streams import Following, following, only_stream
+from clew.infrastructure.postgres.append_streams import Following, following, only_stream
 from clew.infrastructure.postgres.append_transaction import Transaction, tracked
 from clew.infrastructure.postgres.connection import ORDINAL_BITS, Rows, Session
 from clew.infrastructure.postgres.errors import PostgresUnavailableError, is_cut, unavailable

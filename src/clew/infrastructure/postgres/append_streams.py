@@ -1,4 +1,4 @@
-"""What streams an append touches, and how one that only goes on with a stream follows the event before."""
+"""The streams that an append touches, and how an append that only continues one stream follows its last event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clew.infrastructure.recorder import Append
 
 
 def streams_of(append: Append) -> Iterable[str]:
-    """The names of all streams that an append writes to, reads or stands beside."""
+    """The names of all streams that an append writes to or reads."""
     for event in append.events:
         yield stream_name(event.originator_id)
     for fork in append.forks.values():
@@ -25,7 +25,7 @@ def streams_of(append: Append) -> Iterable[str]:
 
 
 def only_stream(append: Append) -> str | None:
-    """The stream of an append that has events of one only, and nothing beside them; None for any other."""
+    """The stream of an append that only has events of one stream; None for any other append."""
     events = append.events
     if not events or any(append[1:6]) or any(append[8:]):
         return None
@@ -35,19 +35,19 @@ def only_stream(append: Append) -> str | None:
 
 
 class Following(NamedTuple):
-    """An append of events of one stream, and the head that it follows: all that a store has to look for."""
+    """An append of events of one stream, and the head that it follows: the store only has to compare that head."""
 
     stream: str
     head: KnownHead
     rows: Sequence[PlannedRow]
     end: KnownHead
-    """Where the stream is after it."""
+    """The head of the stream after it."""
 
 
 def following(append: Append, name: str, seen: KnownHead | None) -> Following | None:
-    """An append of :func:`only_stream`, this one, as it follows what it says, or else the head that was last seen.
+    """An append to one stream (see only_stream), linked to the hash that it names, or else to the head last ``seen``.
 
-    None if that is not known, or for something that a plan refuses.
+    None if neither is known, or for an append that a plan refuses.
     """
     events, links = append.events, append.links
     first = events[0].originator_version

@@ -10,8 +10,8 @@ from types import FrameType
 from tests.infrastructure.interruptions import Points
 from tests.infrastructure.recording import PATIENCE, event
 
-from clew.infrastructure import append_pool
-from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.postgres import append_pool
+from clew.infrastructure.postgres.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended, Draft
 
 DONE = Appended((), (), ())

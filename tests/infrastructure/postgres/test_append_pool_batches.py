@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 import pytest
-from tests.infrastructure.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing
 from tests.infrastructure.interruptions import Interruptions
+from tests.infrastructure.postgres.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing
 from tests.infrastructure.recording import PATIENCE, event, wait_until
 
 from clew.domain.errors import StoreUnavailableError
-from clew.infrastructure import append_pool
-from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.postgres import append_pool
+from clew.infrastructure.postgres.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended
 
 

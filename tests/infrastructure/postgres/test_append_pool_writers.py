@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 
 import pytest
-from tests.infrastructure.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing, pool_of
 from tests.infrastructure.interruptions import Interruptions
+from tests.infrastructure.postgres.append_pools import DONE, by_itself, end, lines_of_the_pool, nothing, pool_of
 from tests.infrastructure.recording import PATIENCE, event, in_child, wait_until
 
 from clew.domain.errors import ClosedError, StoreUnavailableError
-from clew.infrastructure import append_pool
-from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.postgres import append_pool
+from clew.infrastructure.postgres.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended
 
 

@@ -11,11 +11,11 @@ from concurrent.futures import wait as wait_for
 from typing import Any
 
 import pytest
-from tests.infrastructure.append_pools import DONE, by_itself, end, nothing, pool_of
+from tests.infrastructure.postgres.append_pools import DONE, by_itself, end, nothing, pool_of
 from tests.infrastructure.recording import PATIENCE, event, wait_until
 
 from clew.domain.errors import ClosedError
-from clew.infrastructure.append_pool import AppendPool
+from clew.infrastructure.postgres.append_pool import AppendPool
 from clew.infrastructure.recorder import Append, Appended, Claim, Draft, Fork, Key, Shred, Snapshot
 
 
