@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from clew.domain.errors import InvalidTimeError
-from clew.domain.events import to_microseconds, to_time
+from clew.domain.event_sentences import with_article
+from clew.domain.event_types import quoted
+from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, to_microseconds, to_time
 from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
-from clew.domain.views.audit_entries import what, why
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, read
@@ -126,3 +127,29 @@ def _entry(row: RowValues, event: Recorded | Unreadable) -> AuditEntry:
         scope=id_ if row["memory"] else None,
         **more,
     )
+
+
+def what(event: Recorded | Unreadable) -> str:
+    """What was done, in a few words that never hold what a message says. Names come quoted, in printable characters."""
+    if isinstance(event, Unreadable):
+        return _unreadable(event.type)
+    if event.type == MESSAGE_APPENDED and event.redacted:
+        return f"appended {with_article(event.role or 'message')}{' message' if event.role else ''} (redacted since)"
+    declared = EVENT_TYPES.get(event.type)
+    if declared is None or event.data is None:
+        return f"recorded {quoted(event.type)}, which this Clew does not know"
+    try:
+        return declared.describe(event.data)
+    except (LookupError, TypeError, ValueError, AttributeError):  # JSON, but not of this event: the row was changed
+        return _unreadable(event.type)
+
+
+def why(event: Recorded | Unreadable) -> str | None:
+    """The reason that was given."""
+    data = None if isinstance(event, Unreadable) else event.data
+    reason = None if data is None else data.get("reason")
+    return reason if isinstance(reason, str) else None
+
+
+def _unreadable(type_: str) -> str:
+    return f"recorded {quoted(type_)}, which cannot be read: verify says what is wrong with it"

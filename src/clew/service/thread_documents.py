@@ -10,7 +10,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
 from clew.domain.context.events import ContextStateRecorded
+from clew.domain.context.state import HISTORY_STORE
 from clew.domain.credentials import check_no_credentials
+from clew.domain.decider import Intent, Record, Say, Start
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import (
     ConflictError,
@@ -22,24 +24,29 @@ from clew.domain.errors import (
     ThreadDocumentError,
     UnknownThreadError,
 )
+from clew.domain.events import Event
 from clew.domain.formats.clew_jsonl import Entry
 from clew.domain.formats.event_import import Batch
 from clew.domain.formats.lineage import Lineage, OwnRows, needed, verified
 from clew.domain.formats.thread_document import read_document, write_document
+from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Fork, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
+from clew.domain.runs.service_state import service_side
 from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
 from clew.service.authorization import check_there
-from clew.service.core import ATTEMPTS, Core, load
+from clew.service.core import ATTEMPTS, CommitOptions, Core, commit, load
 from clew.service.event_transfer import PAGE, StoredRows, own_rows, write_batch
 from clew.service.operations import Operation, read, wait
-from clew.service.thread_copies import begin_again
 from clew.service.thread_queries import readable
+
+RESTORED_FROM = "restored_from"
+"""The metadata key of a copy: tenant, thread, version and head of the original."""
 
 _AS_NEW = "Give as_new=True to begin a new thread with what the document says."
 
@@ -248,3 +255,75 @@ def _document(lineage: Lineage) -> JsonObject:
         elif isinstance(data, ServiceThreadBound):
             check_no_credentials(data.id, f"what the service calls the thread at version {event.version}")
     return write_document(lineage)
+
+
+def begin_again(core: Core, lineage: Lineage, actor: str | None) -> Operation[tuple[str, ThreadKind]]:
+    """Begin a thread with the messages, provider states and service id on the path of another thread.
+
+    Redacted messages are left out. The state of a history store is not copied: it belongs to the other thread only.
+    """
+    control = Control()
+    for event in lineage.events:
+        control = advance(control, event)
+    thread_id = core.thread_id()
+    intents = [_start(lineage, control), *_said_again(lineage)]
+    yield from commit(core, thread_id, intents, CommitOptions(actor=actor, base=Control()))
+    return thread_id, control.kind
+
+
+def _start(lineage: Lineage, control: Control) -> Start:
+    name = lineage.name
+    source: JsonObject = {
+        "tenant": name.tenant,
+        "thread": name.id,
+        "version": lineage.head.version,
+        "head": lineage.head.hash.hex(),
+    }
+    metadata = {**control.metadata, RESTORED_FROM: source}
+    return Start(control.title, control.labels, metadata, kind=control.kind)
+
+
+def _said_again(lineage: Lineage) -> list[Intent]:
+    """The intents after the start: messages, the service's id after the messages that it has, and provider states."""
+    builder = HistoryBuilder("")
+    builder.add(lineage.events)
+    history = builder.history()
+    bound, had = _service(lineage)
+    intents: list[Intent] = []
+    at: dict[int, int] = {}
+    for said in history:
+        if bound is not None and said.version > had:
+            intents.append(bound)
+            bound = None
+        if said.message is not None:
+            intents.append(Say((said.message,)))
+        at[said.version] = len(intents) + 1
+    if bound is not None:
+        intents.append(bound)
+    states = tuple(
+        ContextStateRecorded(
+            provider=id_,
+            state=kept.state,
+            seen=max((then for version, then in at.items() if version <= kept.seen), default=0),
+        )
+        for id_, kept in history.context.states.items()
+        if id_ != HISTORY_STORE
+    )
+    return [*intents, Record(states)] if states else intents
+
+
+def _service(lineage: Lineage) -> tuple[Record | None, int]:
+    """The service's id of the thread, and the version up to which the service has the messages.
+
+    None if another thread continues to write to it. Then the service gets all messages again.
+    """
+    side = service_side("", lineage.events, _after_cuts(lineage))
+    call = side.call
+    if call.reference is None or side.left:
+        return None, 0
+    return Record((ServiceThreadBound(id=call.reference.id, kind=call.reference.kind),)), max(call.sent, call.answer)
+
+
+def _after_cuts(lineage: Lineage) -> list[Event]:
+    cuts = {(own.name, end + 1) for own, end in zip(lineage.streams, lineage.ends, strict=True)}
+    return [event for event in lineage.beyond if (event.stream, event.version) in cuts]

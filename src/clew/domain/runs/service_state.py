@@ -1,4 +1,4 @@
-"""What the service that holds a thread knows of it: what it calls it, and what it has been sent."""
+"""The state of a thread at the service that holds it: what the service calls it, and what it has been sent."""
 
 from __future__ import annotations
 

@@ -21,15 +21,15 @@ from clew.infrastructure.append_plan import (
     plan,
 )
 from clew.infrastructure.recorder import Append, Appended, Key, Lease, RecordedConflictError, Shred
-from clew.infrastructure.sqlite import side_tables
 from clew.infrastructure.sqlite.checkpoints import COMMIT_BYTES, Checkpoints
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, unavailable
-from clew.infrastructure.sqlite.reads import HIGHEST, LEASE, find_outcome
+from clew.infrastructure.sqlite.reads import BLOB, DRAFT, HIGHEST, LEASE, find_outcome
 
 if TYPE_CHECKING:
     from eventsourcing.persistence import Tracking
     from eventsourcing.sqlite import SQLiteTrackingRecorder
 
+    from clew.infrastructure.recorder import Draft
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 MOST_HEADS = 65_536
@@ -51,6 +51,16 @@ _STORED = (
     "SELECT s.name, e.version, e.type, e.state, e.hash FROM event e CROSS JOIN stream s ON s.id = e.stream "
     "WHERE e.position = ?"
 )
+
+_STREAM = "(SELECT id FROM stream WHERE name = ?)"
+_PUT_BLOB = "INSERT OR IGNORE INTO blob (digest, kind, data) VALUES (?, ?, ?)"
+_TAKE_LEASE = f"INSERT OR REPLACE INTO lease (stream, holder, until) VALUES ({_STREAM}, ?, ?)"  # noqa: S608 - of constants
+_DROP_LEASE = f"DELETE FROM lease WHERE stream = {_STREAM}"  # noqa: S608 - of constants
+_PUT_DRAFT = (
+    "INSERT OR REPLACE INTO draft (stream, run, margin, data) "  # noqa: S608 - of constants
+    f"VALUES ({_STREAM}, ?, zeroblob((SELECT page_size FROM pragma_page_size)), ?)"
+)
+_DROP_DRAFT = f"DELETE FROM draft WHERE stream = {_STREAM}"  # noqa: S608 - of constants
 
 Outcomes = Sequence[Appended | Exception]
 
@@ -189,7 +199,7 @@ class SQLiteWriter:
         if append.shreds or append.snapshots or append.key is not None:
             self._insert_rest(connection, append, first)
         if made.has_side_tables:
-            side_tables.put(connection, made)
+            _put_side_tables(connection, made)
         self._plans.append((made, first))
         return outcome(made.rows, first)
 
@@ -285,7 +295,7 @@ class SQLiteWriter:
             for row in made.rows:
                 written += len(row[3])
             if made.has_side_tables:
-                written += side_tables.size(made)
+                written += _side_tables_size(made)
                 if made.append.drafts:
                     self._checkpoints.wipe_due = True
         self._checkpoints.written += written
@@ -318,7 +328,7 @@ class SQLiteWriter:
         try:
             self._store.drop_writing()
             connection = self._store.writing()
-            if all(self._is_stored(connection, made, first) for made, first in plans) and side_tables.is_stored(
+            if all(self._is_stored(connection, made, first) for made, first in plans) and _has_side_tables(
                 connection, [made for made, _ in plans]
             ):
                 self._plans = plans
@@ -392,3 +402,45 @@ class SQLiteWriter:
         self._flush(connection)
         row: tuple[int, str, bytes, bytes, bytes | None] | None = connection.execute(_AT, (stream, version)).fetchone()
         return row
+
+
+def _put_side_tables(connection: sqlite3.Connection, made: Plan) -> None:
+    """Write the side tables of an append in its transaction, after its streams."""
+    for blob in made.append.blobs:
+        connection.execute(_PUT_BLOB, blob)
+    for name, lease in made.leases:
+        if lease is None:
+            connection.execute(_DROP_LEASE, (name,))
+        else:
+            connection.execute(_TAKE_LEASE, lease)
+    for draft in made.append.drafts:
+        if draft.data is None:
+            connection.execute(_DROP_DRAFT, (draft.stream,))
+        else:
+            connection.execute(_PUT_DRAFT, draft)
+
+
+def _side_tables_size(made: Plan) -> int:
+    """About how many bytes they add to the write-ahead log."""
+    sizes = [len(blob.data) for blob in made.append.blobs]
+    return sum(sizes) + sum(len(draft.data or b"") for draft in made.append.drafts)
+
+
+def _has_side_tables(connection: sqlite3.Connection, plans: Sequence[Plan]) -> bool:
+    """Whether the tables hold what a transaction of these plans writes: for a lease or a draft the last value."""
+    leases: dict[str, Lease | None] = {}
+    drafts: dict[str, Draft] = {}
+    for made in plans:
+        leases.update(made.leases)
+        drafts.update((draft.stream, draft) for draft in made.append.drafts)
+    return (
+        all(connection.execute(BLOB, (blob.digest,)).fetchone() for made in plans for blob in made.append.blobs)
+        and all(
+            connection.execute(LEASE, (name,)).fetchone() == (None if lease is None else lease[1:])
+            for name, lease in leases.items()
+        )
+        and all(
+            connection.execute(DRAFT, (name,)).fetchone() == (None if draft.data is None else draft[1:])
+            for name, draft in drafts.items()
+        )
+    )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clew.domain.events import EVENT_TYPES
 from clew.domain.projection import Recorded, Unreadable
-from clew.domain.views.audit_entries import what, why
+from clew.service.audit_trail import what, why
 
 
 def recorded(type_: str, data: dict[str, Any] | None, **more: Any) -> Recorded:
