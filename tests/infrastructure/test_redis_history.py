@@ -68,7 +68,7 @@ def test_forty_turns_of_four_messages_are_trimmed_in_whole_groups_and_come_back_
         before = await everything_of(store)
         assert before == messages[-9:]  # the tenth would be a result without its call
         redis.kill()
-        with pytest.raises(HistoryStoreError, match="could not be reached"):
+        with pytest.raises(HistoryStoreError, match="cannot be reached"):
             await store.list_messages()
         redis.start()
         assert await everything_of(store) == []
@@ -146,7 +146,7 @@ def test_its_state_is_the_key_and_a_state_of_another_store_is_refused(redis: Red
         assert moved.key == store.key
         wrong: list[Json] = [None, [], {}, {"key": 5}, {"key": ""}, "shop:acme:t%2F1"]
         for state in wrong:
-            with pytest.raises(HistoryStoreError, match="none of RedisHistory"):
+            with pytest.raises(HistoryStoreError, match="not a state of RedisHistory"):
                 await store.update_from_state(state)
         for key in ("shop:other:t%2F1", "shop:acme:t%2F2", "t%2F1", "shop:acme:xt%2F1"):
             with pytest.raises(HistoryStoreError, match="another thread or tenant"):
@@ -160,10 +160,13 @@ def test_its_state_is_the_key_and_a_state_of_another_store_is_refused(redis: Red
     ("spoil", "said"),
     [
         (lambda redis: redis.ask("SET", "clew:default:bad", "text"), "other than a list"),
-        (lambda redis: redis.ask("RPUSH", "clew:default:bad", "no json"), "other than messages"),
-        (lambda redis: redis.ask("RPUSH", "clew:default:bad", '{"id": "a"}'), "other than messages"),
-        (lambda redis: redis.ask("RPUSH", "clew:default:bad", '{"id": "a", "message": {}}'), "other than messages"),
-        (lambda redis: redis.kill(), "could not be reached"),
+        (lambda redis: redis.ask("RPUSH", "clew:default:bad", "no json"), "other than Clew's messages"),
+        (lambda redis: redis.ask("RPUSH", "clew:default:bad", '{"id": "a"}'), "other than Clew's messages"),
+        (
+            lambda redis: redis.ask("RPUSH", "clew:default:bad", '{"id": "a", "message": {}}'),
+            "other than Clew's messages",
+        ),
+        (lambda redis: redis.kill(), "cannot be reached"),
     ],
     ids=["another type", "no JSON", "no message", "an empty message", "killed"],
 )
@@ -189,7 +192,7 @@ def test_says_what_is_wrong_where_redis_takes_no_more(redis: RedisServer) -> Non
     full = RedisHistory(redis.url, "default", "full")
     redis.ask("CONFIG", "SET", "maxmemory", "100")
     try:
-        with pytest.raises(HistoryStoreError, match="it is full"):
+        with pytest.raises(HistoryStoreError, match="memory is full"):
             asyncio.run(full.add_messages(SAID))
     finally:
         redis.ask("CONFIG", "SET", "maxmemory", "0")
@@ -200,7 +203,7 @@ def test_says_what_is_wrong_where_redis_takes_no_more(redis: RedisServer) -> Non
 def test_a_password_that_redis_does_not_take_is_not_repeated(redis: RedisServer, password: str) -> None:
     url = redis.url.replace(f":{PASSWORD}@", f":{password}@" if password else "")
     store = RedisHistory(url, "default", "locked")
-    with pytest.raises(HistoryStoreError, match="does not take this user or this password") as failed:
+    with pytest.raises(HistoryStoreError, match="refuses this user or this password") as failed:
         asyncio.run(store.list_messages())
     assert PASSWORD not in "".join(traceback.format_exception(failed.value))
 
@@ -220,7 +223,7 @@ def test_a_password_that_redis_does_not_take_is_not_repeated(redis: RedisServer,
     ],
 )
 def test_a_url_that_is_none_is_refused_when_it_is_given_and_not_repeated(url: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match="redis_url is no URL") as refused:
+    with pytest.raises(AgentConfigurationError, match="redis_url is not the URL") as refused:
         RedisHistory(url, "default", "any")
     assert PASSWORD not in str(refused.value)
 

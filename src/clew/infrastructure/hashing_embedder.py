@@ -1,4 +1,4 @@
-"""Vectors made of the words of a text by hashing: the same ones everywhere, without a model."""
+"""An embedder that hashes the words of a text: the same vectors everywhere, without a model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from clew.domain.memory.ranking import words
 
 _PART = 3
 _PART_WEIGHT = 0.3
-"""Letters of the parts of words that count as well, and how much they do: ``invoice`` is near ``invoices``."""
+"""Parts of words also count, with this length and weight, so that ``invoice`` is near ``invoices``."""
 
 
 class HashingEmbedder:
-    """Embeds texts by their words and the parts of those, hashed into ``dimensions`` numbers: for tests, and offline.
+    """Embeds texts by their words and parts of words, hashed into ``dimensions`` numbers: for tests and offline use.
 
-    It knows no meaning. Texts that share no words are near each other by chance only.
+    It does not know meanings: texts without common words are near each other only by chance.
     """
 
     def __init__(self, dimensions: int = 256) -> None:
@@ -47,7 +47,7 @@ class HashingEmbedder:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """A word, and what it is put together of."""
+    """A word, and all its parts of ``_PART`` letters."""
     yield word
     closed = f"^{word}$"
     yield from (closed[at : at + _PART] for at in range(len(closed) - _PART + 1))
@@ -55,6 +55,6 @@ def _parts(word: str) -> Iterator[str]:
 
 @lru_cache(maxsize=65_536)
 def _hashed(part: str) -> tuple[int, int]:
-    """The place of a part, and whether it adds there or takes away, so that those that meet do not add up."""
-    found = int.from_bytes(blake2b(part.encode(), digest_size=8).digest(), "big")
-    return found >> 1, 1 if found & 1 else -1
+    """The place and the sign of a part. With random signs, parts in the same place cancel out on average."""
+    number = int.from_bytes(blake2b(part.encode(), digest_size=8).digest(), "big")
+    return number >> 1, 1 if number & 1 else -1

@@ -1,4 +1,4 @@
-"""Histories in Redis: a list for each thread, as long as it may be."""
+"""A history store in Redis: one list for each thread, with an optional limit."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_SECONDS = 5.0
-"""How long Redis may take to be reached, and to answer, unless the URL says otherwise."""
+_TIMEOUT = 5.0
+"""The timeout to connect to Redis, and for each reply, unless the URL sets another."""
 
 
 class RedisHistory(HistoryStore):
     """Keeps the messages of one thread in a Redis list, each a JSON object of ``id`` and ``message``, oldest first.
 
-    ``max_messages`` is how many the list holds at most, None for all of them. Older ones go in whole groups, a call
-    with its results, so that the list never begins with a result; a group that alone is larger goes, too. The key is
-    made of ``key_prefix``, tenant and thread, and no two threads share one. ``serialize`` gives the key: not the URL,
-    which may have a password, and not the limit, which is whatever it is made with.
+    ``max_messages`` limits the length of the list; None means no limit. The oldest messages are removed in groups of a
+    call and its results, so the list never begins with a result. A group larger than the limit is removed, too. The
+    key consists of ``key_prefix``, tenant and thread, so each thread has its own. ``serialize`` returns the key, but
+    not the URL, which may contain a password, and not the limit.
 
-    It connects when it is asked for something and lets go then, so a thread that rests costs no connection. Methods
-    raise HistoryStoreError when Redis is not there, refuses, or holds something else under the key. To make one raises
-    MissingExtraError without the extra ``redis``, AgentConfigurationError for a URL or a limit that is none, and
+    Each method opens a connection and closes it at the end: an idle thread holds no connection. Methods raise
+    HistoryStoreError if Redis cannot be reached, refuses, or has other data under the key. The constructor raises
+    MissingExtraError without the extra ``redis``, AgentConfigurationError for an invalid URL or limit, and
     InvalidNameError.
     """
 
@@ -46,29 +46,29 @@ class RedisHistory(HistoryStore):
         for value, what in ((tenant, "tenant"), (thread_id, "thread id"), (key_prefix, "key prefix")):
             check_id(value, what)
         if max_messages is not None and (type(max_messages) is not int or max_messages < 1):
-            raise AgentConfigurationError(f"max_messages={max_messages!r} is no number of messages. Give 1 or more.")
+            raise AgentConfigurationError(f"max_messages={max_messages!r} is not a number of messages. Give 1 or more.")
         _check_url(redis_url)
-        # What comes after the last two colons is the thread and the tenant: neither has a colon of its own.
-        self._of = f":{quote(tenant, safe='')}:{quote(thread_id, safe='')}"
-        self.key = f"{key_prefix}{self._of}"
+        # Tenant and thread are quoted, so the last two colons of the key separate them.
+        self._key_end = f":{quote(tenant, safe='')}:{quote(thread_id, safe='')}"
+        self.key = f"{key_prefix}{self._key_end}"
         self.max_messages = max_messages
         self._url = redis_url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key!r} at {_shown(self._url)})"
+        return f"{type(self).__name__}({self.key!r} at {_address(self._url)})"
 
     async def add_messages(self, messages: Sequence[StoredMessage]) -> None:
-        """Add messages in their order, without those whose ids are in the list, and let go of the oldest."""
+        """Add messages in order, skip those whose ids are in the list, and remove the oldest above the limit."""
         async with self._connected() as redis, redis.pipeline() as transaction:
             while True:
                 await transaction.watch(self.key)
-                held = self._read(await cast("Awaitable[list[bytes]]", transaction.lrange(self.key, 0, -1)))
+                stored = self._read(await cast("Awaitable[list[bytes]]", transaction.lrange(self.key, 0, -1)))
                 new = list({each.id: each for each in messages}.values())
-                known = {each.id for each in held}
+                known = {each.id for each in stored}
                 new = [each for each in new if each.id not in known]
                 if not new:
                     return
-                first = kept_from([each.message for each in (*held, *new)], self.max_messages)
+                first = kept_from([each.message for each in (*stored, *new)], self.max_messages)
                 transaction.multi()  # type: ignore[no-untyped-call]  # of the package
                 transaction.rpush(self.key, *(each.to_text() for each in new))
                 if first:
@@ -76,7 +76,7 @@ class RedisHistory(HistoryStore):
                 try:
                     await transaction.execute()
                 except _package().WatchError:
-                    continue  # somebody else added some: look again
+                    continue  # another client changed the list: read it again
                 return
 
     async def list_messages(self) -> list[StoredMessage]:
@@ -90,18 +90,18 @@ class RedisHistory(HistoryStore):
         return {"key": self.key}
 
     async def update_from_state(self, state: Json, **options: Any) -> None:
-        """Go on with the list under the key of a state, which may have another prefix.
+        """Continue the list under the key of a state, which may have another prefix.
 
         Raises HistoryStoreError for a state of another store, or of another thread or tenant.
         """
         del options
         key = state.get("key") if isinstance(state, dict) else None
         if not isinstance(key, str) or not key:
-            raise HistoryStoreError("The state is none of RedisHistory: it has no key. Was it another store's?")
-        if not key.endswith(self._of):
+            raise HistoryStoreError("This is not a state of RedisHistory: it has no key. Was it made by another store?")
+        if not key.endswith(self._key_end):
             raise HistoryStoreError(
-                f"The state names the key {key!r}, which is of another thread or tenant. The keys of this one end with "
-                f"{self._of!r}."
+                f"The state names the key {key!r}, which belongs to another thread or tenant. The keys of this one end "
+                f"with {self._key_end!r}."
             )
         self.key = key
 
@@ -110,7 +110,7 @@ class RedisHistory(HistoryStore):
             return [StoredMessage.from_text(item) for item in items]
         except InvalidContentError:
             raise HistoryStoreError(
-                f"The Redis key {self.key!r} holds something other than messages of Clew's. Delete it: it is filled "
+                f"The Redis key {self.key!r} holds something other than Clew's messages. Delete it: Clew fills it "
                 "again from the log. Or give another key_prefix."
             ) from None
 
@@ -122,27 +122,27 @@ class RedisHistory(HistoryStore):
             async with client:
                 yield client
         except (package.RedisError, OSError) as error:
-            # The package's own words may quote what it was given, a password included.
-            raise HistoryStoreError(f"Redis at {_shown(self._url)}: {self._why(error)}") from None
+            # The package's message may quote the URL, with its password.
+            raise HistoryStoreError(f"Redis at {_address(self._url)}: {self._why(error)}") from None
 
     def _why(self, error: Exception) -> str:
         package = _package()
         match error:
             case package.AuthenticationError() | package.AuthorizationError():
-                return "it does not take this user or this password. Check redis_url."
+                return "it refuses this user or this password. Check redis_url."
             case package.NoPermissionError():
                 return (
-                    f"this user may not do that. Allow it LRANGE, RPUSH, LTRIM, WATCH, UNWATCH, MULTI and EXEC on the "
-                    f"key {self.key!r}."
+                    f"this user lacks a permission. Allow it LRANGE, RPUSH, LTRIM, WATCH, UNWATCH, MULTI and EXEC on "
+                    f"the key {self.key!r}."
                 )
             case package.OutOfMemoryError():
-                return "it is full, and may not make room. Give it more memory, or keep fewer with max_messages."
+                return "its memory is full. Give it more memory, or keep fewer messages with max_messages."
             case package.MovedError():
-                return "it is one of a cluster, and another has the key. Give a server that stands alone, or a proxy."
+                return "it belongs to a cluster, and another server has the key. Use a standalone server, or a proxy."
             case package.TimeoutError() | TimeoutError():
-                return f"it took longer than {_SECONDS:g} s. Is it busy, or the way to it?"
+                return f"it took longer than {_TIMEOUT:g} s. Check its load and the network."
             case package.ConnectionError() | OSError():
-                return "it could not be reached, or hung up. Is it running, and redis_url right?"
+                return "it cannot be reached, or closed the connection. Check that it is running, and redis_url."
             case package.ResponseError() if str(error).startswith("WRONGTYPE"):
                 return f"the key {self.key!r} holds something other than a list. Give another key_prefix."
             case _:
@@ -163,27 +163,27 @@ def _client(url: str) -> Redis:
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
 
-    # Whoever feeds the store tries again with what it missed: to be waited for here would keep a run waiting.
+    # No retries: the caller feeds missing messages again later, and a retry here would delay the run.
     return Redis.from_url(
-        url, socket_timeout=_SECONDS, socket_connect_timeout=_SECONDS, retry=Retry(NoBackoff(), retries=0)
+        url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=Retry(NoBackoff(), retries=0)
     )
 
 
 def _check_url(url: str) -> None:
-    """Raise AgentConfigurationError, which never quotes the URL, for one that the package does not take."""
+    """Raise AgentConfigurationError, which never quotes the URL, for a URL that the package does not accept."""
     _package()
     try:
         pool = _client(url).connection_pool
         pool.connection_class(**pool.connection_kwargs)
     except (AttributeError, TypeError, ValueError):
         raise AgentConfigurationError(
-            "redis_url is no URL of a Redis server. Give redis://HOST:PORT/0, with a password "
+            "redis_url is not the URL of a Redis server. Give redis://HOST:PORT/0, with a password "
             "redis://:PASSWORD@HOST:PORT/0, over TLS rediss://…, or a socket, unix:///PATH."
         ) from None
 
 
-def _shown(url: str) -> str:
-    """Where a URL leads, without the user, the password and the options in it."""
+def _address(url: str) -> str:
+    """The host and port, or the socket, of a URL: no user, password or options."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return parts.path

@@ -43,21 +43,21 @@ FaultKind: TypeAlias = Literal[
 
 _WORDS = re.compile(r"\S+\s*|\s+")
 _NUMBERED = ""
-"""The call id of a call that is numbered when it is answered."""
+"""The call id of a call that has no number yet."""
 
 
 _BROKEN_OFF: dict[str, str] = {
     "cut": "The connection was cut before the answer was complete. Run again.",
-    "stall": "Nothing more of the answer came. Run again.",
-    "malformed": "What came was no part of an answer. Run again.",
+    "stall": "The answer stalled: no more of it arrived. Run again.",
+    "malformed": "The service sent something that is not part of an answer. Run again.",
     "early-end": "The answer ended before it was complete. Run again.",
 }
-_NO_ANSWER = ("refused", "overloaded", "server-error", "context-window")
+_BEFORE_ANSWER = ("refused", "overloaded", "server-error", "context-window")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong in place of an answer; made by :func:`fault`, which says what the fields mean."""
+    """A fault instead of an answer. :func:`fault` makes one and documents the fields."""
 
     kind: FaultKind
     after: str = ""
@@ -67,20 +67,20 @@ class Fault:
     limit: int | None = None
 
     def error(self) -> ModelError:
-        """What the client raises."""
+        """The error that the client raises."""
         if self.kind in _BROKEN_OFF:
             return ModelStreamError(_BROKEN_OFF[self.kind], retryable=True)
         if self.kind == "refused":
             return ModelUnavailableError("The connection was refused. Is the service running?", retryable=True)
         if self.kind == "overloaded":
-            message = "The service takes no more requests for now (HTTP 429)."
+            message = "The service accepts no more requests for now (HTTP 429)."
             return ModelOverloadedError(message, status=429, retryable=True, retry_after=self.retry_after)
         if self.kind == "server-error":
             return ModelUnavailableError("The service failed (HTTP 500). Try again.", status=500, retryable=True)
         size = "" if self.tokens is None else f": {self.tokens} tokens"
-        most = "" if self.limit is None else f" (limit: {self.limit})"
+        limit = "" if self.limit is None else f" (limit: {self.limit})"
         return ContextWindowError(
-            f"The request is larger than the model's context window{size}{most}. Shorten the history.",
+            f"The request is larger than the model's context window{size}{limit}. Shorten the history.",
             tokens=self.tokens,
             limit=self.limit,
             status=400,
@@ -89,19 +89,19 @@ class Fault:
 
 
 Spoken: TypeAlias = str | FunctionCall | Message | Sequence[str | FunctionCall]
-"""An answer in short: words, calls, words and calls together, or a message of the assistant."""
+"""The short form of an answer: text, a call, a list of both, or a message of the assistant."""
 
 Line: TypeAlias = Spoken | Answer | Fault | Exception
-"""One answer of a script: in short, as a whole, or what goes wrong."""
+"""One answer of a script: in short form, complete, or a fault."""
 
 LineFunction: TypeAlias = Callable[[JsonObject], Line | Awaitable[Line]]
-"""Gives an answer for the body of the request, async or not."""
+"""Returns an answer for the body of a request. It may be async."""
 
 
 def call(name: str, /, **arguments: Json) -> FunctionCall:
     """A function call for a script: ``call("lookup", order=7)``.
 
-    It gets its call id when it is answered: ``call_1`` for the first call of a conversation, and so on.
+    The client sets its call id: ``call_1`` for the first call of a conversation, and so on.
     """
     check_json(arguments, name)
     return FunctionCall(call_id=_NUMBERED, name=name, arguments=json.dumps(arguments, ensure_ascii=False))
@@ -116,35 +116,35 @@ def fault(
     tokens: int | None = None,
     limit: int | None = None,
 ) -> Fault:
-    """Something that goes wrong in place of an answer.
+    """A fault instead of an answer.
 
     ``refused`` (no connection), ``overloaded`` (HTTP 429, with ``retry_after`` in seconds), ``server-error`` (HTTP 500)
-    and ``context-window`` (with ``tokens`` of the request and the model's ``limit``) come before any answer. ``cut``,
-    ``stall`` (nothing more comes, for ``seconds`` or until the caller gives up), ``malformed`` and ``early-end`` come
-    ``after`` the words that a stream has given by then.
+    and ``context-window`` (with ``tokens`` of the request and the model's ``limit``) happen before the answer begins.
+    ``cut``, ``stall`` (the stream stops, for ``seconds`` or until the caller gives up), ``malformed`` and ``early-end``
+    happen after the stream has sent the text ``after``.
     """
-    if kind not in _BROKEN_OFF and kind not in _NO_ANSWER:
-        known = ", ".join([*_BROKEN_OFF, *_NO_ANSWER])
-        raise AgentConfigurationError(f"There is no fault {kind!r}. There are: {known}.")
-    if kind in _NO_ANSWER and after:
-        raise AgentConfigurationError(f"fault({kind!r}) comes before any answer: leave out after=.")
+    if kind not in _BROKEN_OFF and kind not in _BEFORE_ANSWER:
+        known = ", ".join([*_BROKEN_OFF, *_BEFORE_ANSWER])
+        raise AgentConfigurationError(f"{kind!r} is not a fault. The faults are: {known}.")
+    if kind in _BEFORE_ANSWER and after:
+        raise AgentConfigurationError(f"fault({kind!r}) happens before the answer begins: leave out after=.")
     if kind != "stall" and seconds is not None:
-        raise AgentConfigurationError(f"fault({kind!r}) takes no time: leave out seconds=, which is for a stall.")
+        raise AgentConfigurationError(f"fault({kind!r}) has no duration: leave out seconds=, which is for a stall.")
     return Fault(kind, after, seconds, retry_after, tokens, limit)
 
 
 class ScriptedChatClient:
     """Answers from a script, the same way every time.
 
-    ``script`` is an answer, a sequence of answers, one a request in the order in which they come, or a function that
-    is given each request's body and gives an answer; an item of a sequence may be such a function too. Answers are
-    words, function calls (see :func:`call`), both in a list, a :class:`Message`, an :class:`Answer`, a :func:`fault` or
-    an exception. With ``loop`` a sequence starts again when it is at its end; without, the next request is refused.
+    ``script`` is an answer, a sequence of answers (one for each request, in order), or a function that gets the body of
+    each request and returns an answer. An item of a sequence may also be such a function. An answer is text, a function
+    call (see :func:`call`), a list of both, a :class:`Message`, an :class:`Answer`, a :func:`fault` or an exception.
+    With ``loop`` a sequence starts again at its end; without it, later requests are refused.
 
-    A stream gives the answer word by word, ``delay`` seconds apart. Tokens are counted in words. ``thread_kinds`` with
-    ``remote`` in it makes it a client of the Responses API, which names its answers ``resp_1``, ``resp_2``… unless a
-    request says ``store=False``; the threads themselves it does not keep. ``requests`` are the bodies of the requests
-    that came, oldest first.
+    A stream sends the answer word by word, ``delay`` seconds apart. Tokens are counted in words. With ``remote`` in
+    ``thread_kinds``, it acts as a client of the Responses API, which names its answers ``resp_1``, ``resp_2``… unless a
+    request has ``store=False``. It does not store the threads themselves. ``requests`` are the bodies of all requests,
+    oldest first.
     """
 
     kind = "scripted"
@@ -168,21 +168,21 @@ class ScriptedChatClient:
         self._lines: Iterator[Line | LineFunction] = _lines(script, loop=loop)
 
     async def ask(self, body: JsonObject, *, stream: bool) -> AsyncIterator[Update]:
-        """Give the next answer of the script. Raises what the script says, else ModelError at its end."""
+        """Yield the next answer of the script. Raises the script's fault or exception, and ModelError at its end."""
         self.requests.append(copy.deepcopy(body))
         number = len(self.requests)
         line = next(self._lines, None)
         if callable(line):
-            said = line(copy.deepcopy(body))
-            line = await said if inspect.isawaitable(said) else said
+            result = line(copy.deepcopy(body))
+            line = await result if inspect.isawaitable(result) else result
         if line is None:
             raise ModelRequestError(
-                f"The script is at its end: this is request {number}. Give it more answers, or loop=True."
+                f"The script is at its end: this is request {number}. Add answers to the script, or set loop=True."
             )
         if isinstance(line, Exception):
             raise line
-        kept = self.wire == "openai-responses" and body.get("store") is not False
-        service = ServiceReference(kind="response", id=f"resp_{number}") if kept else None
+        is_stored = self.wire == "openai-responses" and body.get("store") is not False
+        service = ServiceReference(kind="response", id=f"resp_{number}") if is_stored else None
         end = line if isinstance(line, Fault) else self._answer(line, body, service)
         begun = isinstance(end, Answer) or end.kind in _BROKEN_OFF
         if service is not None and begun and stream:
@@ -193,7 +193,7 @@ class ScriptedChatClient:
                 yield delta
         if isinstance(end, Fault):
             if end.kind == "stall":
-                await _nothing_for(end.seconds)
+                await _stall(end.seconds)
             raise end.error()
         if service is not None and not stream:
             yield ServiceBound(service)
@@ -203,7 +203,7 @@ class ScriptedChatClient:
         if isinstance(line, Answer):
             return line
         model = body.get("model")
-        message = _numbered(_message(line), body, service)
+        message = _with_call_ids(_message(line), body, service)
         return Answer(
             message=message,
             finish_reason="tool_calls" if message.calls else "stop",
@@ -220,15 +220,15 @@ def _lines(script: Line | LineFunction | Sequence[Line | LineFunction], *, loop:
     if callable(script):
         return itertools.repeat(script)
     single = isinstance(script, str | FunctionCall | Message | Answer | Fault | Exception)
-    # mypy does not follow from ``single`` what a script is.
-    items: list[Line | LineFunction] = [script] if single else list(script)  # type: ignore[list-item,arg-type]  # single says which
+    # mypy does not narrow the type of a script by ``single``.
+    items: list[Line | LineFunction] = [script] if single else list(script)  # type: ignore[list-item,arg-type]  # see above
     for item in items:
         if not callable(item) and not isinstance(item, Answer | Fault | Exception):
-            _message(item)  # what is no answer is told at once
+            _message(item)  # raise for an invalid item now, not at its request
     return itertools.cycle(items) if loop else iter(items)
 
 
-async def _nothing_for(seconds: float | None) -> None:
+async def _stall(seconds: float | None) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.Event().wait()
@@ -237,25 +237,25 @@ async def _nothing_for(seconds: float | None) -> None:
 def _message(line: Spoken) -> Message:
     if isinstance(line, Message):
         if line.role != "assistant":
-            raise AgentConfigurationError(f"A script's message is the {line.role}'s. Give Message.assistant(…).")
+            raise AgentConfigurationError(f"A message in a script has the role {line.role}. Use Message.assistant(…).")
         return line
     parts = [line] if isinstance(line, str | FunctionCall) else line
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str | FunctionCall) for part in parts):
         raise AgentConfigurationError(
-            f"{line!r} is no answer of a script. Give words, call(…), a list of both, a message, an answer, fault(…), "
-            "an exception, or a function that gives one of them."
+            f"{line!r} is not an answer. Give text, call(…), a list of both, a Message, an Answer, fault(…), "
+            "an exception, or a function that returns one of them."
         )
     contents = [Text(text=part) if isinstance(part, str) else part for part in parts]
     return Message(role="assistant", contents=tuple(contents))
 
 
-def _numbered(message: Message, body: JsonObject, service: ServiceReference | None) -> Message:
-    """The calls that have no id yet get one, which in a conversation is used once."""
+def _with_call_ids(message: Message, body: JsonObject, service: ServiceReference | None) -> Message:
+    """The message, in which each call without an id gets one that is unique in the conversation."""
     calls = message.calls
     if not calls or all(each.call_id for each in calls):
         return message
     before = body.get("messages", body.get("input"))
-    numbers = itertools.count(_calls(before) + 1)
+    numbers = itertools.count(_count_calls(before) + 1)
     prefix = "call" if service is None else f"call_{service.id}"
     contents = tuple(
         each.model_copy(update={"call_id": f"{prefix}_{next(numbers)}"})
@@ -266,24 +266,24 @@ def _numbered(message: Message, body: JsonObject, service: ServiceReference | No
     return message.model_copy(update={"contents": contents})
 
 
-def _calls(asked: Json) -> int:
-    """The function calls in the messages of a request, in either form."""
-    items = [each for each in asked if isinstance(each, dict)] if isinstance(asked, list) else []
+def _count_calls(messages: Json) -> int:
+    """The number of function calls in the messages of a request, in either format."""
+    items = [each for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
     in_messages = sum(len(calls) for each in items if isinstance(calls := each.get("tool_calls"), list))
     return in_messages + sum(each.get("type") == "function_call" for each in items)
 
 
 def _count_words(value: Json) -> int:
     """The number of words in all texts of a JSON value."""
-    count, rest = 0, [value]
-    while rest:
-        part = rest.pop()
+    count, pending = 0, [value]
+    while pending:
+        part = pending.pop()
         if isinstance(part, str):
             count += len(part.split())
         elif isinstance(part, dict):
-            rest += part.values()
+            pending += part.values()
         elif isinstance(part, list):
-            rest += part
+            pending += part
     return count
 
 
@@ -298,7 +298,7 @@ def _texts(message: Message) -> list[Json]:
 
 
 def _deltas(message: Message) -> Iterator[TextDelta | ReasoningDelta | CallDelta]:
-    """The message word by word, as a stream gives it."""
+    """The message word by word, as a stream sends it."""
     index = itertools.count()
     for content in message.contents:
         if isinstance(content, Text):

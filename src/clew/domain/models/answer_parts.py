@@ -1,4 +1,4 @@
-"""What the forms of answers have in common: reading a service's JSON, which may lack or add anything."""
+"""Reads values from a service's JSON, in which any field may be missing or have another type."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def as_count(value: Json) -> int:
 
 
 def joined(pieces: Sequence[str]) -> str:
-    """A text that came in pieces, between which a character may have been cut in two."""
+    """The text of some pieces. A character may be split between two pieces."""
     text = "".join(pieces)
     try:
         text.encode()
@@ -39,5 +39,5 @@ def joined(pieces: Sequence[str]) -> str:
 
 
 def refused(text: str) -> Raw:
-    """The words with which a model refuses."""
+    """A model's refusal as a content."""
     return Raw(value={"type": "refusal", "refusal": text})

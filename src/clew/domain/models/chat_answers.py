@@ -1,4 +1,4 @@
-"""Answers in the form of OpenAI's Chat Completions, whole or in chunks: the same message either way."""
+"""Answers of OpenAI's Chat Completions, complete or in chunks: the message is the same either way."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from clew.domain.models.answer_parts import as_count, as_object, as_objects, as_
 from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, Update, Usage
 
 _THOUGHTS = ("reasoning_content", "reasoning")
-"""Where compatible services put what the model thinks; those that fill both say the same in both."""
+"""The fields that hold the reasoning in compatible services. A service that sends both sends the same text."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A function call as far as it has come."""
+    """The part of a function call that has arrived."""
 
     place: Json
     id: str
@@ -26,15 +26,15 @@ class _Call:
 
 
 class ChatAnswer:
-    """Puts an answer together.
+    """Assembles an answer.
 
-    Attributes: ``begun``, whether some of it came, and ``failure``, the error that the service sent in its place.
+    Attributes: ``begun``, whether a part of it has arrived, and ``failure``, the error that the service sent instead.
     """
 
     def __init__(self) -> None:
         self.begun = False
         self.failure: Json = None
-        self._whole = False
+        self._is_complete = False
         self._finish_reason: str | None = None
         self._text: list[str] = []
         self._thoughts: list[str] = []
@@ -45,7 +45,7 @@ class ChatAnswer:
         self._id: str | None = None
 
     def take(self, chunk: JsonObject) -> Iterator[Update]:
-        """Take in a chunk of a stream and give what it adds."""
+        """Read a chunk of a stream, and yield what it adds."""
         self.failure = chunk.get("error") or None
         if self.failure is not None:
             return
@@ -54,24 +54,24 @@ class ChatAnswer:
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = _usage(usage)
         for choice in as_objects(chunk.get("choices")):
-            if not as_count(choice.get("index")):  # of several answers, the first
+            if not as_count(choice.get("index")):  # only the first of several answers
                 for update in self._delta(as_object(choice.get("delta"))):
                     self.begun = True
                     yield update
                 self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
 
     def take_whole(self, completion: JsonObject) -> Iterator[Update]:
-        """Take in a whole completion and give what it says."""
+        """Read a complete reply, and yield its contents."""
         for choice in as_objects(completion.get("choices"))[:1]:
-            self._whole = isinstance(message := choice.get("message"), dict)
+            self._is_complete = isinstance(message := choice.get("message"), dict)
             delta = as_object(message)
             calls = [{**call, "index": number} for number, call in enumerate(as_objects(delta.get("tool_calls")))]
             completion = {**completion, "choices": [{**choice, "delta": {**delta, "tool_calls": [*calls]}}]}
         yield from self.take(completion)
 
     def answer(self) -> Answer | None:
-        """The answer; None until the service has said that it is complete."""
-        if self._finish_reason is None and not self._whole:
+        """The answer; None until the service has completed it."""
+        if self._finish_reason is None and not self._is_complete:
             return None
         contents: list[Content] = []
         if self._thoughts:
@@ -99,10 +99,10 @@ class ChatAnswer:
             yield self._call(call)
 
     def _call(self, piece: JsonObject) -> CallDelta:
-        said = as_object(piece.get("function")) or as_object(piece.get("custom"))
-        arguments = said.get("arguments", said.get("input"))
+        function = as_object(piece.get("function")) or as_object(piece.get("custom"))
+        arguments = function.get("arguments", function.get("input"))
         text = arguments if isinstance(arguments, str) else "" if arguments is None else _as_json(arguments)
-        name = as_text(said.get("name"))
+        name = as_text(function.get("name"))
         number = self._number(piece, begins=bool(name))
         call = self._calls[number]
         call.id = call.id or as_text(piece.get("id"))
@@ -111,10 +111,10 @@ class ChatAnswer:
         return CallDelta(number, call.id, call.name, text)
 
     def _number(self, piece: JsonObject, *, begins: bool) -> int:
-        """Which call a piece belongs to; ``begins`` is whether it has the name of a function.
+        """The number of the call that a piece belongs to; ``begins`` is True if the piece names a function.
 
-        Some services leave the index out or repeat it: then another id says that another call begins. Some of them have
-        no ids either: then a name does, behind a call whose arguments are whole.
+        Some services omit or repeat the index: then a new id begins another call. Some of them also omit ids: then a
+        name begins another call if the arguments of the call before are complete.
         """
         place, id_ = piece.get("index"), as_text(piece.get("id"))
         for number in reversed(range(len(self._calls))):
@@ -129,7 +129,7 @@ class ChatAnswer:
 
 
 def _is_object(text: str) -> bool:
-    """Whether it is a whole JSON object."""
+    """Whether a text is a complete JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -137,7 +137,7 @@ def _is_object(text: str) -> bool:
 
 
 def _words(content: Json) -> str:
-    """The words of a content, which a few services give as parts."""
+    """The text of a content, which a few services send in parts."""
     if isinstance(content, list):
         return "".join(as_text(part.get("text")) for part in as_objects(content) if part.get("type") == "text")
     return as_text(content)

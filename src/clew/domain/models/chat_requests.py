@@ -1,7 +1,7 @@
-"""Requests in the form of OpenAI's Chat Completions, the one that most services understand.
+"""Requests in the format of OpenAI's Chat Completions, which most services understand.
 
-Only what that form has words for is sent: no reasoning, no approvals, no metadata, and nothing of what the format that
-a message was imported from said beside.
+Only contents that this format defines are sent: no reasoning, no approvals, no metadata, and no extra fields of
+imported messages.
 """
 
 from __future__ import annotations
@@ -45,45 +45,47 @@ def chat_body(question: Question) -> JsonObject:
             for tool in question.tools
         ]
     if (wanted := question.response_format) is not None:
-        form: JsonObject = {"name": wanted.name, "schema": wanted.json_schema}
+        schema: JsonObject = {"name": wanted.name, "schema": wanted.json_schema}
         if is_strict(wanted.json_schema):
-            form["strict"] = True
-        body["response_format"] = {"type": "json_schema", "json_schema": form}
+            schema["strict"] = True
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return with_options(body, question.options)
 
 
 def _messages(question: Question) -> list[Json]:
-    said: list[Json] = []
+    sent: list[Json] = []
     if question.instructions:
-        said.append({"role": "system", "content": question.instructions})
-    waiting: list[str] = []  # the ids under which the results of the last calls are to be sent
+        sent.append({"role": "system", "content": question.instructions})
+    waiting: list[str] = []  # ids of the last calls, for their results
     for message in question.messages:
-        if (text := only_text(message)) is not None:  # by far the most
+        if (text := only_text(message)) is not None:  # the usual case
             waiting.clear()
-            said.append(_said(message, text))
+            sent.append(_plain_message(message, text))
             continue
         results, calls = message.results, message.calls
-        said += [
+        sent += [
             {"role": "tool", "tool_call_id": waiting.pop(0), "content": result_text(result.result)}
             for result in results
-            if waiting  # a result without its call cannot be said
+            if waiting  # a result without its call cannot be sent
         ]
         if results and len(results) == len(message.contents):
-            continue  # that was all of it
+            continue  # the message contains nothing else
         words = [each for each in message.contents if not isinstance(each, FunctionCall | FunctionResult)]
         if words:
             waiting.clear()
         if message.role == "assistant":
-            said.append(_assistant(words, calls, question, waiting))
+            sent.append(_assistant(words, calls, question, waiting))
             continue
         if words or not message.contents:
-            said.append(_said(message, _content("user" if message.role == "tool" else message.role, words) or ""))
+            sent.append(
+                _plain_message(message, _content("user" if message.role == "tool" else message.role, words) or "")
+            )
         if calls:
-            said.append(_assistant([], calls, question, waiting))
-    return said
+            sent.append(_assistant([], calls, question, waiting))
+    return sent
 
 
-def _said(message: Message, content: Json) -> JsonObject:
+def _plain_message(message: Message, content: Json) -> JsonObject:
     """A message without calls. The text of a tool that is not a result is sent as the user's."""
     plain: JsonObject = {"role": "user" if message.role == "tool" else message.role, "content": content}
     if message.role == "user" and message.author is not None and is_name(message.author):
@@ -114,7 +116,7 @@ def _assistant(
 
 
 def refusal_of(content: Content) -> str | None:
-    """The words with which a model refuses, None for anything else."""
+    """The text of a model's refusal, None for any other content."""
     match content:
         case Raw(value={"type": "refusal", "refusal": str(refusal)}):
             return refusal
@@ -148,7 +150,7 @@ def _part(role: Role, content: Content) -> JsonObject | None:
 
 
 def _is_part(role: Role, value: Json) -> bool:
-    """Whether ``value`` is a content part of this form that one of that role may say."""
+    """Whether ``value`` is a content part of this format that a message with this role may contain."""
     match value:
         case {"type": "text", "text": str()}:
             return True

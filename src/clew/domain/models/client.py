@@ -113,17 +113,17 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The service has sent its id of the conversation or response. It comes as soon as the id is known."""
+    """The service has sent its id of the conversation or response. It is sent as soon as the id is known."""
 
     service: ServiceReference
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The whole answer. It is the last update, and comes only when the answer is complete.
+    """The complete answer. It is the last update, and is sent only when the answer is complete.
 
-    A streamed answer has the same message as one that came whole. ``finish_reason`` is ``stop``, ``tool_calls``,
-    ``length``, ``content_filter`` or the service's own word.
+    A streamed answer has the same message as one that was not streamed. ``finish_reason`` is ``stop``, ``tool_calls``,
+    ``length``, ``content_filter`` or the service's own value.
     """
 
     message: Message

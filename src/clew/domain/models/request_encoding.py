@@ -1,4 +1,4 @@
-"""Requests to model services as what goes over the wire: from a question, without a client, always the same bytes."""
+"""The wire format of requests to model services: the same question gives the same bytes, without a client."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from clew.domain.models.client import Question, Wire
 from clew.domain.models.responses_requests import responses_body
 from clew.domain.runs.errors import AgentConfigurationError
 
-_OURS = frozenset({"model", "messages", "input", "stream", "previous_response_id", "conversation"})
-"""What a question says, and so no option may."""
+_SET_BY_RUN = frozenset({"model", "messages", "input", "stream", "previous_response_id", "conversation"})
+"""Fields that the question sets, so options must not."""
 
 _NOT_SENT = frozenset({"api_key", "extra_body", "extra_headers", "extra_query", "timeout"})
-"""What a client is told, and is no part of a request's body. Some of it is secret, and options are recorded."""
+"""Settings of the client, not fields of the body. Some are secret, and options are recorded."""
 
 
 def checked_options(options: Mapping[str, Any] | None) -> JsonObject:
-    """Options that go into the bodies of requests, and onto the log.
+    """The options, which go into the bodies of requests and are recorded in the log.
 
-    Raises AgentConfigurationError for what is no such option, and InvalidContentError for what is no JSON.
+    Raises AgentConfigurationError for names that are not options, and InvalidContentError for values that are not JSON.
     """
     checked: JsonObject = dict(options or {})
     check_json(checked, "options")
-    if said := sorted(_OURS & set(checked)):
-        raise AgentConfigurationError(f"options has {', '.join(said)}, which a run says itself. Leave it out.")
-    if told := sorted(_NOT_SENT & set(checked)):
+    if set_by_run := sorted(_SET_BY_RUN & set(checked)):
+        raise AgentConfigurationError(f"options has {', '.join(set_by_run)}, which the run sets itself. Leave it out.")
+    if client_settings := sorted(_NOT_SENT & set(checked)):
         raise AgentConfigurationError(
-            f"options has {', '.join(told)}. Options are what goes into a request's body, by its own name, and are "
-            "recorded: say the rest to the client, as in client=AsyncOpenAI(default_headers=…)."
+            f"options has {', '.join(client_settings)}. Options are fields of a request's body, and are "
+            "recorded. Set the others on the client, as in client=AsyncOpenAI(default_headers=…)."
         )
     return checked
 
 
 def request_body(wire: Wire, question: Question) -> JsonObject:
-    """The body of the request that asks ``question``; ``streamed`` gives the one that asks for a stream."""
+    """The body of the request for a question; see ``streamed`` for one that requests a stream."""
     return chat_body(question) if wire == "openai-chat" else responses_body(question)
 
 
 def streamed(wire: Wire, body: JsonObject) -> JsonObject:
-    """A body that asks for the answer piece by piece, and for its usage at the end."""
-    asked: JsonObject = {**body, "stream": True}
+    """The body that requests a stream, with the usage at its end."""
+    sent: JsonObject = {**body, "stream": True}
     if wire == "openai-chat":
         options = body.get("stream_options")
-        asked["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
-    return asked
+        sent["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+    return sent
 
 
 def request_bytes(body: JsonObject) -> bytes:

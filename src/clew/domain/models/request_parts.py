@@ -1,4 +1,4 @@
-"""What the forms of requests have in common: unique call ids, names and results as text, media in words."""
+"""Parts that all request formats share: unique call ids, names, results as text, descriptions of media."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ _EXTENSIONS = {"application/pdf": "pdf", "text/plain": "txt", "text/markdown": "
 
 
 def is_name(text: str) -> bool:
-    """Whether services take ``text`` as the name of a function or of a speaker."""
+    """Whether services accept ``text`` as the name of a function or an author."""
     return _NAME.fullmatch(text) is not None
 
 
 def function_name(call: FunctionCall, question: Question) -> str:
-    """The name of a called function; what a model made up is given the characters that services take."""
+    """The name of a called function. In a name that the model made up, characters that services refuse become ``_``."""
     if is_name(call.name) or any(tool.name == call.name for tool in question.tools):
         return call.name
     return _NOT_IN_NAMES.sub("_", call.name)[:64] or "unnamed"
 
 
 def arguments_text(call: FunctionCall) -> str:
-    """The arguments as the model wrote them; services that parse them refuse nothing at all."""
+    """The arguments as the model wrote them, ``{}`` for empty ones: some services refuse an empty text."""
     return call.arguments or "{}"
 
 
-def unique_ids(calls: Sequence[FunctionCall], taken: set[str]) -> list[str]:
-    """An id for each call, its own if it has one that is not among ``taken``, which grows by what is given."""
+def unique_ids(calls: Sequence[FunctionCall], used: set[str]) -> list[str]:
+    """An id for each call: its own, unless that is missing or in ``used``. Adds the ids to ``used``."""
     wanted = {call.call_id for call in calls}
-    given = []
+    ids = []
     for call in calls:
         id_, number = call.call_id, 1
-        while not id_ or id_ in taken or (number > 1 and id_ in wanted):
+        while not id_ or id_ in used or (number > 1 and id_ in wanted):
             number += 1
             id_ = f"{call.call_id or 'call'}-{number}"
-        taken.add(id_)
-        given.append(id_)
-    return given
+        used.add(id_)
+        ids.append(id_)
+    return ids
 
 
 def result_text(result: Json) -> str:
-    """A function's result as text: what is no text as its JSON."""
+    """A function's result as text; any other value as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
 def media_type(media: Media) -> str:
-    """The type of some media, as it says or as its ``data:`` URI does; empty where neither does."""
+    """The media type, from the media itself or from its ``data:`` URI; empty if neither has one."""
     if media.media_type:
         return media.media_type
     if media.uri.startswith("data:"):
@@ -61,7 +61,7 @@ def media_type(media: Media) -> str:
 
 
 def is_picture(media: Media) -> bool:
-    """Whether media is a picture that a service can get; an address that does not say what it is, is taken for one."""
+    """Whether media is a picture that a service can load. A URL without a media type counts as a picture."""
     if media.uri.startswith(("https://", "http://")):
         return media_type(media).startswith("image/") or not media_type(media)
     return media_type(media).startswith("image/") and inline_base64(media) is not None
@@ -74,18 +74,18 @@ def inline_base64(media: Media) -> str | None:
 
 
 def media_words(media: Media) -> str:
-    """Media in words, for where a service takes only text: what it is and where, never its data."""
+    """A description of media for a service that accepts only text: the type and the address, never the data."""
     kind = media_type(media) or "media"
     return f"[{kind}, not shown here]" if media.uri.startswith("data:") else f"[{kind}: {media.uri}]"
 
 
 def file_name(media: Media) -> str:
-    """A name for a file that has none."""
+    """A name for a file without a name."""
     return f"file.{_EXTENSIONS.get(media_type(media), 'bin')}"
 
 
 def with_options(body: JsonObject, options: JsonObject | None) -> JsonObject:
-    """A body with the provider's own options; tools among them come after the functions."""
+    """The body with the provider's options. Tools in the options come after the functions."""
     if not options:
         return body
     merged = {**body, **options}
@@ -96,7 +96,7 @@ def with_options(body: JsonObject, options: JsonObject | None) -> JsonObject:
 
 
 def is_strict(schema: Json) -> bool:
-    """Whether a JSON schema is one that services can hold a model to: closed objects, every property required."""
+    """Whether services can enforce a JSON schema: objects are closed, and every property is required."""
     if isinstance(schema, list):
         return all(is_strict(each) for each in schema)
     if not isinstance(schema, dict):

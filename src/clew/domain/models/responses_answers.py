@@ -1,4 +1,4 @@
-"""Answers in the form of OpenAI's Responses, whole or as events, and the service's items as messages."""
+"""Answers of OpenAI's Responses API, complete or as events, and the service's items as messages."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "
 
 
 class ResponsesAnswer:
-    """Puts an answer together, and says under which id the service keeps it.
+    """Assembles an answer, and yields the id under which the service stores it.
 
-    ``body`` is the request's: it says whether the service keeps the answer, and in which conversation. Attributes:
-    ``begun``, whether some of the answer came, and ``failure``, the error that the service sent in its place.
+    ``body`` is the body of the request: it says whether the service stores the answer, and in which conversation.
+    Attributes: ``begun``, whether a part of the answer has arrived, and ``failure``, the error that the service sent
+    instead.
     """
 
     def __init__(self, body: JsonObject) -> None:
         self.begun = False
         self.failure: Json = None
-        self._kept = body.get("store") is not False
-        self._conversing = body.get("conversation") is not None
-        self._bound = self._conversing
+        self._is_stored = body.get("store") is not False
+        self._in_conversation = body.get("conversation") is not None
+        self._bound = self._in_conversation
         self._calls: dict[Json, _Call] = {}
         self._items: list[JsonObject] = []
         self._response: JsonObject | None = None
 
     def take(self, event: JsonObject) -> Iterator[Update]:
-        """Take in an event of a stream and give what it adds."""
+        """Read an event of a stream, and yield what it adds."""
         match event:
             case {"type": "error"} | {"type": "response.failed"}:
                 self._fail(event)
@@ -64,7 +65,7 @@ class ResponsesAnswer:
                 self._items.append(item)
                 yield from self._call(event, item, None)
             case {"response": dict(response)}:  # created, queued, in progress
-                self.begun = self.begun or self._conversing  # what was asked may be in the conversation by now
+                self.begun = self.begun or self._in_conversation  # the conversation may contain the input by now
                 yield from self._bind(response)
             case {"type": _}:
                 pass
@@ -72,7 +73,7 @@ class ResponsesAnswer:
                 self.failure = event.get("error") or None
 
     def take_whole(self, response: JsonObject) -> Iterator[Update]:
-        """Take in a whole response and give what it says."""
+        """Read a complete response, and yield its contents."""
         yield from self._bind(response)
         if response.get("error") or response.get("status") in {"failed", "cancelled"}:
             self._fail({"response": response})
@@ -92,7 +93,7 @@ class ResponsesAnswer:
                     number += 1
 
     def answer(self) -> Answer | None:
-        """The answer; None until the service has said that it is complete."""
+        """The answer; None until the service has completed it."""
         if self._response is None:
             return None
         items = as_objects(self._response.get("output")) or self._items
@@ -116,7 +117,7 @@ class ResponsesAnswer:
         )
 
     def _bind(self, response: JsonObject) -> Iterator[Update]:
-        if self._bound or not self._kept or response.get("store") is False:
+        if self._bound or not self._is_stored or response.get("store") is False:
             return
         if conversation := as_text(as_object(response.get("conversation")).get("id")):
             self._bound = True
@@ -126,53 +127,53 @@ class ResponsesAnswer:
             yield ServiceBound(ServiceReference(kind="response", id=id_))
 
     def _call(self, event: JsonObject, item: JsonObject, piece: str | None) -> Iterator[Update]:
-        """A piece of a call's arguments; None for what is left of them when its item is done."""
+        """Yield a piece of a call's arguments. None means the rest of them, when the item is complete."""
         self.begun = True
         if item and item.get("type") != "function_call":
             return
         place = event.get("output_index")
         call = self._calls.setdefault(place if isinstance(place, int) else None, _Call(len(self._calls)))
         call.id, call.name = call.id or as_text(item.get("call_id")), call.name or as_text(item.get("name"))
-        text = as_text(item.get("arguments"))[call.given :] if piece is None else piece
-        call.given += len(text)
+        text = as_text(item.get("arguments"))[call.yielded :] if piece is None else piece
+        call.yielded += len(text)
         if text or piece is not None:
             yield CallDelta(call.number, call.id, call.name, text)
 
 
 class _Call:
-    """A function call of a stream: its number, and how many characters of its arguments were given."""
+    """A function call of a stream: its number, and how many characters of its arguments were yielded."""
 
-    __slots__ = ("given", "id", "name", "number")
+    __slots__ = ("id", "name", "number", "yielded")
 
     def __init__(self, number: int) -> None:
-        self.number, self.id, self.name, self.given = number, "", "", 0
+        self.number, self.id, self.name, self.yielded = number, "", "", 0
 
 
 def item_messages(items: Sequence[JsonObject]) -> list[Message]:
-    """The messages that the items of a service's history say; what a model said in one go is one message."""
+    """The messages in the items of a service's history. The items of one answer are one message."""
     messages: list[Message] = []
-    said: list[JsonObject] = []
+    answered: list[JsonObject] = []
     for item in items:
         role = _ROLES.get(as_text(item.get("role"))) if item.get("type", "message") == "message" else None
         if role in {None, "assistant"} and not as_text(item.get("type")).endswith("_output"):
-            said.append(item)
+            answered.append(item)
             continue
-        if said:
-            messages.append(Message(role="assistant", contents=tuple(_contents(said))))
-            said = []
+        if answered:
+            messages.append(Message(role="assistant", contents=tuple(_contents(answered))))
+            answered = []
         if role is not None:
             messages.append(Message(role=role, contents=tuple(_parts(item.get("content")))))
         elif item.get("type") == "function_call_output":
             messages.append(Message.tool(as_text(item.get("call_id")), item.get("output")))
         else:
             messages.append(Message(role="tool", contents=(Raw(value=item),)))
-    if said:
-        messages.append(Message(role="assistant", contents=tuple(_contents(said))))
+    if answered:
+        messages.append(Message(role="assistant", contents=tuple(_contents(answered))))
     return messages
 
 
 def bare(content: Content) -> Content:
-    """A content without the ids and states that a service gives it anew where it lists it again."""
+    """A content without ids and statuses, which may differ each time that a service lists it."""
     match content:
         case Reasoning(text=text):
             return Reasoning(text=text)
@@ -183,7 +184,7 @@ def bare(content: Content) -> Content:
 
 
 def _contents(items: Sequence[JsonObject]) -> Iterator[Content]:
-    """What a model said: words and calls in Clew's words, all other items as they are."""
+    """The contents of a model's items: text, reasoning and calls as Clew's types, all others unchanged as Raw."""
     for item in items:
         match item:
             case {"type": "reasoning"}:

@@ -1,7 +1,7 @@
-"""Requests in the form of OpenAI's Responses: the history as a flat list of items.
+"""Requests in the format of OpenAI's Responses: the history as a flat list of items.
 
-Items that came from that service and that Clew has no words for go back unchanged: reasoning, and what ``Raw`` holds.
-Parts of other services' forms are left out.
+Items of this service that Clew has no type for are sent back unchanged: reasoning, and the items in ``Raw``. Parts in
+the formats of other services are left out.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ITEMS = frozenset(
         "tool_search_output",
     }
 )
-"""Types of the service's items that do not end as calls and their outputs do."""
+"""Types of the service's items that do not end with ``_call`` or ``_call_output``."""
 _OTHERS = frozenset(
     {
         "custom",
@@ -64,7 +64,7 @@ _OTHERS = frozenset(
         "tool_use",
     }
 )
-"""Types of content parts, and of what other services put into a message with an id as items have one."""
+"""Types that are not items: content parts, and parts of other services that also have an id."""
 
 
 def responses_body(question: Question) -> JsonObject:
@@ -85,14 +85,14 @@ def responses_body(question: Question) -> JsonObject:
         ]
     options = question.options or {}
     if (wanted := question.response_format) is not None:
-        form: JsonObject = {
+        schema: JsonObject = {
             "type": "json_schema",
             "name": wanted.name,
             "schema": wanted.json_schema,
             "strict": is_strict(wanted.json_schema),
         }
         more = options.get("text")
-        body["text"] = {**(more if isinstance(more, dict) else {}), "format": form}
+        body["text"] = {**(more if isinstance(more, dict) else {}), "format": schema}
         options = {name: value for name, value in options.items() if name != "text"}
     if (service := question.service) is not None:
         body["previous_response_id" if service.kind == "response" else "conversation"] = service.id
@@ -100,13 +100,13 @@ def responses_body(question: Question) -> JsonObject:
 
 
 def is_item(value: Json) -> bool:
-    """Whether ``value`` has the shape of an item of this service, one that Clew has no words for."""
+    """Whether ``value`` has the shape of an item of this service that Clew has no type for."""
     match value:
         case {"type": str(kind)} if kind in _OTHERS:
             return False
         case {"type": str(kind)} if kind in _ITEMS or kind.endswith(("_call", "_call_output")):
             return True
-        case {"type": str(kind), "id": str()}:  # a newer one: what it gives out has an id
+        case {"type": str(kind), "id": str()}:  # a newer type: items of the service have an id
             return bool(kind)
         case _:
             return False
@@ -114,25 +114,27 @@ def is_item(value: Json) -> bool:
 
 def _items(question: Question) -> list[Json]:
     items: list[Json] = []
-    taken: set[str] = set()  # one list for all: an id that recurs in it would pair with two results
+    used: set[str] = set()  # unique in the whole list: a repeated id would match two results
     waiting: list[str] = []
     for message in question.messages:
         for result in message.results:
-            # The calls of a service's own history are not among the messages: then the result's id is right.
+            # If the service holds the history, the calls are not among the messages: then the result's own id is right.
             id_ = waiting.pop(0) if waiting else result.call_id
             items.append({"type": "function_call_output", "call_id": id_, "output": result_text(result.result)})
         rest = [each for each in message.contents if not isinstance(each, FunctionResult)]
         if message.contents and not rest:
             continue
         if message.calls:
-            waiting = unique_ids(message.calls, taken)
-        said = list(_said(message, rest, waiting, question))
-        items += said or [_words(message.role, [])]
+            waiting = unique_ids(message.calls, used)
+        sent = list(_message_items(message, rest, waiting, question))
+        items += sent or [_words(message.role, [])]
     return items
 
 
-def _said(message: Message, contents: Sequence[Content], ids: Sequence[str], question: Question) -> Iterator[Json]:
-    """The items of a message in order; words that stand together are one item."""
+def _message_items(
+    message: Message, contents: Sequence[Content], ids: Sequence[str], question: Question
+) -> Iterator[Json]:
+    """The items of a message in order. Adjacent text and media are one item."""
     call_ids = iter(ids)
     words: list[Content] = []
     last = max((n for n, each in enumerate(contents) if _is_followed(each)), default=-1)
@@ -142,7 +144,7 @@ def _said(message: Message, contents: Sequence[Content], ids: Sequence[str], que
                 words.append(content)
             continue
         if isinstance(content, Reasoning) and number > last:
-            continue  # the service refuses reasoning that nothing came of
+            continue  # the service refuses reasoning without anything after it
         if words:
             yield _words(message.role, words)
             words = []
@@ -158,7 +160,7 @@ def _is_followed(content: Content) -> bool:
 
 
 def _item(content: Content, ids: Iterator[str], question: Question) -> Json:
-    """The item that a content is by itself, None for words and for what cannot be said."""
+    """The separate item for a content; None for text and media, and for contents that cannot be sent."""
     match content:
         case FunctionCall():
             name = function_name(content, question)
@@ -210,7 +212,7 @@ def _text_of(kind: str, value: Json) -> JsonObject | None:
 
 
 def _input_part(value: Json) -> JsonObject | None:
-    """A content part of this form, or of Chat Completions' put into this one."""
+    """A content part of this format, or one of Chat Completions converted to it."""
     if not isinstance(value, dict):
         return None
     match value:
