@@ -46,8 +46,7 @@ from clew.service.memory import scope_queries, scopes
 from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Scope
 from clew.service.message_search import Hit
-from clew.service.operations import read, run
-from clew.service.pages import Pages
+from clew.service.operations import Pages, read, run
 from clew.service.projection_status import ProjectionStatus
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary

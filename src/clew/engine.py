@@ -61,8 +61,7 @@ from clew.service.memory.scope_queries import ScopeSummary
 from clew.service.memory.scopes import Scope
 from clew.service.memory.text_search import EmbeddingIndex
 from clew.service.message_search import Hit
-from clew.service.operations import read
-from clew.service.pages import Pages
+from clew.service.operations import Pages, read
 from clew.service.projection_status import ProjectionStatus
 from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.thread_directory import Order

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
     from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.context.thread_providers import ThreadProviders
-    from clew.domain.decider_state import Control
+    from clew.domain.decider_state import Control, OpenRun, Place
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
     from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, Trigger
-    from clew.domain.runs.open_run import OpenRun, Place
     from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
     from clew.domain.runs.request_building import Request
     from clew.domain.views.fork_tree import Branch, Mark
@@ -307,10 +306,10 @@ _HOMES = {
     "OnExisting": "clew.domain.runs.ports",
     "OnFailure": "clew.domain.context.provider",
     "OnMissingProvider": "clew.agents.run_setup",
-    "OpenRun": "clew.domain.runs.open_run",
+    "OpenRun": "clew.domain.decider_state",
     "Parked": "clew.domain.projection",
     "Part": "clew.domain.views.search_terms",
-    "Place": "clew.domain.runs.open_run",
+    "Place": "clew.domain.decider_state",
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
     "ProviderState": "clew.domain.context.state",

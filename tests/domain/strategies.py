@@ -20,8 +20,8 @@ from clew.domain.messages import (
     Raw,
     Reasoning,
     Text,
+    Value,
 )
-from clew.domain.value import Value
 
 CONTENT_TYPES: tuple[type[Any], ...] = get_args(Content)
 

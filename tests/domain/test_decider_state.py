@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import DATA, event, events_of
 
-from clew.domain.decider_state import Control, advance
+from clew.domain.decider_state import Control, OpenRun, advance
 from clew.domain.events import (
     CheckpointMade,
     Event,
@@ -28,7 +28,6 @@ from clew.domain.events import (
 )
 from clew.domain.messages import Message
 from clew.domain.runs.events import AgentIdentity, Fingerprint, RunCompleted, RunStarted, ServiceThreadBound
-from clew.domain.runs.open_run import OpenRun
 
 STARTED = ThreadStarted(title="Refund", labels={"a": 1}, metadata={"m": None}, source=Source(id="conv-1"))
 FORKED = ThreadForked(parent_id="p", parent_version=4, parent_hash="00")

@@ -10,7 +10,7 @@ from tests.domain.strategies import event
 from clew.domain.errors import CorruptEventError
 from clew.domain.event_types import EventType, event_type, withdraw
 from clew.domain.events import EVENT_TYPES, Opaque, ThreadResumed
-from clew.domain.value import Value
+from clew.domain.messages import Value
 from clew.infrastructure import envelope
 
 SONG = "song-sung"

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.path import spans
+from clew.domain.history import spans
 
 
 @st.composite

@@ -14,12 +14,11 @@ from tests.domain.strategies import jsons, objects, texts
 
 from clew.conversations import Conversations
 from clew.domain.chain import digest
-from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
+from clew.domain.decider_state import SNAPSHOT_EVERY, Control, OpenRun, Place, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
 from clew.domain.runs.errors import RunInProgressError
-from clew.domain.runs.open_run import OpenRun, Place
 from clew.infrastructure.event_log import ConversationLog, EnvelopeMapper
 from clew.infrastructure.recorder import read_control, write_control
 from clew.infrastructure.stores import store_at

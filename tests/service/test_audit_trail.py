@@ -65,7 +65,7 @@ def test_is_read_a_page_at_a_time_in_either_direction(
     audited: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = list(audited.audit())
-    monkeypatch.setattr("clew.service.pages.PAGE", page)
+    monkeypatch.setattr("clew.service.operations.PAGE", page)
     assert list(audited.audit()) == everything
     assert list(audited.audit(newest_first=True)) == everything[::-1]
     assert list(audited.audit(limit=3)) == everything[:3]

@@ -182,7 +182,7 @@ def test_lists_threads_forks_and_deleted_ones_in_the_order_in_which_they_were_be
 def test_lists_every_thread_once_whatever_the_page(
     conversations: Conversations, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clew.service.pages.PAGE", page)
+    monkeypatch.setattr("clew.service.operations.PAGE", page)
     ids = [conversations.start_thread().id for _ in range(6)]
     assert [each.id for each in conversations.threads()] == ids
 

@@ -91,7 +91,7 @@ def test_lists_what_is_asked_for_in_the_order_asked_for_a_page_at_a_time(
         asked: dict[str, Any] = {**which, "order": order, "newest_first": newest_first}
         wanted = expected(everything, asked)
         with monkeypatch.context() as patch:
-            patch.setattr("clew.service.pages.PAGE", 3)
+            patch.setattr("clew.service.operations.PAGE", 3)
             assert list(many.threads(**asked)) == wanted, asked
         assert list(many.threads(**asked, limit=4)) == wanted[:4]
         if len(wanted) > 2:

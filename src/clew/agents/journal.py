@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 from clew.agents.response import AgentUpdate
 from clew.domain.context.state import CONTEXT_STATE_EVENTS, NO_CONTEXT_STATE, ContextState, next_context_state
 from clew.domain.decider import Advance, Intent, RunStep
+from clew.domain.decider_state import OpenRun, holder_of
 from clew.domain.errors import ClewError, ClosedError, ConflictError, StoreUnavailableError
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
@@ -31,7 +32,6 @@ from clew.domain.runs.events import (
     RunStarted,
     ToolStarted,
 )
-from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.domain.runs.ports import LEASE_SECONDS, Holding, RunLog
 from clew.domain.runs.state import RunState, after
 

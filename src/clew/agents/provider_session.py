@@ -19,12 +19,11 @@ from clew.domain.json_values import MAX_BYTES, JsonObject, check_json, check_tex
 from clew.domain.memory.events import ScopeRead
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import MemoryPort
-from clew.domain.messages import Message, check_message
+from clew.domain.messages import Message, check_message, explain
 from clew.domain.models.client import ThreadKind
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import ThreadPort
-from clew.domain.value import explain
 
 _NO_STATE = "null"
 _EMPTY_STATES = frozenset({_NO_STATE, "{}", "[]", '""'})

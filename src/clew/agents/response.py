@@ -9,13 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from clew.domain.decider import Advance
 from clew.domain.history import HistoryMessage
-from clew.domain.messages import FunctionCall
+from clew.domain.messages import FunctionCall, explain
 from clew.domain.models.client import Usage
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
 from clew.domain.runs.events import ApprovalGiven
 from clew.domain.runs.ports import RunLog, ThreadPort
 from clew.domain.runs.state import RunState, fold
-from clew.domain.value import explain
 
 ThreadT_co = TypeVar("ThreadT_co", bound=ThreadPort, covariant=True)
 

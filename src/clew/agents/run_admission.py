@@ -11,14 +11,13 @@ from clew.agents.run_options import OnConflict
 from clew.agents.run_setup import RunSetup
 from clew.agents.thread_provider_hooks import OrphanedRun, notify_abandoned
 from clew.domain.decider import Advance
-from clew.domain.decider_state import Control
+from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import ConflictError
 from clew.domain.messages import Message
 from clew.domain.ports import Lease
 from clew.domain.runs.drafts import interrupted
 from clew.domain.runs.errors import ApprovalPendingError, NoOpenRunError, RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import AnswerInterrupted, RunAbandoned, RunResumed
-from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.domain.runs.ports import Holding, RunLog, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState, fold
 

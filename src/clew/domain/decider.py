@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextEvent
-from clew.domain.decider_state import Control
+from clew.domain.decider_state import Control, OpenRun, Place, run_after
 from clew.domain.errors import (
     CheckpointExistsError,
     ThreadDeletedError,
@@ -38,13 +38,25 @@ from clew.domain.events import (
     ThreadSuspended,
 )
 from clew.domain.json_values import JsonObject, check_json, check_text
-from clew.domain.messages import Message, check_message
+from clew.domain.messages import Message, Value, check_message
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import check_checkpoint_name, check_label_name
-from clew.domain.runs.errors import RunTakenOverError
-from clew.domain.runs.events import RunEvent, RunResumed, RunStarted, placed
-from clew.domain.runs.open_run import check_step, run_after
-from clew.domain.value import Value
+from clew.domain.runs.errors import ApprovalNotPendingError, RunTakenOverError
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ApprovalGiven,
+    ApprovalRequested,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunCompleted,
+    RunEvent,
+    RunResumed,
+    RunStarted,
+    ToolFinished,
+    ToolStarted,
+    placed,
+)
 
 RunStep: TypeAlias = RunEvent | ContextEvent | Message
 """A step of a run: an event of the run or of a component, or a message."""
@@ -289,6 +301,45 @@ def _advance(thread_id: str, control: Control, intent: Advance) -> list[Decided]
         run = run_after(run, version, intent.run_id, happened)
         decided.append(Decided(happened, count, intent.run_id))
     return decided
+
+
+def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, step: ThreadEvent) -> None:
+    """Raise unless ``step`` may come next in this attempt of the run.
+
+    Raises RunTakenOverError if another process ended or continued the run, and ApprovalNotPendingError for an approval
+    that is not pending, also because it was given before.
+    """
+    if isinstance(step, ApprovalGiven):
+        asked = () if run is None or run.id != run_id else run.asked
+        if all(version != step.request for version, _ in asked):
+            raise ApprovalNotPendingError(thread_id, step.request)
+        return
+    if isinstance(step, RunStarted):
+        allowed = run is None
+    elif run is None or run.id != run_id:
+        allowed = False
+    elif isinstance(step, RunResumed):
+        allowed = step.attempt == run.attempt + 1
+    else:
+        allowed = attempt == run.attempt and _fits(run, step)
+    if not allowed:
+        raise RunTakenOverError(thread_id, run_id)
+
+
+def _fits(run: OpenRun, step: ThreadEvent) -> bool:
+    match step:
+        case ModelCalled():
+            return run.call == 0 and not run.asked
+        case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
+            return run.call == call != 0
+        case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
+            return all(place != Place(message, index) for _, place in run.asked)  # a call that needs approval waits
+        case ToolFinished(message=message, index=index):
+            return Place(message, index) in run.tools
+        case RunCompleted():
+            return run.call == 0 and not run.tools and not run.asked
+        case _:
+            return True
 
 
 def _record(_: str, control: Control, intent: Record) -> list[Decided]:

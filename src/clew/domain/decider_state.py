@@ -1,4 +1,4 @@
-"""The control of a thread: the small, bounded state that decisions need. It never holds the history."""
+"""The control of a thread and its open run: the bounded state that decisions need. It never holds the history."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 from clew.domain.event_types import Status
 from clew.domain.events import (
     MESSAGE_APPENDED,
+    AnyEvent,
     CheckpointMade,
     Event,
     HistoryRewound,
+    Opaque,
+    Shredded,
     ThreadDeleted,
     ThreadEnded,
     ThreadForked,
@@ -22,11 +25,91 @@ from clew.domain.events import (
 )
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.models.client import ThreadKind
-from clew.domain.runs.events import RunResumed, RunStarted, ServiceThreadBound
-from clew.domain.runs.open_run import OpenRun, run_after
+from clew.domain.runs.events import (
+    AnswerInterrupted,
+    ApprovalGiven,
+    ApprovalRequested,
+    ModelAnswered,
+    ModelCalled,
+    ModelFailed,
+    RunAbandoned,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    ServiceThreadBound,
+    ToolFailed,
+    ToolFinished,
+    ToolStarted,
+)
 
 SNAPSHOT_EVERY = 128
 """Versions between two snapshots of the control: an append or a fork folds at most that many events."""
+
+
+class Place(NamedTuple):
+    """The place of a function call: the version of its message, and its index among the contents."""
+
+    message: int
+    content: int
+
+
+class OpenRun(NamedTuple):
+    """A run that has begun and not ended.
+
+    ``call`` is the version of the model call without an answer, 0 if there is none; ``tools`` are the started calls
+    without an outcome; ``asked`` are the pending approvals, each with the version of its request.
+    """
+
+    id: str
+    began: int
+    attempt: int = 1
+    call: int = 0
+    tools: tuple[Place, ...] = ()
+    asked: tuple[tuple[int, Place], ...] = ()
+
+
+def holder_of(run: OpenRun) -> str:
+    """The name under which this attempt of the run holds the lease."""
+    return f"{run.id}/{run.attempt}"
+
+
+def run_after(
+    run: OpenRun | None, version: int, run_id: str | None, data: AnyEvent | Opaque | Shredded
+) -> OpenRun | None:
+    """The open run after an event of its thread, recorded at ``version`` under ``run_id``."""
+    match data:
+        case RunStarted():
+            return OpenRun(run_id or "", version)
+        case RunCompleted() | RunFailed() | RunAbandoned():
+            return None
+    return None if run is None else _after_step(run, version, data)
+
+
+def _after_step(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) -> OpenRun:
+    match data:
+        case RunResumed(attempt=attempt):
+            return run._replace(attempt=attempt)
+        case ModelCalled():
+            return run._replace(call=version)
+        case ModelAnswered() | ModelFailed() | AnswerInterrupted():
+            return run._replace(call=0)
+        case ToolStarted(message=message, index=index):
+            place = Place(message, index)
+            return run if place in run.tools else run._replace(tools=(*run.tools, place))
+        case ToolFinished(message=message, index=index) | ToolFailed(message=message, index=index):
+            return run._replace(tools=_without(run.tools, Place(message, index)))
+        case ApprovalRequested(message=message, index=index):
+            place = Place(message, index)
+            return run._replace(tools=_without(run.tools, place), asked=(*run.asked, (version, place)))
+        case ApprovalGiven(request=request):
+            return run._replace(asked=tuple(each for each in run.asked if each[0] != request))
+        case _:
+            return run
+
+
+def _without(places: tuple[Place, ...], gone: Place) -> tuple[Place, ...]:
+    return tuple(place for place in places if place != gone)
 
 
 class Control(NamedTuple):

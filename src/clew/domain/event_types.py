@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from clew.domain.messages import Value
 from clew.domain.names import Kind
-from clew.domain.value import Value
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 

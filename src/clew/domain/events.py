@@ -14,11 +14,10 @@ from clew.domain.context.events import ContextEvent
 from clew.domain.event_types import ACTIVE, ANY, OPEN, UNDELETED, event_type
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import MemoryEvent
-from clew.domain.messages import Message, Role
+from clew.domain.messages import Message, Role, Value
 from clew.domain.models.client import ThreadKind
 from clew.domain.names import parse_stream_name
 from clew.domain.runs.events import RunEvent
-from clew.domain.value import Value
 
 MemoryReading: TypeAlias = Literal["live", "as-of"]
 """How a thread reads shared memory scopes: live, or as of a cut with what was learned from there on."""

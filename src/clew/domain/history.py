@@ -1,4 +1,10 @@
-"""Histories: the messages on a thread's path, as a definition and as a fast builder."""
+"""Histories: the messages on a thread's path, as a definition and as a fast builder.
+
+The path is what a conversation consists of after forks and rewinds. Every version has one ``previous``: for
+``history-rewound`` the version in the event, else the version before it (for a fork's first event, the cut). The path
+at a version is the chain of its previous versions. A lineage has no gaps, so a path is a few spans of versions: one
+more than the rewinds on it.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +27,9 @@ from clew.domain.event_types import Status
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, to_time
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Role, Text
-from clew.domain.path import spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 class HistoryMessage(NamedTuple):
@@ -250,3 +255,23 @@ class StateBuilder:
         self._builder.add((event,))
         found = self._builder.history()
         return ThreadState(detached(self._control), found.messages, found.context)
+
+
+def spans(rewinds: Mapping[int, int], at: int) -> list[tuple[int, int]]:
+    """The path at version ``at`` as spans ``(first, last)`` of versions, both included, in ascending order.
+
+    ``rewinds`` maps the version of each ``history-rewound`` event of the lineage to its target.
+    """
+    jumps = sorted(rewinds)
+    found: list[tuple[int, int]] = []
+    last = at
+    while last > 0:
+        index = bisect_right(jumps, last) - 1
+        if index < 0:
+            found.append((1, last))
+            break
+        jump = jumps[index]
+        found.append((jump, last))
+        last = min(rewinds[jump], jump - 1)  # ends even with a target ahead, which no append makes
+    found.reverse()
+    return found

@@ -30,8 +30,7 @@ from clew.domain.ports import (
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
-from clew.infrastructure.envelope import decode, encode, peek, stub
-from clew.infrastructure.recorded_rows import RecordedRows, recorded
+from clew.infrastructure.envelope import RecordedRows, decode, encode, peek, recorded, stub
 from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot, read_control, write_control
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store
 

@@ -15,8 +15,7 @@ from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
-from clew.service.operations import Operation, read
-from clew.service.pages import Page, Pages
+from clew.service.operations import Operation, Page, Pages, read
 
 AUDIT = "audit"
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from clew.domain.errors import CorruptEventError
 from clew.service.authorization import asked_of, check, permitted
-from clew.service.operations import Operation, read
-from clew.service.pages import undamaged
+from clew.service.operations import Operation, read, undamaged
 from clew.service.thread_queries import PAGE
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from clew.domain.decider import (
     Say,
     Start,
 )
-from clew.domain.decider_state import Control
+from clew.domain.decider_state import Control, OpenRun, holder_of
 from clew.domain.errors import (
     ConflictError,
     InvalidContentError,
@@ -42,7 +42,6 @@ from clew.domain.ports import Claim, Draft, Fork, Key, Shred
 from clew.domain.runs.drafts import interrupted
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
 from clew.domain.runs.events import RunAbandoned, ServiceThreadBound
-from clew.domain.runs.open_run import OpenRun, holder_of
 from clew.service.authorization import check
 from clew.service.core import ATTEMPTS, CommitOptions, Committed, Core, commit, load
 from clew.service.operations import Operation, Read, read

@@ -18,8 +18,7 @@ from clew.domain.views.fork_tree import Branch, Mark, branches
 from clew.projections.directory import comparable
 from clew.service.authorization import check, permitted
 from clew.service.core import Core, load
-from clew.service.operations import Operation, read
-from clew.service.pages import Page, Pages
+from clew.service.operations import Operation, Page, Pages, read
 from clew.service.thread_queries import PAGE, ThreadSummary
 
 Order: TypeAlias = Literal["begun", "updated"]

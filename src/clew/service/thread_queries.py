@@ -26,8 +26,7 @@ from clew.domain.names import parse_stream_name
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load
-from clew.service.operations import Operation, Read, read
-from clew.service.pages import undamaged
+from clew.service.operations import Operation, Read, read, undamaged
 
 At: TypeAlias = int | str | datetime | None
 """A version, a checkpoint's name, an aware time, or None for the newest version."""

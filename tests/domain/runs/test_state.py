@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import event
 
+from clew.domain.decider_state import Place
 from clew.domain.events import Event, MessageAppended
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
 from clew.domain.models.client import Usage
@@ -29,7 +30,6 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
-from clew.domain.runs.open_run import Place
 from clew.domain.runs.state import CallState, Rule, RunState, calls_of, fold, plan_calls
 
 AGENT = AgentIdentity(id="clerk")

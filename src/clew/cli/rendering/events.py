@@ -29,9 +29,9 @@ from clew.cli.rendering.runs import (
 )
 from clew.cli.rendering.threads import ROOMY, WIDE, plain_table
 from clew.domain import events as thread_events
-from clew.domain import path
 from clew.domain.context import events as context_events
 from clew.domain.events import MESSAGE_APPENDED, Event, HistoryRewound, MessageAppended, Shredded, StateClaimed, to_time
+from clew.domain.history import spans
 from clew.domain.memory import events as memory_events
 from clew.domain.messages import FunctionCall
 from clew.domain.runs import events as run_events
@@ -134,7 +134,7 @@ def off_path(events: Sequence[Event]) -> frozenset[int]:
     rewinds = {event.version: event.data.to for event in events if isinstance(event.data, HistoryRewound)}
     if not rewinds:
         return frozenset()
-    on_path = path.spans(rewinds, events[-1].version)
+    on_path = spans(rewinds, events[-1].version)
     versions = {event.version for event in events}
     return frozenset(v for v in versions if not any(first <= v <= last for first, last in on_path))
 

@@ -11,9 +11,8 @@ from clew.domain import event_sentences
 from clew.domain.event_types import UNDELETED, event_type
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import FactReference, ScopeRead
-from clew.domain.messages import Message
+from clew.domain.messages import Message, Value, is_none
 from clew.domain.runs.events import Failure
-from clew.domain.value import Value, is_none
 
 Hook: TypeAlias = Literal[
     "initial_state",

@@ -20,11 +20,10 @@ from clew.domain.events import Event, Opaque
 from clew.domain.formats.lineage import AGAIN, Lineage, OwnRows, verified
 from clew.domain.history import HistoryBuilder, HistoryMessage
 from clew.domain.json_values import MAX_BYTES, JsonObject
-from clew.domain.messages import Role, Text
+from clew.domain.messages import Role, Text, explain
 from clew.domain.models.client import ServiceKind, ThreadKind
 from clew.domain.ports import Fork, Row
 from clew.domain.runs.events import ServiceThreadBound
-from clew.domain.value import explain
 
 KIND = "thread"
 VERSION = 1

@@ -13,7 +13,7 @@ from pydantic import Field
 from clew.domain import event_sentences
 from clew.domain.event_types import event_type
 from clew.domain.json_values import JsonObject
-from clew.domain.value import Value
+from clew.domain.messages import Value
 
 
 def _is_none(value: object) -> bool:

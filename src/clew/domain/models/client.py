@@ -10,8 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from pydantic import Field
 
 from clew.domain.json_values import JsonObject
-from clew.domain.messages import Message
-from clew.domain.value import Value
+from clew.domain.messages import Message, Value
 
 ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""

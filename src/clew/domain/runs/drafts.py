@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
+from clew.domain.decider_state import OpenRun
 from clew.domain.messages import Content, Message, Reasoning, Text
 from clew.domain.models.answer_parts import joined
 from clew.domain.ports import Draft
 from clew.domain.runs.events import AnswerInterrupted
-from clew.domain.runs.open_run import OpenRun
 
 MAX_PARTIAL = 1_000_000
 """Characters of text, and of reasoning, that are kept of a partial answer: they fit into any event."""

@@ -13,8 +13,8 @@ from pydantic import Field
 from clew.domain import event_sentences
 from clew.domain.event_types import ACTIVE, event_type
 from clew.domain.json_values import JsonObject
+from clew.domain.messages import Value, is_none
 from clew.domain.models.client import ServiceKind, ServiceReference, Usage, Wire
-from clew.domain.value import Value, is_none
 
 
 class AgentIdentity(Value):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from clew.domain.events import Event, HistoryRewound
+from clew.domain.history import spans
 from clew.domain.models.client import ServiceReference
-from clew.domain.path import spans
 from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, ServiceCall, ServiceThreadBound
 
 

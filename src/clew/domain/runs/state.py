@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.context.contributions import with_newest
 from clew.domain.context.events import ContextProvided
+from clew.domain.decider_state import Place
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import FunctionCall, Message
@@ -27,7 +28,6 @@ from clew.domain.runs.events import (
     ToolFinished,
     ToolStarted,
 )
-from clew.domain.runs.open_run import Place
 
 CallStatus: TypeAlias = Literal["new", "asked", "approved", "rejected", "started", "done"]
 

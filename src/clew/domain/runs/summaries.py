@@ -19,7 +19,7 @@ from clew.domain.events import (
     ThreadForked,
     to_time,
 )
-from clew.domain.path import spans
+from clew.domain.history import spans
 from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,

@@ -24,10 +24,10 @@ from clew.domain.projection_leases import Share, claimed
 from clew.infrastructure import process_forks
 from clew.infrastructure.sqlite import text_index
 from clew.infrastructure.sqlite.checkpoints import log_size
+from clew.infrastructure.sqlite.datastore import Readers
 from clew.infrastructure.sqlite.errors import SQLiteUnavailableError, is_of_the_store, unavailable
 from clew.infrastructure.sqlite.file_lock import FileLock
 from clew.infrastructure.sqlite.projection_session import TABLES, SQLiteSession, fetch, generations, live, shape
-from clew.infrastructure.sqlite.readers import Readers
 
 _log = logging.getLogger(__name__)
 

@@ -34,8 +34,7 @@ from clew.service.memory.scopes import (
 )
 from clew.service.memory.streams import load, load_cached, scope_prefix, scope_stream
 from clew.service.memory.text_search import SearchIndex, Texts
-from clew.service.operations import Operation, read
-from clew.service.pages import Page, Pages
+from clew.service.operations import Operation, Page, Pages, read
 
 
 class ScopeSummary(NamedTuple):

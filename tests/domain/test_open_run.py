@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conftest import SCALE
 from tests.domain.strategies import event
 
-from clew.domain.decider import Advance, decide
-from clew.domain.decider_state import Control, advance
+from clew.domain.decider import Advance, check_step, decide
+from clew.domain.decider_state import Control, OpenRun, Place, advance, run_after
 from clew.domain.errors import ClewError
 from clew.domain.events import HistoryRewound, MessageAppended, ThreadEnded, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.messages import FunctionCall, Message
@@ -39,7 +39,6 @@ from clew.domain.runs.events import (
     ToolStarted,
     placed,
 )
-from clew.domain.runs.open_run import OpenRun, Place, check_step, run_after
 
 AGENT = AgentIdentity(id="joker")
 MADE_OF = Fingerprint(client="scripted")
