@@ -52,8 +52,9 @@ PARTS = {
         "types.ServiceReference"
     ),
     "Memory": (
-        "MemoryScope types.SyncMemoryScope Fact types.Found types.Why types.Use types.ScopeSummary Allow Redact Refuse "
-        "DocumentStore Document Passage Embedder OpenAIEmbedder LocalEmbedder HashingEmbedder types.VectorIndex"
+        "MemoryScope types.SyncMemoryScope Fact types.FoundFact types.FactOrigin types.FactUse types.ScopeSummary "
+        "Allow Redact Refuse DocumentStore Document Passage Embedder OpenAIEmbedder LocalEmbedder HashingEmbedder "
+        "types.VectorIndex"
     ),
     "Context providers": (
         f"ContextProvider Context ProviderContext types.ThreadProviders {PROVIDERS} testing.check_context_provider"
@@ -68,9 +69,10 @@ PARTS = {
     ),
     "Results": (
         "History HistoryMessage types.ThreadState types.Control types.Step types.ModelView types.Repair "
-        "types.ThreadSummary types.Branch types.Mark types.Hit types.Part types.AuditEntry types.Usage types.Diff "
-        "types.Row types.Counts types.ContentDiff types.DiffPart types.FieldDiff types.Verdict types.Fault "
-        "types.ImportReport types.Failure types.Item types.RefusedLine types.EventsReport"
+        "types.ThreadSummary types.Branch types.BranchCheckpoint types.Hit types.SnippetPart types.AuditEntry "
+        "types.Usage types.Diff types.DiffRow types.DiffCounts types.ContentDiff types.DiffPart types.FieldDiff "
+        "types.Verdict types.Fault types.ImportReport types.Failure types.Item types.RefusedLine "
+        "types.EventsReport"
     ),
     "Events": "Event",
     "Projections": (

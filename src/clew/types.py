@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from clew.domain.context.provider import ContextProviders, OnFailure, ThreadView
     from clew.domain.context.state import ContextState, ProviderState
     from clew.domain.context.thread_providers import ThreadProviders
-    from clew.domain.decider_state import Control, OpenRun, Place
+    from clew.domain.decider_state import CallLocation, Control, OpenRun
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.content_diff import Path as FieldPath
-    from clew.domain.differences.diff import ContentDiff, Counts, Diff, Row
+    from clew.domain.differences.diff import ContentDiff, Diff, DiffCounts, DiffRow
+    from clew.domain.differences.word_diff import DiffPart, Side
     from clew.domain.differences.word_diff import Kind as DiffKind
-    from clew.domain.differences.word_diff import Part as DiffPart
-    from clew.domain.differences.word_diff import Side
     from clew.domain.event_types import Status
     from clew.domain.events import Event, MemoryReading
     from clew.domain.formats.conversation_import import Failure, ImportReport, Item
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from clew.domain.history import History, HistoryMessage, ThreadState
     from clew.domain.history_stores import StoreFactory
     from clew.domain.json_values import Json, JsonObject
-    from clew.domain.memory.facts import FactStatus, Found, Use, Why
+    from clew.domain.memory.facts import FactOrigin, FactStatus, FactUse, FoundFact
     from clew.domain.memory.ports import DocumentPort, MemoryAt, MemoryPort, Screen, VectorIndex
     from clew.domain.messages import (
         ApprovalRequest,
@@ -66,20 +65,20 @@ if TYPE_CHECKING:
         ServiceThreads,
         TextDelta,
         ThreadKind,
+        TokenUsage,
         ToolSchema,
-        Wire,
+        WireFormat,
     )
     from clew.domain.models.client import Update as ModelUpdate
-    from clew.domain.models.client import Usage as TokenUsage
     from clew.domain.ports import Fault, Verdict
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
-    from clew.domain.reducers.reducer import Group, Groups, Trigger
+    from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
     from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
     from clew.domain.runs.request_building import Request
-    from clew.domain.views.fork_tree import Branch, Mark
+    from clew.domain.views.fork_tree import Branch, BranchCheckpoint
     from clew.domain.views.replay import Step
-    from clew.domain.views.search_terms import Part, Snippet
+    from clew.domain.views.search_terms import Snippet, SnippetPart
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
     from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
@@ -116,7 +115,9 @@ __all__ = [
     "AuditEntry",
     "Authorize",
     "Branch",
+    "BranchCheckpoint",
     "CallDelta",
+    "CallLocation",
     "ColumnKind",
     "Content",
     "ContentDiff",
@@ -124,21 +125,24 @@ __all__ = [
     "ContextState",
     "ContinueOptions",
     "Control",
-    "Counts",
     "Diff",
+    "DiffCounts",
     "DiffKind",
     "DiffPart",
+    "DiffRow",
     "DocumentPort",
     "EnginePort",
     "Event",
     "EventsReport",
+    "FactOrigin",
     "FactStatus",
+    "FactUse",
     "Failure",
     "Fault",
     "FaultKind",
     "FieldDiff",
     "FieldPath",
-    "Found",
+    "FoundFact",
     "FunctionCall",
     "FunctionResult",
     "Group",
@@ -153,7 +157,6 @@ __all__ = [
     "Json",
     "JsonObject",
     "LocalThread",
-    "Mark",
     "Media",
     "MemoryAt",
     "MemoryPort",
@@ -169,8 +172,6 @@ __all__ = [
     "OnMissingProvider",
     "OpenRun",
     "Parked",
-    "Part",
-    "Place",
     "Proceed",
     "ProjectionStatus",
     "ProviderState",
@@ -179,6 +180,7 @@ __all__ = [
     "ReadFrom",
     "Reasoning",
     "ReasoningDelta",
+    "ReductionTrigger",
     "RefusedLine",
     "RemoteThread",
     "Repair",
@@ -187,7 +189,6 @@ __all__ = [
     "ResponseFormat",
     "RetrievalTime",
     "Role",
-    "Row",
     "RowValues",
     "RunContext",
     "RunOptions",
@@ -204,6 +205,7 @@ __all__ = [
     "ShardEvents",
     "Side",
     "Snippet",
+    "SnippetPart",
     "Status",
     "Step",
     "StoreFactory",
@@ -232,14 +234,11 @@ __all__ = [
     "ToolFunction",
     "ToolOutcome",
     "ToolSchema",
-    "Trigger",
     "Usage",
     "UsageBy",
-    "Use",
     "VectorIndex",
     "Verdict",
-    "Why",
-    "Wire",
+    "WireFormat",
 ]
 
 _HOMES = {
@@ -255,7 +254,9 @@ _HOMES = {
     "AuditEntry": "clew.service.audit_trail",
     "Authorize": "clew.domain.authorization",
     "Branch": "clew.domain.views.fork_tree",
+    "BranchCheckpoint": "clew.domain.views.fork_tree",
     "CallDelta": "clew.domain.models.client",
+    "CallLocation": "clew.domain.decider_state",
     "ColumnKind": "clew.domain.projection:Kind",
     "Content": "clew.domain.messages",
     "ContentDiff": "clew.domain.differences.diff",
@@ -263,21 +264,24 @@ _HOMES = {
     "ContextState": "clew.domain.context.state",
     "ContinueOptions": "clew.agents.run_options",
     "Control": "clew.domain.decider_state",
-    "Counts": "clew.domain.differences.diff",
     "Diff": "clew.domain.differences.diff",
+    "DiffCounts": "clew.domain.differences.diff",
     "DiffKind": "clew.domain.differences.word_diff:Kind",
-    "DiffPart": "clew.domain.differences.word_diff:Part",
+    "DiffPart": "clew.domain.differences.word_diff",
+    "DiffRow": "clew.domain.differences.diff",
     "DocumentPort": "clew.domain.memory.ports",
     "EnginePort": "clew.domain.runs.ports",
     "Event": "clew.domain.events",
     "EventsReport": "clew.domain.formats.event_import",
+    "FactOrigin": "clew.domain.memory.facts",
     "FactStatus": "clew.domain.memory.facts",
+    "FactUse": "clew.domain.memory.facts",
     "Failure": "clew.domain.formats.conversation_import",
     "Fault": "clew.domain.ports",
     "FaultKind": "clew.infrastructure.scripted_client",
     "FieldDiff": "clew.domain.differences.content_diff",
     "FieldPath": "clew.domain.differences.content_diff:Path",
-    "Found": "clew.domain.memory.facts",
+    "FoundFact": "clew.domain.memory.facts",
     "FunctionCall": "clew.domain.messages",
     "FunctionResult": "clew.domain.messages",
     "Group": "clew.domain.reducers.reducer",
@@ -292,7 +296,6 @@ _HOMES = {
     "Json": "clew.domain.json_values",
     "JsonObject": "clew.domain.json_values",
     "LocalThread": "clew.aio.threads",
-    "Mark": "clew.domain.views.fork_tree",
     "Media": "clew.domain.messages",
     "MemoryAt": "clew.domain.memory.ports",
     "MemoryPort": "clew.domain.memory.ports",
@@ -308,8 +311,6 @@ _HOMES = {
     "OnMissingProvider": "clew.agents.run_setup",
     "OpenRun": "clew.domain.decider_state",
     "Parked": "clew.domain.projection",
-    "Part": "clew.domain.views.search_terms",
-    "Place": "clew.domain.decider_state",
     "Proceed": "clew.agents.middleware",
     "ProjectionStatus": "clew.service.projection_status",
     "ProviderState": "clew.domain.context.state",
@@ -318,6 +319,7 @@ _HOMES = {
     "ReadFrom": "clew.agents.run_setup",
     "Reasoning": "clew.domain.messages",
     "ReasoningDelta": "clew.domain.models.client",
+    "ReductionTrigger": "clew.domain.reducers.reducer",
     "RefusedLine": "clew.domain.formats.event_import",
     "RemoteThread": "clew.aio.threads",
     "Repair": "clew.domain.model_view",
@@ -326,7 +328,6 @@ _HOMES = {
     "ResponseFormat": "clew.domain.models.client",
     "RetrievalTime": "clew.memory.text_retrieval:When",
     "Role": "clew.domain.messages",
-    "Row": "clew.domain.differences.diff",
     "RowValues": "clew.domain.projection",
     "RunContext": "clew.agents.middleware",
     "RunOptions": "clew.agents.run_options",
@@ -343,6 +344,7 @@ _HOMES = {
     "ShardEvents": "clew.service.shards",
     "Side": "clew.domain.differences.word_diff",
     "Snippet": "clew.domain.views.search_terms",
+    "SnippetPart": "clew.domain.views.search_terms",
     "Status": "clew.domain.event_types",
     "Step": "clew.domain.views.replay",
     "StoreFactory": "clew.domain.history_stores",
@@ -362,7 +364,7 @@ _HOMES = {
     "ThreadState": "clew.domain.history",
     "ThreadSummary": "clew.service.thread_queries",
     "ThreadView": "clew.domain.context.provider",
-    "TokenUsage": "clew.domain.models.client:Usage",
+    "TokenUsage": "clew.domain.models.client",
     "Tool": "clew.agents.tools",
     "ToolApproval": "clew.agents.tools:Approval",
     "ToolCallContext": "clew.agents.middleware",
@@ -371,14 +373,11 @@ _HOMES = {
     "ToolFunction": "clew.agents.run_options",
     "ToolOutcome": "clew.agents.tools",
     "ToolSchema": "clew.domain.models.client",
-    "Trigger": "clew.domain.reducers.reducer",
     "Usage": "clew.service.usage_queries",
     "UsageBy": "clew.service.usage_queries:By",
-    "Use": "clew.domain.memory.facts",
     "VectorIndex": "clew.domain.memory.ports",
     "Verdict": "clew.domain.ports",
-    "Why": "clew.domain.memory.facts",
-    "Wire": "clew.domain.models.client",
+    "WireFormat": "clew.domain.models.client",
 }
 
 if not TYPE_CHECKING:

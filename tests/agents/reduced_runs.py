@@ -14,11 +14,11 @@ from clew.agents.tools import tool
 from clew.aio.threads import Thread
 from clew.domain.context.events import HistoryReduced
 from clew.domain.events import Event
-from clew.domain.reducers.reducer import Trigger
+from clew.domain.reducers.reducer import ReductionTrigger
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import ScriptedChatClient
 
-TRIGGERS: tuple[Trigger, ...] = ("after_message_added", "before_retrieval")
+TRIGGERS: tuple[ReductionTrigger, ...] = ("after_message_added", "before_retrieval")
 
 Doing = Callable[[Engine], Awaitable[None]]
 

@@ -18,7 +18,7 @@ from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, Message, Text
-from clew.domain.models.client import Answer, ModelClient, Usage
+from clew.domain.models.client import Answer, ModelClient, TokenUsage
 from clew.domain.runs.errors import ModelAccessError
 from clew.domain.runs.request_building import Request, body_digest
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
@@ -28,7 +28,7 @@ from clew.infrastructure.scripted_client import Line, ScriptedChatClient, fault
 CANARY = "sk-canary0123456789"
 """The key that must be nowhere."""
 
-USAGE = Usage(input_tokens=9, output_tokens=4)
+USAGE = TokenUsage(input_tokens=9, output_tokens=4)
 BEGUN = "Halfway"
 """What has come of an answer when it breaks off."""
 

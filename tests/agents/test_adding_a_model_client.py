@@ -9,7 +9,7 @@ import pytest
 
 from clew import Agent, Engine, Message
 from clew.domain.json_values import JsonObject
-from clew.domain.models.client import Answer, ModelClient, TextDelta, ThreadKind, Update, Usage, Wire
+from clew.domain.models.client import Answer, ModelClient, TextDelta, ThreadKind, TokenUsage, Update, WireFormat
 from clew.domain.runs.errors import ModelUnavailableError
 from clew.domain.runs.events import ModelCalled, RunFailed
 
@@ -20,7 +20,7 @@ class Parrot:
     """Repeats the last message, word by word."""
 
     kind = "parrot"
-    wire: Wire = "openai-chat"
+    wire: WireFormat = "openai-chat"
     model = "parrot-1"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
@@ -35,7 +35,7 @@ class Parrot:
         words = str(messages[-1]["content"]).split(" ")
         for number, word in enumerate(words if stream else ()):
             yield TextDelta(word if number == 0 else f" {word}")
-        usage = Usage(input_tokens=len(messages), output_tokens=len(words))
+        usage = TokenUsage(input_tokens=len(messages), output_tokens=len(words))
         yield Answer(Message.assistant(" ".join(words)), finish_reason="stop", usage=usage)
 
 

@@ -17,7 +17,7 @@ from clew.agents.tools import ToolOutcome
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import MAX_BYTES, JsonObject
 from clew.domain.messages import FunctionCall, Raw, Text
-from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, Wire
+from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, WireFormat
 from clew.domain.runs.errors import AgentConfigurationError, ModelRequestError, ModelStreamError
 from clew.domain.runs.events import Failure, RunFailed
 from clew.domain.runs.ports import LEASE_SECONDS
@@ -32,7 +32,7 @@ class Saying:
     """A client that gives the same updates, or error, to whoever asks first, and a short answer to all others."""
 
     kind = "saying"
-    wire: Wire = "openai-chat"
+    wire: WireFormat = "openai-chat"
     model = "m"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed
@@ -53,7 +53,7 @@ class HalfACharacter:
     """A client whose answer breaks off between the two halves of a character, at once or never."""
 
     kind = "half"
-    wire: Wire = "openai-chat"
+    wire: WireFormat = "openai-chat"
     model = "m"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = {}  # noqa: RUF012  # never changed

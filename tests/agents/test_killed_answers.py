@@ -14,7 +14,7 @@ from tests.agents.run_checks import check_requests, check_store, events_of, told
 
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
-from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, Wire
+from clew.domain.models.client import Answer, TextDelta, ThreadKind, Update, WireFormat
 from clew.engine import Agent, Engine
 from clew.infrastructure import clock
 from clew.infrastructure.scripted_client import ScriptedChatClient
@@ -33,7 +33,7 @@ class Typing:
 
     passing: Passing
     kind: str = "scripted"
-    wire: Wire = "openai-chat"
+    wire: WireFormat = "openai-chat"
     model: str = "m-1"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
     options: JsonObject = field(default_factory=dict)

@@ -17,7 +17,7 @@ from clew.aio.threads import LocalThread
 from clew.domain.errors import ReducerError
 from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.messages import Message
-from clew.domain.reducers.reducer import Reducer, Reducible, Reduction, Trigger
+from clew.domain.reducers.reducer import Reducer, Reducible, Reduction, ReductionTrigger
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 from clew.engine import Agent, Engine
@@ -93,7 +93,7 @@ def refund(order: int) -> str:
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_a_run_that_waited_goes_on_with_its_own_rounds_and_what_was_left_of_the_rest(when: Trigger) -> None:
+def test_a_run_that_waited_goes_on_with_its_own_rounds_and_what_was_left_of_the_rest(when: ReductionTrigger) -> None:
     async def doing(engine: Engine) -> None:
         client = ScriptedChatClient(["a1", [call("lookup", order=1), call("refund", order=1)], "Done."])
         reducer = KeepLast(1, when=when) | TokenBudget(150, len, when=when)
@@ -112,7 +112,7 @@ def test_a_run_that_waited_goes_on_with_its_own_rounds_and_what_was_left_of_the_
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_what_waited_for_an_answer_stays_the_runs_own_when_it_goes_on(when: Trigger) -> None:
+def test_what_waited_for_an_answer_stays_the_runs_own_when_it_goes_on(when: ReductionTrigger) -> None:
     async def doing(engine: Engine) -> None:
         client = ScriptedChatClient(["a1", [call("lookup", order=1), call("refund", order=1)], "Done."])
         agent = Agent(client, engine=engine, tools=[lookup, refund], reducer=KeepLast(1, when=when))
@@ -175,7 +175,7 @@ class Raises:
     """A reducer that fails."""
 
     name: str = "raises"
-    when: Trigger = "after_message_added"
+    when: ReductionTrigger = "after_message_added"
 
     def reduce(self, given: Reducible) -> Reduction:
         if given.history[-1].role == "assistant":
@@ -200,7 +200,7 @@ def test_one_that_fails_after_the_answer_fails_the_run_and_the_answer_is_there()
 
 @pytest.mark.parametrize("when", TRIGGERS)
 def test_runs_on_real_conversations_send_valid_requests_that_can_be_rebuilt(
-    when: Trigger, corpus: list[dict[str, Any]], scale: float
+    when: ReductionTrigger, corpus: list[dict[str, Any]], scale: float
 ) -> None:
     sample = random.Random(23).sample(corpus, max(1, min(len(corpus), round(len(corpus) * scale / 6))))
     reducers: list[Reducer] = [

@@ -14,7 +14,7 @@ from clew.agents.tools import tool
 from clew.domain.context.events import HistoryReduced
 from clew.domain.events import Event
 from clew.domain.messages import Message
-from clew.domain.reducers.reducer import Trigger
+from clew.domain.reducers.reducer import ReductionTrigger
 from clew.domain.reducers.strategies import KeepLast, TokenBudget, TrimToolResults
 from clew.domain.runs.errors import ModelUnavailableError
 from clew.engine import Agent, Engine
@@ -29,7 +29,7 @@ WIRES = {"openai-chat": ("local",), "openai-responses": ("local", "remote")}
 
 @pytest.mark.parametrize("when", TRIGGERS)
 @pytest.mark.parametrize("wire", WIRES)
-def test_the_model_is_sent_two_messages_and_the_history_has_all(when: Trigger, wire: str) -> None:
+def test_the_model_is_sent_two_messages_and_the_history_has_all(when: ReductionTrigger, wire: str) -> None:
     async def doing(engine: Engine) -> None:
         client = ScriptedChatClient(["a1", "a2", "a3"], thread_kinds=WIRES[wire])  # type: ignore[arg-type]  # they are
         agent = Agent(client, engine=engine, name="Joker", instructions="Be funny.", reducer=KeepLast(2, when=when))
@@ -53,7 +53,7 @@ def test_the_model_is_sent_two_messages_and_the_history_has_all(when: Trigger, w
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_a_thread_that_was_there_before_is_reduced_at_the_first_run(when: Trigger) -> None:
+def test_a_thread_that_was_there_before_is_reduced_at_the_first_run(when: ReductionTrigger) -> None:
     async def doing(engine: Engine) -> None:
         client = ScriptedChatClient("a", loop=True)
         agent = Agent(client, engine=engine, reducer=KeepLast(1, when=when))
@@ -66,7 +66,9 @@ def test_a_thread_that_was_there_before_is_reduced_at_the_first_run(when: Trigge
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_messages_that_others_append_are_sent_and_what_waits_for_an_answer_is_the_runs_own(when: Trigger) -> None:
+def test_messages_that_others_append_are_sent_and_what_waits_for_an_answer_is_the_runs_own(
+    when: ReductionTrigger,
+) -> None:
     async def doing(engine: Engine) -> None:
         client = ScriptedChatClient("a", loop=True)
         agent = Agent(client, engine=engine, reducer=KeepLast(1, when=when))
@@ -108,7 +110,7 @@ def test_nothing_is_recorded_while_nothing_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_a_call_and_its_result_stay_or_go_together_and_the_runs_own_rounds_stay(when: Trigger) -> None:
+def test_a_call_and_its_result_stay_or_go_together_and_the_runs_own_rounds_stay(when: ReductionTrigger) -> None:
     async def doing(engine: Engine) -> None:
         client = ScriptedChatClient(
             [[call("lookup", order=1), call("lookup", order=2)], "Both.", call("lookup", order=3), "x"]
@@ -180,7 +182,9 @@ def check_budget(events: Sequence[Event], bodies: list[Any], history: Sequence[i
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_a_budget_holds_for_each_request_of_each_round_or_the_runs_own_is_all(when: Trigger, scale: float) -> None:
+def test_a_budget_holds_for_each_request_of_each_round_or_the_runs_own_is_all(
+    when: ReductionTrigger, scale: float
+) -> None:
     budget = 200
 
     async def talk_at_random(engine: Engine, chance: random.Random) -> None:
@@ -211,7 +215,7 @@ def test_a_budget_holds_for_each_request_of_each_round_or_the_runs_own_is_all(wh
 
 
 @pytest.mark.parametrize("when", TRIGGERS)
-def test_a_summary_is_said_in_place_of_what_is_left_out_and_goes_on(when: Trigger) -> None:
+def test_a_summary_is_said_in_place_of_what_is_left_out_and_goes_on(when: ReductionTrigger) -> None:
     async def doing(engine: Engine) -> None:
         client, summariser = ScriptedChatClient([f"a{number}" for number in range(1, 9)]), ScriptedChatClient(short)
         agent = Agent(client, engine=engine, reducer=Summarise(summariser, keep_last=1, every=2, when=when))

@@ -14,7 +14,7 @@ from tests.agents.services import KINDS, USAGE, Said, Service, Trouble, as_json,
 
 from clew.agents.response import AgentResponse
 from clew.domain.events import Event
-from clew.domain.models.client import Usage
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import ModelAnswered, ModelCalled
 from clew.engine import Agent, Engine
 
@@ -59,7 +59,7 @@ def test_leaves_equal_events(service: Service, script: Sequence[Said], tmp_path:
             of_stream.usage,
             of_stream.finish_reason,
         )
-        assert of_stream.usage == sum([USAGE] * len(answers), Usage())
+        assert of_stream.usage == sum([USAGE] * len(answers), TokenUsage())
         assert [each.message for each in response.messages] == [each.message for each in of_stream.messages]
     else:
         assert (type(response), str(response)) == (type(of_stream), str(of_stream))

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from clew.agents.telemetry import Telemetry
 from clew.agents.tools import ToolOutcome
 from clew.domain.messages import FunctionCall, Media, Message, Raw, Reasoning, Text
-from clew.domain.models.client import Answer, Question, ResponseFormat, ToolSchema, Usage
+from clew.domain.models.client import Answer, Question, ResponseFormat, TokenUsage, ToolSchema
 from clew.domain.runs.errors import ModelOverloadedError
 
 QUESTION = Question(
@@ -36,7 +36,7 @@ CALL = FunctionCall(call_id="c1", name="look_up", arguments='{"order": 7}')
 ANSWER = Answer(
     message=Message.assistant("Let me look.", calls=[CALL]),
     finish_reason="tool_calls",
-    usage=Usage(input_tokens=12, output_tokens=3, cached_tokens=4, reasoning_tokens=1),
+    usage=TokenUsage(input_tokens=12, output_tokens=3, cached_tokens=4, reasoning_tokens=1),
     model="m-1-2026",
     response_id="resp_1",
 )

@@ -19,7 +19,7 @@ from clew import Conversations, Message
 from clew.cli.rendering import memory as memory_rendering
 from clew.domain.context.events import ContextProvided
 from clew.domain.memory.events import DocumentAdded, MemoryEvent, Provenance, ScopeOpened, ScopeRead
-from clew.domain.memory.facts import Fact, Why
+from clew.domain.memory.facts import Fact, FactOrigin
 from clew.domain.memory.scope import ScopeFold
 from clew.domain.runs.events import RunCompleted
 from clew.service.memory.streams import commit
@@ -248,7 +248,7 @@ def test_a_fact_is_named_by_any_beginning_of_its_id_that_no_other_has(known: Kno
 
 def test_says_that_a_version_holds_no_message_or_what_it_calls() -> None:
     fact = Fact("s", "f", "x", 2, datetime.now(UTC), datetime.now(UTC))
-    told = "".join(line.plain for line in memory_rendering.origin_lines(Why(fact, thread_id="t", version=9), []))
+    told = "".join(line.plain for line in memory_rendering.origin_lines(FactOrigin(fact, thread_id="t", version=9), []))
     assert "learned in thread t at version 9: [the message is missing]" in told
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from clew import Conversations, Message
 from clew.cli.rendering import threads as thread_rendering
-from clew.domain.views.fork_tree import Mark, branches
+from clew.domain.views.fork_tree import BranchCheckpoint, branches
 from clew.service.thread_queries import ThreadSummary
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def summary(id_: str, parent: str | None = None, cut: int | None = None) -> Thre
 
 
 def drawn(*threads: ThreadSummary, marked: str | None = None, most: int | None = None, width: int = 60) -> list[str]:
-    found = list(branches(threads, {"a": [Mark("x", 2), Mark("y", 4)]}))
+    found = list(branches(threads, {"a": [BranchCheckpoint("x", 2), BranchCheckpoint("y", 4)]}))
     return [
         line.plain.rstrip()
         for line in thread_rendering.tree_lines(found, width, lambda _: Text(), marked=marked, most=most)
@@ -189,7 +189,7 @@ def test_a_deep_chain_stays_within_the_width() -> None:
 
 def test_long_names_and_many_checkpoints_are_cut() -> None:
     thread = summary("x" * 200)
-    marks = {thread.id: [Mark(f"checkpoint {number}", number) for number in range(50)]}
+    marks = {thread.id: [BranchCheckpoint(f"checkpoint {number}", number) for number in range(50)]}
     found = list(thread_rendering.tree_lines(list(branches([thread], marks)), 60, lambda _: Text("title")))
     assert [len(line.plain) for line in found] == [60, 60]
     assert [line.plain.count("…") for line in found] == [1, 1]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.domain.strategies import messages, texts
 
 from clew.domain.differences.content_diff import FieldDiff
-from clew.domain.differences.diff import ContentDiff, Row
-from clew.domain.differences.word_diff import Part
+from clew.domain.differences.diff import ContentDiff, DiffRow
+from clew.domain.differences.word_diff import DiffPart
 from clew.domain.history import History, HistoryMessage
 from clew.domain.messages import FunctionCall, Message
 
@@ -58,8 +58,8 @@ def pairs(draw: st.DrawFn) -> tuple[History, History]:
     )
 
 
-def mirrored_parts(parts: Iterable[Part]) -> tuple[Part, ...]:
-    return tuple(_in_order([Part(_kind(part.kind), part.text) for part in parts]))
+def mirrored_parts(parts: Iterable[DiffPart]) -> tuple[DiffPart, ...]:
+    return tuple(_in_order([DiffPart(_kind(part.kind), part.text) for part in parts]))
 
 
 def mirrored_fields(fields: Iterable[FieldDiff]) -> list[FieldDiff]:
@@ -74,11 +74,11 @@ def in_any_order(fields: Iterable[FieldDiff]) -> list[FieldDiff]:
     return sorted(fields, key=repr)
 
 
-def mirrored_rows(rows: Iterable[Row]) -> list[Any]:
+def mirrored_rows(rows: Iterable[DiffRow]) -> list[Any]:
     """Rows seen from the other side, as ``plain_rows`` gives them."""
     return plain_rows(
         _in_order(
-            Row(
+            DiffRow(
                 _kind(row.kind),
                 row.b,
                 row.a,
@@ -95,7 +95,7 @@ def mirrored_rows(rows: Iterable[Row]) -> list[Any]:
     )
 
 
-def plain_rows(rows: Iterable[Row]) -> list[Any]:
+def plain_rows(rows: Iterable[DiffRow]) -> list[Any]:
     return [
         (
             row.kind,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from clew.domain.models.client import Question, Wire
+from clew.domain.models.client import Question, WireFormat
 from clew.domain.models.request_encoding import request_body, request_bytes
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
@@ -28,7 +28,7 @@ KEYS = {
 }
 
 
-def checked(wire: Wire, question: Question) -> dict[str, Any]:
+def checked(wire: WireFormat, question: Question) -> dict[str, Any]:
     """The body of a question, as a service reads it, when it is a valid request."""
     sent: dict[str, Any] = json.loads(request_bytes(request_body(wire, question)))
     assert sent["model"] == question.model

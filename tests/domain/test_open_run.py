@@ -12,7 +12,7 @@ from tests.conftest import SCALE
 from tests.domain.strategies import event
 
 from clew.domain.decider import Advance, check_step, decide
-from clew.domain.decider_state import Control, OpenRun, Place, advance, run_after
+from clew.domain.decider_state import CallLocation, Control, OpenRun, advance, run_after
 from clew.domain.errors import ClewError
 from clew.domain.events import HistoryRewound, MessageAppended, ThreadEnded, ThreadEvent, ThreadForked, ThreadStarted
 from clew.domain.messages import FunctionCall, Message
@@ -46,7 +46,7 @@ BEGAN = RunStarted(agent=AGENT, fingerprint=MADE_OF)
 BROKEN = Failure(kind="ModelStreamError")
 CALLED = ModelCalled(definitions=1, client="c", wire="openai-chat", model="m", digest="")
 RUN = OpenRun("r", 2)
-ASKED = RUN._replace(asked=((7, Place(5, 0)), (8, Place(5, 1))))
+ASKED = RUN._replace(asked=((7, CallLocation(5, 0)), (8, CallLocation(5, 1))))
 
 
 def again(attempt: int) -> RunResumed:
@@ -66,20 +66,24 @@ def again(attempt: int) -> RunResumed:
         (RUN._replace(call=5), ModelAnswered(call=5, message=6, ms=1), RUN),
         (RUN._replace(call=5), ModelFailed(call=5, error=BROKEN, ms=1), RUN),
         (RUN._replace(call=5), AnswerInterrupted(call=5, reason="fault"), RUN),
-        (RUN, ToolStarted(message=5, index=1), RUN._replace(tools=(Place(5, 1),))),
-        (RUN._replace(tools=(Place(5, 1),)), ToolStarted(message=5, index=1), RUN._replace(tools=(Place(5, 1),))),
+        (RUN, ToolStarted(message=5, index=1), RUN._replace(tools=(CallLocation(5, 1),))),
         (
-            RUN._replace(tools=(Place(5, 0), Place(5, 1))),
+            RUN._replace(tools=(CallLocation(5, 1),)),
+            ToolStarted(message=5, index=1),
+            RUN._replace(tools=(CallLocation(5, 1),)),
+        ),
+        (
+            RUN._replace(tools=(CallLocation(5, 0), CallLocation(5, 1))),
             ToolFinished(message=5, index=0, result=8, ms=1),
-            RUN._replace(tools=(Place(5, 1),)),
+            RUN._replace(tools=(CallLocation(5, 1),)),
         ),
-        (RUN._replace(tools=(Place(5, 1),)), ToolFailed(message=5, index=1, result=8, reason="raised"), RUN),
+        (RUN._replace(tools=(CallLocation(5, 1),)), ToolFailed(message=5, index=1, result=8, reason="raised"), RUN),
         (
-            RUN._replace(tools=(Place(5, 1),)),
+            RUN._replace(tools=(CallLocation(5, 1),)),
             ApprovalRequested(message=5, index=1, reason="outcome-unknown"),
-            RUN._replace(asked=((9, Place(5, 1)),)),
+            RUN._replace(asked=((9, CallLocation(5, 1)),)),
         ),
-        (ASKED, ApprovalGiven(request=7, approved=True), RUN._replace(asked=((8, Place(5, 1)),))),
+        (ASKED, ApprovalGiven(request=7, approved=True), RUN._replace(asked=((8, CallLocation(5, 1)),))),
         (RUN, MessageAppended(message=Message.user("Hi")), RUN),
         (RUN, ServiceThreadBound(id="x", kind="response"), RUN),
         (ASKED, RunCompleted(), None),
@@ -109,7 +113,7 @@ def test_the_open_run_after_each_event(before: OpenRun | None, data: ThreadEvent
         (RUN, ToolFinished(message=5, index=0, result=6, ms=1)),
         (ASKED, ToolFinished(message=5, index=0, result=6, ms=1)),
         (RUN._replace(call=4), RunCompleted()),
-        (RUN._replace(tools=(Place(5, 0),)), RunCompleted()),
+        (RUN._replace(tools=(CallLocation(5, 0),)), RunCompleted()),
         (ASKED, RunCompleted()),
     ],
     ids=range(16),

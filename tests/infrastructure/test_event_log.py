@@ -14,7 +14,7 @@ from tests.domain.strategies import jsons, objects, texts
 
 from clew.conversations import Conversations
 from clew.domain.chain import digest
-from clew.domain.decider_state import SNAPSHOT_EVERY, Control, OpenRun, Place, advance
+from clew.domain.decider_state import SNAPSHOT_EVERY, CallLocation, Control, OpenRun, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
@@ -180,7 +180,7 @@ def test_snapshots_can_all_be_dropped(built: Path, tmp_path: Path) -> None:
         assert log.control(FORK) == folded(log.lineage(FORK))
 
 
-places = st.builds(Place, message=st.integers(min_value=1), content=st.integers(min_value=0))
+places = st.builds(CallLocation, message=st.integers(min_value=1), content=st.integers(min_value=0))
 controls = st.builds(
     Control,
     version=st.integers(min_value=0),

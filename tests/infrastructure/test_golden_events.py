@@ -67,7 +67,7 @@ from clew.domain.messages import (
     Reasoning,
     Text,
 )
-from clew.domain.models.client import ServiceReference, Usage
+from clew.domain.models.client import ServiceReference, TokenUsage
 from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
@@ -182,7 +182,7 @@ SAMPLES: dict[str, AnyEvent | Shredded] = {
         call=3,
         message=2,
         finish_reason="stop",
-        usage=Usage(input_tokens=120, output_tokens=45, cached_tokens=7, reasoning_tokens=9),
+        usage=TokenUsage(input_tokens=120, output_tokens=45, cached_tokens=7, reasoning_tokens=9),
         model="m-2026",
         response_id="resp_1",
         first_ms=210,

@@ -13,7 +13,7 @@ import pytest
 from tests.infrastructure.openai_replies import CANARY, CHAT, CONTENT, SERVICES, Service, answered, taken
 from tests.servers.raw_server import CUT, STALL, RawServer, Reply, stream, whole
 
-from clew.domain.models.client import Answer, ModelClient, TextDelta, Usage
+from clew.domain.models.client import Answer, ModelClient, TextDelta, TokenUsage
 from clew.domain.models.request_encoding import request_bytes, streamed
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -65,7 +65,7 @@ def test_an_answer_is_the_same_streamed_and_whole(service: Service) -> None:
     assert one == other
     assert deltas == [TextDelta("Hel"), TextDelta("lo")]
     assert one.message.text == "Hello"
-    assert one.usage == Usage(input_tokens=9, output_tokens=4)
+    assert one.usage == TokenUsage(input_tokens=9, output_tokens=4)
     assert one.finish_reason == "stop"
     assert one.model == "m-1"
 

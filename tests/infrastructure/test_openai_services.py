@@ -11,7 +11,7 @@ from tests.servers.aimock_server import Aimock, ToolCall
 from tests.servers.stateful_server import StatefulServer
 
 from clew.domain.messages import Message
-from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, ToolSchema, Usage
+from clew.domain.models.client import Answer, Question, ServiceBound, ServiceReference, TokenUsage, ToolSchema
 from clew.domain.models.request_encoding import request_body, streamed
 from clew.domain.runs.errors import ModelRequestError
 from clew.infrastructure.openai_chat_client import OpenAIChatClient
@@ -52,7 +52,7 @@ def test_a_turn_with_calls_is_journaled_as_it_was_asked(made: Any, aimock: Aimoc
 
     answer = asyncio.run(converse())
     assert answer.message.text == "Rome is warmer."
-    assert answer.usage == Usage(input_tokens=12, output_tokens=3)
+    assert answer.usage == TokenUsage(input_tokens=12, output_tokens=3)
 
 
 def _paired(messages: Any) -> Any:

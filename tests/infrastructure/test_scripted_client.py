@@ -19,8 +19,8 @@ from clew.domain.models.client import (
     ServiceBound,
     ServiceReference,
     TextDelta,
+    TokenUsage,
     Update,
-    Usage,
 )
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -57,7 +57,7 @@ def test_words_come_one_by_one_and_then_whole() -> None:
     assert answer == Answer(
         message=Message.assistant("It is  on\nits way."),
         finish_reason="stop",
-        usage=Usage(input_tokens=5, output_tokens=5),
+        usage=TokenUsage(input_tokens=5, output_tokens=5),
         model="m",
     )
 
@@ -251,7 +251,7 @@ def test_for_remote_threads_it_names_its_answers() -> None:
     bound, _, answer = asked(client, body)
     assert bound == ServiceBound(ServiceReference(kind="response", id="resp_1"))
     assert isinstance(answer, Answer)
-    assert (answer.response_id, answer.usage) == ("resp_1", Usage(input_tokens=3, output_tokens=1))
+    assert (answer.response_id, answer.usage) == ("resp_1", TokenUsage(input_tokens=3, output_tokens=1))
     came: list[Update] = []
 
     async def listen() -> None:

@@ -13,7 +13,7 @@ from clew.domain.errors import ScopeError, UnknownFactError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance, ScopeRead
-from clew.domain.memory.facts import Fact, Found, Use, Why
+from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
@@ -145,20 +145,20 @@ class NaiveScope:
         kind: str | None = None,
         at: MemoryAt = None,
         valid_at: datetime | None = None,
-    ) -> list[Found]:
+    ) -> list[FoundFact]:
         del at, valid_at
         wanted = set(query.lower().split())
         found = [
-            Found(fact, len(wanted & set(fact.text.lower().split())) / len(wanted))
+            FoundFact(fact, len(wanted & set(fact.text.lower().split())) / len(wanted))
             for fact in await self.facts(kind=kind)
         ]
         best = sorted((each for each in found if each.score > 0), key=lambda each: -each.score)
         return [each for each in best if each.score >= min_score][:top]
 
-    async def why(self, fact: Fact | str) -> Why:
+    async def why(self, fact: Fact | str) -> FactOrigin:
         raise NotImplementedError(fact)
 
-    async def used_by(self, fact: Fact | str) -> list[Use]:
+    async def used_by(self, fact: Fact | str) -> list[FactUse]:
         raise NotImplementedError(fact)
 
     def tools(self) -> Sequence[Callable[..., Any]]:

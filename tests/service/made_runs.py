@@ -5,7 +5,7 @@ from __future__ import annotations
 from clew.conversations import Conversations
 from clew.domain.decider import Advance, RunStep
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.models.client import Usage
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
@@ -56,7 +56,7 @@ def called(definitions: int, attempt: int = 1) -> ModelCalled:
 
 def answered(call: int, reason: str, tokens: tuple[int, int], ms: int) -> ModelAnswered:
     """The answer that was appended just before."""
-    usage = Usage(input_tokens=tokens[0], output_tokens=tokens[1])
+    usage = TokenUsage(input_tokens=tokens[0], output_tokens=tokens[1])
     return ModelAnswered(call=call, message=-1, finish_reason=reason, usage=usage, first_ms=210, ms=ms)
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from clew import Conversations, Engine, MemoryScope
 from clew.agents.tools import ToolContext, call_tool
 from clew.domain.errors import ScopeError, UnknownFactError
-from clew.domain.memory.facts import Fact, Why
+from clew.domain.memory.facts import Fact, FactOrigin
 from clew.infrastructure.hashing_embedder import HashingEmbedder
 
 CAMPAIGN = 80
@@ -115,7 +115,7 @@ class Model:
         assert await self.tool(scope, "clear_memories", {"ids": [fact.id]}) == {"cleared": 0, "unknown": [fact.id]}
 
 
-def flat(why: Why) -> list[Fact]:
+def flat(why: FactOrigin) -> list[Fact]:
     """The fact and those that it was promoted from, which a promotion has shown to this scope."""
     return [why.fact, *([] if why.promoted_from is None else flat(why.promoted_from))]
 

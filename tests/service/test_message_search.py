@@ -18,7 +18,7 @@ from clew import Conversations, Message
 from clew.domain.errors import InvalidSearchError, ThreadDeletedError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.messages import FunctionCall
-from clew.domain.views.search_terms import Part, tokens
+from clew.domain.views.search_terms import SnippetPart, tokens
 from clew.projections.search import searchable
 from clew.service.message_search import Hit
 
@@ -56,7 +56,11 @@ def test_finds_messages_newest_first_and_says_where_they_are(conversations: Conv
         author="Maeve",
         time=event.time,
         actor="user:1",
-        snippet=(Part("My teapot ", found=False), Part("broke", found=True), Part(".", found=False)),
+        snippet=(
+            SnippetPart("My teapot ", found=False),
+            SnippetPart("broke", found=True),
+            SnippetPart(".", found=False),
+        ),
         forks=(),
         fork_count=0,
     )

@@ -26,7 +26,7 @@ from clew.domain.errors import (
 )
 from clew.domain.events import Event
 from clew.domain.memory.events import FactReference, FactRemembered, FactRetracted, Provenance, ScopeOpened, Statement
-from clew.domain.memory.facts import Allow, Fact, Redact, Refuse, Use, Why
+from clew.domain.memory.facts import Allow, Fact, FactOrigin, FactUse, Redact, Refuse
 from clew.domain.memory.scope import ScopeFold
 from clew.domain.messages import Message
 from clew.domain.ports import Shred, Write
@@ -364,7 +364,7 @@ def test_promotions_that_go_round_in_a_circle_are_told_once(conversations: Conve
         run(commit(conversations._core, name, ScopeFold, lambda _fold, _now, said=said: [said]))  # type: ignore[misc]
     why = conversations.memory("a").why("f")
     told = []
-    each: Why | None = why
+    each: FactOrigin | None = why
     while each is not None:
         told.append(each.fact.scope)
         each = each.promoted_from
@@ -378,9 +378,9 @@ def test_a_fact_that_no_model_was_told_was_not_used(conversations: Conversations
     record(conversations, thread.id, "run-1", JOKER, passed_on, failed)
     assert scope.used_by(fact) == []
     [*_, provided, call] = record(conversations, thread.id, "run-2", JOKER, passed_on, called(-2))
-    assert scope.used_by(fact) == [Use(thread.id, call, provided, "run-2")]
+    assert scope.used_by(fact) == [FactUse(thread.id, call, provided, "run-2")]
     thread.delete()
-    assert scope.used_by(fact) == [Use(thread.id, call, provided, "run-2")]
+    assert scope.used_by(fact) == [FactUse(thread.id, call, provided, "run-2")]
 
 
 # Promoting

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from clew.domain.decider import Advance
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, explain
-from clew.domain.models.client import Usage
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
 from clew.domain.runs.events import ApprovalGiven
 from clew.domain.runs.ports import RunLog, ThreadPort
@@ -93,7 +93,7 @@ class AgentResponse(Generic[ThreadT_co]):
     run_id: str
     thread: ThreadT_co
     messages: list[HistoryMessage]
-    usage: Usage
+    usage: TokenUsage
     finish_reason: str | None = None
     approvals: list[Approval] = field(default_factory=list)
     response_format: type[BaseModel] | None = field(default=None, repr=False)

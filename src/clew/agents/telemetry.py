@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clew.agents.tools import ToolOutcome
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Media, Message, Reasoning, Text
-from clew.domain.models.client import Answer, Question, ToolSchema, Usage
+from clew.domain.models.client import Answer, Question, TokenUsage, ToolSchema
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -230,7 +230,7 @@ class RunSpan(_Operation):
     inputs: Sequence[Message] = ()
 
     def answered(
-        self, messages: Sequence[Message], *, usage: Usage | None = None, finish_reason: str | None = None
+        self, messages: Sequence[Message], *, usage: TokenUsage | None = None, finish_reason: str | None = None
     ) -> None:
         """Say what the run added to the thread, and its usage, all model calls together."""
         if self._span is None:
@@ -310,7 +310,7 @@ class ToolSpan(_Operation):
         return {"gen_ai.tool.call.arguments": self.arguments}
 
 
-def _usage(usage: Usage | None) -> dict[str, Any]:
+def _usage(usage: TokenUsage | None) -> dict[str, Any]:
     if usage is None:
         return {}
     return {

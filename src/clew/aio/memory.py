@@ -14,7 +14,7 @@ from clew.domain.errors import ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance, ScopeRead
-from clew.domain.memory.facts import Document, Fact, Found, Passage, Use, Why
+from clew.domain.memory.facts import Document, Fact, FactOrigin, FactUse, FoundFact, Passage
 from clew.domain.memory.ports import Embedder, MemoryAt
 from clew.service.async_operations import drive
 from clew.service.core import Core
@@ -131,7 +131,7 @@ class MemoryScope:
         kind: str | None = None,
         at: MemoryAt = None,
         valid_at: datetime | None = None,
-    ) -> list[Found]:
+    ) -> list[FoundFact]:
         """The facts that match a query best, best first: by words, and with an embedder by meaning too.
 
         Raises InvalidContentError, EmbeddingError, and the errors of facts().
@@ -142,17 +142,17 @@ class MemoryScope:
             ranking = await self._by_meaning(facts, self._meaning).search(
                 facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers, meaning=self._meaning
             )
-            return [Found(facts.fact(number), score) for number, score in ranking]
+            return [FoundFact(facts.fact(number), score) for number, score in ranking]
         ranking = await drive(
             read(lambda: searchable.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
         )
-        return [Found(facts.fact(number), score) for number, score in ranking]
+        return [FoundFact(facts.fact(number), score) for number, score in ranking]
 
-    async def why(self, fact: Fact | str) -> Why:
+    async def why(self, fact: Fact | str) -> FactOrigin:
         """Where a fact comes from, live or not. Raises UnknownFactError."""
         return await drive(scope_queries.why(self._scope, fact))
 
-    async def used_by(self, fact: Fact | str) -> list[Use]:
+    async def used_by(self, fact: Fact | str) -> list[FactUse]:
         """The model calls that contained a fact, oldest first. Raises UnknownFactError."""
         return await drive(scope_queries.used_by(self._scope, fact))
 

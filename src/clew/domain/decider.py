@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from clew.domain.context.events import ContextEvent
-from clew.domain.decider_state import Control, OpenRun, Place, run_after
+from clew.domain.decider_state import CallLocation, Control, OpenRun, run_after
 from clew.domain.errors import (
     CheckpointExistsError,
     ThreadDeletedError,
@@ -333,9 +333,11 @@ def _fits(run: OpenRun, step: ThreadEvent) -> bool:
         case ModelAnswered(call=call) | ModelFailed(call=call) | AnswerInterrupted(call=call):
             return run.call == call != 0
         case ToolStarted(message=message, index=index) | ApprovalRequested(message=message, index=index):
-            return all(place != Place(message, index) for _, place in run.asked)  # a call that needs approval waits
+            return all(
+                place != CallLocation(message, index) for _, place in run.asked
+            )  # a call that needs approval waits
         case ToolFinished(message=message, index=index):
-            return Place(message, index) in run.tools
+            return CallLocation(message, index) in run.tools
         case RunCompleted():
             return run.call == 0 and not run.tools and not run.asked
         case _:

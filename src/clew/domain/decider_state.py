@@ -47,7 +47,7 @@ SNAPSHOT_EVERY = 128
 """Versions between two snapshots of the control: an append or a fork folds at most that many events."""
 
 
-class Place(NamedTuple):
+class CallLocation(NamedTuple):
     """The place of a function call: the version of its message, and its index among the contents."""
 
     message: int
@@ -65,8 +65,8 @@ class OpenRun(NamedTuple):
     began: int
     attempt: int = 1
     call: int = 0
-    tools: tuple[Place, ...] = ()
-    asked: tuple[tuple[int, Place], ...] = ()
+    tools: tuple[CallLocation, ...] = ()
+    asked: tuple[tuple[int, CallLocation], ...] = ()
 
 
 def holder_of(run: OpenRun) -> str:
@@ -95,12 +95,12 @@ def _after_step(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) 
         case ModelAnswered() | ModelFailed() | AnswerInterrupted():
             return run._replace(call=0)
         case ToolStarted(message=message, index=index):
-            place = Place(message, index)
+            place = CallLocation(message, index)
             return run if place in run.tools else run._replace(tools=(*run.tools, place))
         case ToolFinished(message=message, index=index) | ToolFailed(message=message, index=index):
-            return run._replace(tools=_without(run.tools, Place(message, index)))
+            return run._replace(tools=_without(run.tools, CallLocation(message, index)))
         case ApprovalRequested(message=message, index=index):
-            place = Place(message, index)
+            place = CallLocation(message, index)
             return run._replace(tools=_without(run.tools, place), asked=(*run.asked, (version, place)))
         case ApprovalGiven(request=request):
             return run._replace(asked=tuple(each for each in run.asked if each[0] != request))
@@ -108,7 +108,7 @@ def _after_step(run: OpenRun, version: int, data: AnyEvent | Opaque | Shredded) 
             return run
 
 
-def _without(places: tuple[Place, ...], gone: Place) -> tuple[Place, ...]:
+def _without(places: tuple[CallLocation, ...], gone: CallLocation) -> tuple[CallLocation, ...]:
     return tuple(place for place in places if place != gone)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clew.domain.json_values import JsonObject
 from clew.domain.models.chat_answers import ChatAnswer
-from clew.domain.models.client import ThreadKind, Update, Wire
+from clew.domain.models.client import ThreadKind, Update, WireFormat
 from clew.domain.models.request_encoding import checked_options, streamed
 from clew.infrastructure.openai_connection import OpenAIConnection
 
@@ -26,7 +26,7 @@ class OpenAIChatClient:
     """
 
     kind: Literal["openai-chat"] = "openai-chat"
-    wire: Wire = "openai-chat"
+    wire: WireFormat = "openai-chat"
     thread_kinds: tuple[ThreadKind, ...] = ("local",)
 
     def __init__(

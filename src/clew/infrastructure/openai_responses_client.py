@@ -9,7 +9,7 @@ from urllib.parse import quote
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, Message
 from clew.domain.models.answer_parts import as_objects, as_text
-from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind, Update, Wire
+from clew.domain.models.client import ServiceKind, ServiceReference, ThreadKind, Update, WireFormat
 from clew.domain.models.request_encoding import checked_options, streamed
 from clew.domain.models.responses_answers import ResponsesAnswer, bare, item_messages
 from clew.domain.runs.errors import AgentConfigurationError
@@ -33,7 +33,7 @@ class OpenAIResponsesClient:
     """
 
     kind: Literal["openai-responses"] = "openai-responses"
-    wire: Wire = "openai-responses"
+    wire: WireFormat = "openai-responses"
 
     def __init__(
         self,

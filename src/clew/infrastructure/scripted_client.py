@@ -23,9 +23,9 @@ from clew.domain.models.client import (
     ServiceReference,
     TextDelta,
     ThreadKind,
+    TokenUsage,
     Update,
-    Usage,
-    Wire,
+    WireFormat,
 )
 from clew.domain.runs.errors import (
     AgentConfigurationError,
@@ -161,7 +161,7 @@ class ScriptedChatClient:
     ) -> None:
         self.model = model
         self.thread_kinds = tuple(thread_kinds)
-        self.wire: Wire = "openai-responses" if "remote" in self.thread_kinds else "openai-chat"
+        self.wire: WireFormat = "openai-responses" if "remote" in self.thread_kinds else "openai-chat"
         self.options: JsonObject = dict(options or {})
         self.requests: list[JsonObject] = []
         self._delay = delay
@@ -207,7 +207,7 @@ class ScriptedChatClient:
         return Answer(
             message=message,
             finish_reason="tool_calls" if message.calls else "stop",
-            usage=Usage(
+            usage=TokenUsage(
                 input_tokens=_count_words(body.get("messages", body.get("input"))),
                 output_tokens=_count_words(_texts(message)),
             ),

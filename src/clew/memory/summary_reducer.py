@@ -10,7 +10,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient
-from clew.domain.reducers.reducer import Groups, Reducible, Reduction, Trigger, checked_limit, checked_trigger
+from clew.domain.reducers.reducer import Groups, Reducible, Reduction, ReductionTrigger, checked_limit, checked_trigger
 from clew.domain.reducers.strategies import Composable
 from clew.domain.runs.errors import AgentConfigurationError, AnswerFormatError
 from clew.memory.prompt_text import MOST_MESSAGES, numbered_messages, shortened
@@ -55,7 +55,7 @@ class Summarise(Composable):
     keep_last: int = 10
     every: int = 1
     instructions: str = INSTRUCTIONS
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     def __post_init__(self) -> None:
         checked_client(self, self.client)

@@ -14,7 +14,7 @@ from clew.domain.events import to_microseconds, to_time
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, RowValues, Where
-from clew.domain.views.fork_tree import Branch, Mark, branches
+from clew.domain.views.fork_tree import Branch, BranchCheckpoint, branches
 from clew.projections.directory import comparable
 from clew.service.authorization import check, permitted
 from clew.service.core import Core, load
@@ -332,7 +332,7 @@ def _branches(core: Core, rows: Sequence[RowValues]) -> Operation[list[Branch[Th
     marks = yield from _marks(core, rows)
     own = {
         row["thread_id"]: [
-            Mark(mark["name"], mark["at"])
+            BranchCheckpoint(mark["name"], mark["at"])
             for mark in marks[row["thread_id"]]
             if mark["version"] > (row["forked_at"] or 0)
         ]

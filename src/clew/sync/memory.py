@@ -9,7 +9,7 @@ from clew.domain.errors import ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance
-from clew.domain.memory.facts import Fact, Found, Use, Why
+from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
 from clew.domain.memory.ports import MemoryAt
 from clew.service.memory import scope_commands, scope_queries
 from clew.service.memory.scope_commands import WriteOptions
@@ -119,7 +119,7 @@ class MemoryScope:
         kind: str | None = None,
         at: MemoryAt = None,
         valid_at: datetime | None = None,
-    ) -> list[Found]:
+    ) -> list[FoundFact]:
         """The facts that match a query best, best first, by words.
 
         Raises InvalidContentError, and the errors of facts().
@@ -129,13 +129,13 @@ class MemoryScope:
         ranking = run(
             read(lambda: searchable.by_words(facts.texts, query, top=top, min_score=min_score, allowed=facts.numbers))
         )
-        return [Found(facts.fact(number), score) for number, score in ranking]
+        return [FoundFact(facts.fact(number), score) for number, score in ranking]
 
-    def why(self, fact: Fact | str) -> Why:
+    def why(self, fact: Fact | str) -> FactOrigin:
         """Where a fact comes from, live or not. Raises UnknownFactError."""
         return run(scope_queries.why(self._scope, fact))
 
-    def used_by(self, fact: Fact | str) -> list[Use]:
+    def used_by(self, fact: Fact | str) -> list[FactUse]:
         """The model calls that contained a fact, oldest first. Raises UnknownFactError."""
         return run(scope_queries.used_by(self._scope, fact))
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from tests.domain.made_differences import mirrored_parts, sentences
 
 from clew.domain.differences import alignment
-from clew.domain.differences.word_diff import Part, word_diff, words
+from clew.domain.differences.word_diff import DiffPart, word_diff, words
 
 
 def marked(a: str, b: str) -> str:
@@ -55,7 +55,7 @@ def test_a_few_equal_words_between_greater_differences_count_as_different() -> N
 
 
 def test_parts_of_a_kind_are_one() -> None:
-    assert word_diff("a b c", "a c") == (Part("same", "a "), Part("only-a", "b "), Part("same", "c"))
+    assert word_diff("a b c", "a c") == (DiffPart("same", "a "), DiffPart("only-a", "b "), DiffPart("same", "c"))
 
 
 def test_words_are_given_without_the_space_around_them() -> None:

@@ -9,7 +9,7 @@ from tests.domain.strategies import texts
 
 from clew.domain.messages import FunctionCall, Message, Raw, Reasoning, Text
 from clew.domain.models.chat_answers import ChatAnswer
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, Update, Usage
+from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update
 
 USAGE: Any = {
     "prompt_tokens": 9,
@@ -94,7 +94,7 @@ def test_says_everything_of_an_answer() -> None:
             ),
         ),
         "tool_calls",
-        Usage(input_tokens=9, output_tokens=4, cached_tokens=2, reasoning_tokens=1),
+        TokenUsage(input_tokens=9, output_tokens=4, cached_tokens=2, reasoning_tokens=1),
         "m-1",
         "c1",
     )

@@ -14,10 +14,10 @@ from clew.domain.formats.openai_messages import decode
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message, Reasoning, Text
 from clew.domain.model_view import model_view
-from clew.domain.models.client import Question, ResponseFormat, ServiceReference, ToolSchema, Wire
+from clew.domain.models.client import Question, ResponseFormat, ServiceReference, ToolSchema, WireFormat
 from clew.domain.models.request_encoding import request_body, request_bytes, streamed
 
-WIRES: tuple[Wire, ...] = get_args(Wire)
+WIRES: tuple[WireFormat, ...] = get_args(WireFormat)
 both_wires = pytest.mark.parametrize("wire", WIRES)
 
 
@@ -28,7 +28,7 @@ def viewed(said: list[Message]) -> tuple[Message, ...]:
 
 @both_wires
 def test_every_conversation_cut_at_every_message_gives_a_valid_request(
-    wire: Wire, corpus: list[dict[str, Any]], scale: float
+    wire: WireFormat, corpus: list[dict[str, Any]], scale: float
 ) -> None:
     some = random.Random(4).sample(corpus, max(1, round(min(1, scale) * len(corpus))))
     for conversation in some:
@@ -39,7 +39,7 @@ def test_every_conversation_cut_at_every_message_gives_a_valid_request(
 
 @both_wires
 @given(data=st.data())
-def test_messages_of_all_contents_give_a_valid_request(wire: Wire, data: st.DataObject) -> None:
+def test_messages_of_all_contents_give_a_valid_request(wire: WireFormat, data: st.DataObject) -> None:
     said = data.draw(st.lists(messages, max_size=5))
     question = Question("m", viewed(said), data.draw(optional_texts), (), None, data.draw(st.none() | objects))
     if question.options and not {"model", "messages", "input"}.isdisjoint(question.options):
@@ -49,7 +49,9 @@ def test_messages_of_all_contents_give_a_valid_request(wire: Wire, data: st.Data
 
 @both_wires
 @given(said=st.lists(messages, max_size=3), instructions=optional_texts)
-def test_the_same_question_gives_the_same_bytes(wire: Wire, said: list[Message], instructions: str | None) -> None:
+def test_the_same_question_gives_the_same_bytes(
+    wire: WireFormat, said: list[Message], instructions: str | None
+) -> None:
     question = Question("m", viewed(said), instructions)
     again = Question("m", tuple(Message.model_validate_json(each.model_dump_json()) for each in viewed(said)))
     first = request_bytes(request_body(wire, question))
@@ -61,7 +63,7 @@ def test_the_same_question_gives_the_same_bytes(wire: Wire, said: list[Message],
 @both_wires
 @given(ids=st.lists(st.sampled_from(["", "a", "a-2", "call", "call-2"]), min_size=1, max_size=5), results=texts)
 def test_ids_that_are_empty_or_recur_are_made_unique_and_results_follow_suit(
-    wire: Wire, ids: list[str], results: str
+    wire: WireFormat, ids: list[str], results: str
 ) -> None:
     calls = [FunctionCall(call_id=id_, name="find", arguments="{}") for id_ in ids]
     said = [Message.assistant(calls=calls)]
@@ -86,7 +88,7 @@ def test_a_prefix_of_a_conversation_is_sent_as_the_same_items_later() -> None:
 
 
 @both_wires
-def test_options_come_last_and_their_tools_after_the_functions(wire: Wire) -> None:
+def test_options_come_last_and_their_tools_after_the_functions(wire: WireFormat) -> None:
     tool = ToolSchema(name="find", parameters={"type": "object", "properties": {}})
     options: Any = {"temperature": 0, "tools": [{"type": "web_search"}]}
     body = checked(wire, Question("m", (Message.user("Hi"),), None, (tool,), None, options))
@@ -95,7 +97,7 @@ def test_options_come_last_and_their_tools_after_the_functions(wire: Wire) -> No
 
 
 @both_wires
-def test_a_format_is_strict_only_where_its_schema_is(wire: Wire) -> None:
+def test_a_format_is_strict_only_where_its_schema_is(wire: WireFormat) -> None:
     closed: Any = {
         "type": "object",
         "properties": {"n": {"$ref": "#/$defs/N"}},

@@ -17,8 +17,8 @@ from clew.domain.models.client import (
     ServiceBound,
     ServiceReference,
     TextDelta,
+    TokenUsage,
     Update,
-    Usage,
 )
 from clew.domain.models.request_encoding import request_body
 from clew.domain.models.responses_answers import ResponsesAnswer, item_messages
@@ -129,7 +129,7 @@ def test_says_everything_of_an_answer() -> None:
             ),
         ),
         "tool_calls",
-        Usage(input_tokens=9, output_tokens=4, cached_tokens=2, reasoning_tokens=1),
+        TokenUsage(input_tokens=9, output_tokens=4, cached_tokens=2, reasoning_tokens=1),
         "m-1",
         "resp_1",
     )

@@ -18,7 +18,7 @@ from clew.domain.formats.conversation_import import read_conversation
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
 from clew.domain.model_view import NO_RESULT
-from clew.domain.models.client import Wire
+from clew.domain.models.client import WireFormat
 from clew.domain.reducers.history_reduction import reduce_history, reduced, reducible
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.reducers.strategies import KeepLast, SlidingWindow, TokenBudget, TrimToolResults
@@ -28,7 +28,7 @@ from clew.domain.runs.request_building import question_of
 from clew.infrastructure.scripted_client import ScriptedChatClient
 from clew.memory.summary_reducer import TITLE, Summarise
 
-WIRES: tuple[Wire, ...] = ("openai-chat", "openai-responses")
+WIRES: tuple[WireFormat, ...] = ("openai-chat", "openai-responses")
 INSTRUCTIONS = "You are a clerk."
 
 Group = list[Message]

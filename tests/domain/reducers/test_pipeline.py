@@ -11,7 +11,7 @@ from tests.domain.test_model_view import answers, asks
 
 from clew.domain.errors import ReducerError
 from clew.domain.messages import Message
-from clew.domain.reducers.reducer import Reducible, Reduction, Trigger
+from clew.domain.reducers.reducer import Reducible, Reduction, ReductionTrigger
 from clew.domain.reducers.strategies import KeepLast, Reducers, SlidingWindow, TokenBudget, TrimToolResults
 from clew.domain.runs.errors import AgentConfigurationError
 
@@ -25,7 +25,7 @@ class Tells:
     n: int
     said: str | None
     name: str = "tells"
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     def reduce(self, given: Reducible) -> Reduction:
         groups = given.groups()
@@ -40,7 +40,7 @@ class Awaited:
 
     n: int
     name: str = "awaited"
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     async def reduce(self, given: Reducible) -> Reduction:
         await asyncio.sleep(0)
@@ -53,7 +53,7 @@ class Gives:
 
     result: Any
     name: str = "gives"
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     def reduce(self, _: Reducible) -> Any:
         return self.result

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import event
 
-from clew.domain.decider_state import Place
+from clew.domain.decider_state import CallLocation
 from clew.domain.events import Event, MessageAppended
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
-from clew.domain.models.client import Usage
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
@@ -45,7 +45,7 @@ CALLING = Message(
     ),
 )
 ANSWERED = ModelAnswered(
-    call=3, message=4, finish_reason="tool_calls", usage=Usage(input_tokens=5, output_tokens=2), ms=1
+    call=3, message=4, finish_reason="tool_calls", usage=TokenUsage(input_tokens=5, output_tokens=2), ms=1
 )
 
 
@@ -80,7 +80,7 @@ def test_a_model_that_is_asked_has_not_answered() -> None:
 
 def test_an_answer_with_calls_leaves_them_to_be_made() -> None:
     state = fold("r", lineage(*BEGUN, ASKED, CALLING, ANSWERED))
-    assert [call.place for call in state.calls] == [Place(4, 1), Place(4, 2)]
+    assert [call.place for call in state.calls] == [CallLocation(4, 1), CallLocation(4, 2)]
     assert statuses(state) == ["new", "new"]
     assert (state.called, state.rounds, state.answered, state.finish_reason) == (0, 1, False, "tool_calls")
     assert state.usage.total_tokens == 7
@@ -140,7 +140,7 @@ def test_events_of_others_are_passed_by() -> None:
 
 def call(name: str, status: Any = "new", **more: Any) -> CallState:
     """A call of a tool."""
-    return CallState(Place(1, 0), FunctionCall(call_id="a", name=name, arguments=""), status, **more)
+    return CallState(CallLocation(1, 0), FunctionCall(call_id="a", name=name, arguments=""), status, **more)
 
 
 RULES = {"safe": Rule(), "asks": Rule(approval=True), "again": Rule(idempotent=True)}
@@ -184,7 +184,7 @@ def test_what_is_to_be_done_about_a_call(state: CallState, orphaned: bool, expec
     st.booleans(),
 )
 def test_every_call_is_planned_once_at_most_and_in_order(calls: list[CallState], orphaned: bool) -> None:  # noqa: FBT001  # drawn
-    placed = [each._replace(place=Place(1, index)) for index, each in enumerate(calls)]
+    placed = [each._replace(place=CallLocation(1, index)) for index, each in enumerate(calls)]
     plan = plan_calls(placed, RULES, orphaned=orphaned)
     for part in (plan.start, tuple(each for each, _ in plan.ask), plan.refuse):
         assert list(part) == sorted(part, key=lambda each: each.place)
@@ -194,5 +194,5 @@ def test_every_call_is_planned_once_at_most_and_in_order(calls: list[CallState],
 
 
 def test_the_calls_of_an_answer_have_their_places_among_its_contents() -> None:
-    assert [each.place for each in calls_of(CALLING, 9)] == [Place(9, 1), Place(9, 2)]
+    assert [each.place for each in calls_of(CALLING, 9)] == [CallLocation(9, 1), CallLocation(9, 2)]
     assert calls_of(Message.assistant("None."), 9) == ()

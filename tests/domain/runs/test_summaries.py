@@ -19,7 +19,7 @@ from clew.domain.events import (
     ThreadStarted,
 )
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.models.client import Usage
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import (
     AgentIdentity,
     AnswerInterrupted,
@@ -78,7 +78,7 @@ def test_a_thread_without_runs_has_none() -> None:
 
 
 def test_a_run_is_counted_and_measured_from_its_beginning_to_its_end() -> None:
-    told = Usage(input_tokens=120, output_tokens=45, cached_tokens=7)
+    told = TokenUsage(input_tokens=120, output_tokens=45, cached_tokens=7)
     steps = of(
         "r1",
         BEGAN, SAID, model(),
@@ -180,7 +180,7 @@ def test_what_belongs_to_no_run_or_cannot_be_read_changes_nothing() -> None:
 
 def test_a_run_whose_final_answer_is_right_before_a_cut_is_completed() -> None:
     answer = MessageAppended(message=Message.assistant("Here."))
-    usage = Usage(input_tokens=3, output_tokens=2)
+    usage = TokenUsage(input_tokens=3, output_tokens=2)
     answered = ModelAnswered(call=4, message=5, finish_reason="stop", usage=usage, ms=7)
     run = of("r1", BEGAN, SAID, model(), answer, answered, RunCompleted(finish_reason="stop"))
     for at in (5, 6, 7):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.views.fork_tree import Branch, Mark, branches, containing
+from clew.domain.views.fork_tree import Branch, BranchCheckpoint, branches, containing
 
 
 class Thread(NamedTuple):
@@ -42,8 +42,10 @@ def test_a_thread_whose_parent_is_not_there_is_a_root() -> None:
 
 
 def test_checkpoints_come_by_version() -> None:
-    marks = {"one": [Mark("b", 9), Mark("a", 2)]}
-    assert list(branches([Thread("one")], marks)) == [Branch(Thread("one"), 0, 0, (Mark("a", 2), Mark("b", 9)))]
+    marks = {"one": [BranchCheckpoint("b", 9), BranchCheckpoint("a", 2)]}
+    assert list(branches([Thread("one")], marks)) == [
+        Branch(Thread("one"), 0, 0, (BranchCheckpoint("a", 2), BranchCheckpoint("b", 9)))
+    ]
 
 
 def test_a_chain_of_forks_of_any_depth_is_a_tree() -> None:

@@ -16,7 +16,7 @@ from clew.cli.options import AsJson, ThreadArgument, open_store, parse_moment
 from clew.cli.output import json_text, one_line, safe, write_json
 
 if TYPE_CHECKING:
-    from clew.domain.models.client import Wire
+    from clew.domain.models.client import WireFormat
     from clew.domain.runs.request_building import Request
     from clew.sync.threads import Thread
 
@@ -112,7 +112,7 @@ def _call(context: typer.Context, text: str) -> int:
     return at
 
 
-PATHS: dict[Wire, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
+PATHS: dict[WireFormat, str] = {"openai-chat": "/chat/completions", "openai-responses": "/responses"}
 """The path of each API, below the base URL of a service."""
 
 LONGEST_WORD = 100_000

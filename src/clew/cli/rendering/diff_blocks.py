@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from clew.cli.output import one_line, safe, without_middle
 from clew.cli.rendering.messages import beginning, content_text
 from clew.domain.differences.content_diff import parsed
-from clew.domain.differences.word_diff import Part, Side
+from clew.domain.differences.word_diff import DiffPart, Side
 from clew.domain.messages import FunctionCall, FunctionResult, Reasoning, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clew.domain.differences.content_diff import FieldDiff, Path
-    from clew.domain.differences.diff import ContentDiff, Diff, Row
+    from clew.domain.differences.diff import ContentDiff, Diff, DiffRow
     from clew.domain.history import HistoryMessage
     from clew.domain.json_values import Json
     from clew.domain.messages import Content
@@ -36,7 +36,7 @@ class Block(NamedTuple):
     An ``inner`` block belongs to the block before it, as an argument belongs to its call.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[DiffPart, ...]
     label: str = ""
     inner: bool = False
 
@@ -46,12 +46,12 @@ class Run(NamedTuple):
 
     kind: str
     shared: bool
-    rows: tuple[Row, ...]
+    rows: tuple[DiffRow, ...]
 
 
 def runs(found: Diff) -> Iterator[Run]:
     """The rows, grouped by kind."""
-    waiting: list[Row] = []
+    waiting: list[DiffRow] = []
     for number, row in enumerate(found.rows):
         if waiting and (row.kind != waiting[-1].kind or number == found.shared):
             yield Run(waiting[-1].kind, number <= found.shared, tuple(waiting))
@@ -85,7 +85,7 @@ def summary(found: Diff) -> str:
     return ", ".join(said) or "no messages"
 
 
-def blocks(row: Row, *, whole: bool) -> Iterator[Block]:
+def blocks(row: DiffRow, *, whole: bool) -> Iterator[Block]:
     """The blocks of a row. In a row that both sides have, what only one side has is marked."""
     if row.kind != "changed":
         said = row.a or row.b
@@ -93,23 +93,23 @@ def blocks(row: Row, *, whole: bool) -> Iterator[Block]:
             for content in said.contents:
                 yield from _whole(content, "same", whole=whole)
         elif said is not None:
-            yield Block((Part("same", "[redacted]" if said.redacted else "[no content]"),))
+            yield Block((DiffPart("same", "[redacted]" if said.redacted else "[no content]"),))
         return
     for field in row.fields:
         yield Block(_values(field, whole=whole), _shown_path(field.path))
     for side, kind in ((row.a, _ONLY_A), (row.b, _ONLY_B)):
         if side is not None and side.redacted:
-            yield Block((Part(kind, "[redacted]"),))
+            yield Block((DiffPart(kind, "[redacted]"),))
     for found in row.contents:
         yield from _content_blocks(found, whole=whole)
 
 
-def in_one(parts: Sequence[Part]) -> tuple[Part, ...]:
+def in_one(parts: Sequence[DiffPart]) -> tuple[DiffPart, ...]:
     """The parts as one text of both sides: old and new words are separated, on their own lines if they are long."""
-    found: list[Part] = []
+    found: list[DiffPart] = []
     for part in parts:
         if found and (found[-1].kind, part.kind) == ("only-a", "only-b"):
-            found.append(Part("same", "\n" if max(len(found[-1].text), len(part.text)) > LONG else " "))
+            found.append(DiffPart("same", "\n" if max(len(found[-1].text), len(part.text)) > LONG else " "))
         found.append(part)
     return tuple(found)
 
@@ -132,22 +132,22 @@ def _whole(content: Content, kind: Side, *, whole: bool) -> Iterator[Block]:
     """A content that is on one side, or the same on both; the arguments of a call are one below the other."""
     arguments = parsed(content.arguments) if isinstance(content, FunctionCall) else None
     if isinstance(content, FunctionCall) and isinstance(arguments, dict):
-        yield Block((Part(kind, f"→ {one_line(content.name)}"),))
+        yield Block((DiffPart(kind, f"→ {one_line(content.name)}"),))
         for name, value in arguments.items():
-            yield Block((Part(kind, _shown(value, whole=whole)),), _shown_path((name,)), inner=True)
+            yield Block((DiffPart(kind, _shown(value, whole=whole)),), _shown_path((name,)), inner=True)
     else:
-        yield Block((Part(kind, _text(content, whole=whole)),))
+        yield Block((DiffPart(kind, _text(content, whole=whole)),))
 
 
 def _field_blocks(a: Content, b: Content, fields: Sequence[FieldDiff], *, whole: bool) -> Iterator[Block]:
     """A call or a result by its name, and then its differences; anything else by its type."""
-    head: tuple[Part, ...] = (Part("same", a.type),)
+    head: tuple[DiffPart, ...] = (DiffPart("same", a.type),)
     within = None
     if isinstance(a, FunctionCall | FunctionResult) and isinstance(b, FunctionCall | FunctionResult):
         sign, within = ("→ ", "arguments") if isinstance(a, FunctionCall) else ("← ", "result")
         named = [field for field in fields if field.path == ("name",)]
-        name = _values(named[0], whole=True) if named else (Part("same", one_line(a.name or "")),)
-        head = (Part("same", sign), *name)
+        name = _values(named[0], whole=True) if named else (DiffPart("same", one_line(a.name or "")),)
+        head = (DiffPart("same", sign), *name)
     yield Block(head)
     for field in fields:
         if within is None or field.path[0] == within:
@@ -155,18 +155,18 @@ def _field_blocks(a: Content, b: Content, fields: Sequence[FieldDiff], *, whole:
             yield Block(_values(field, whole=whole), _shown_path(path), inner=True)
 
 
-def _values(field: FieldDiff, *, whole: bool) -> tuple[Part, ...]:
+def _values(field: FieldDiff, *, whole: bool) -> tuple[DiffPart, ...]:
     if field.parts:
         return tuple(part._replace(text=_words(part, whole=whole)) for part in field.parts)
-    found: list[Part] = []
+    found: list[DiffPart] = []
     if field.kind != "only-b":
-        found.append(Part("only-a", _shown(field.a, whole=whole)))
+        found.append(DiffPart("only-a", _shown(field.a, whole=whole)))
     if field.kind != "only-a":
-        found.append(Part("only-b", _shown(field.b, whole=whole)))
+        found.append(DiffPart("only-b", _shown(field.b, whole=whole)))
     return tuple(found)
 
 
-def _words(part: Part, *, whole: bool) -> str:
+def _words(part: DiffPart, *, whole: bool) -> str:
     text = safe(part.text)
     if whole:
         return text

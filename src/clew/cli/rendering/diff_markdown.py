@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from clew.cli.output import one_line, shortened
 from clew.cli.rendering.diff_blocks import Block, blocks, in_one, messages_same, runs, summary
-from clew.domain.differences.word_diff import Part
+from clew.domain.differences.word_diff import DiffPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clew.domain.differences.diff import Diff, Row
+    from clew.domain.differences.diff import Diff, DiffRow
     from clew.domain.history import History
 
 LONGEST = 100
@@ -57,7 +57,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _row(row: Row, *, everything: bool) -> Iterator[str]:
+def _row(row: DiffRow, *, everything: bool) -> Iterator[str]:
     yield from ("", _heading(row), "")
     before: Block | None = None
     for block in blocks(row, whole=everything):
@@ -67,7 +67,7 @@ def _row(row: Row, *, everything: bool) -> Iterator[str]:
         before = block
 
 
-def _heading(row: Row) -> str:
+def _heading(row: DiffRow) -> str:
     there = [said for said in (row.a, row.b) if said is not None]
     author = f" {escaped(one_line(there[0].author))}" if there[0].author else ""
     versions = " ⇄ ".join(dict.fromkeys(str(said.version) for said in there))
@@ -86,17 +86,17 @@ def _block_lines(block: Block) -> Iterator[str]:
         yield f"{line}\\" if line and following else line
 
 
-def _in_lines(parts: Sequence[Part]) -> list[list[Part]]:
+def _in_lines(parts: Sequence[DiffPart]) -> list[list[DiffPart]]:
     """The parts line by line: Markdown's marks must end within a line."""
-    found: list[list[Part]] = [[]]
+    found: list[list[DiffPart]] = [[]]
     for kind, text in parts:
         first, *more = text.split("\n")
-        found[-1].append(Part(kind, first))
-        found += [[Part(kind, line)] for line in more]
+        found[-1].append(DiffPart(kind, first))
+        found += [[DiffPart(kind, line)] for line in more]
     return found
 
 
-def _line(parts: Sequence[Part]) -> str:
+def _line(parts: Sequence[DiffPart]) -> str:
     """One line with its words marked and its indentation kept. Its start never begins a list or a heading."""
     plain = "".join(part.text for part in parts)
     written = seen = ""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clew.domain.differences.diff import Diff, Row
-    from clew.domain.differences.word_diff import Part
+    from clew.domain.differences.diff import Diff, DiffRow
+    from clew.domain.differences.word_diff import DiffPart
     from clew.domain.history import History, HistoryMessage
 
 STYLES = {"same": "", "only-a": "bold red underline", "only-b": "bold green underline"}
@@ -37,7 +37,7 @@ def diff_lines(found: Diff, console: Console, *, everything: bool) -> Iterator[T
     page = _Columns(console) if console.width >= ROOMY else _Stack(console, console.width)
     yield from page.heads(_head("a", found.a), _head("b", found.b))
     yield Text(summary(found), style="dim")
-    alone: list[Row] = []
+    alone: list[DiffRow] = []
     for run in runs(found):
         if run.kind in BRACKETS:
             alone += run.rows
@@ -68,19 +68,19 @@ class _Stack:
         """The two histories."""
         yield from (*a.split(), *b.split())
 
-    def together(self, row: Row, *, everything: bool) -> Iterator[Text]:
+    def together(self, row: DiffRow, *, everything: bool) -> Iterator[Text]:
         """A row that both sides have."""
         yield Text()
         yield _heading(row.kind, (row.a, row.b))
         for block in blocks(row, whole=everything):
             yield from self._lines(block, in_one(block.parts), bracketed=True)
 
-    def apart(self, rows: Sequence[Row], *, everything: bool) -> Iterator[Text]:
+    def apart(self, rows: Sequence[DiffRow], *, everything: bool) -> Iterator[Text]:
         """Rows that one side has."""
         for row in rows:
             yield from self.together(row, everything=everything)
 
-    def _lines(self, block: Block, parts: Sequence[Part], *, bracketed: bool) -> list[Text]:
+    def _lines(self, block: Block, parts: Sequence[DiffPart], *, bracketed: bool) -> list[Text]:
         """A block's label and words, indented and wrapped."""
         text = Text.assemble((f"{block.label}: " if block.label else "", "dim"))
         for part in parts:
@@ -106,14 +106,14 @@ class _Columns(_Stack):
         yield from self._side_by_side(self._wrapped(a), self._wrapped(b))
         yield Text("─" * (self.width + 1) + "┼" + "─" * (self.width + 1), style="dim")
 
-    def together(self, row: Row, *, everything: bool) -> Iterator[Text]:
+    def together(self, row: DiffRow, *, everything: bool) -> Iterator[Text]:
         """A row that both sides have, block next to block."""
         yield self._line(Text(), Text())
         yield self._line(_heading(row.kind, (row.a,)), _heading(row.kind, (row.b,)))
         for block in blocks(row, whole=everything):
             yield from self._side_by_side(self._side(block, "only-a"), self._side(block, "only-b"))
 
-    def apart(self, rows: Sequence[Row], *, everything: bool) -> Iterator[Text]:
+    def apart(self, rows: Sequence[DiffRow], *, everything: bool) -> Iterator[Text]:
         """Rows of ``a`` next to rows of ``b``: they do not belong together, but this saves height."""
         ours, theirs = ([row for row in rows if row.kind == kind] for kind in BRACKETS)
         for own, their in zip_longest(ours, theirs):
@@ -122,7 +122,7 @@ class _Columns(_Stack):
                 self._whole(own, everything=everything), self._whole(their, everything=everything)
             )
 
-    def _whole(self, row: Row | None, *, everything: bool) -> list[Text]:
+    def _whole(self, row: DiffRow | None, *, everything: bool) -> list[Text]:
         if row is None:
             return []
         shown = [line for block in blocks(row, whole=everything) for line in self._side(block, row.kind)]
@@ -165,7 +165,7 @@ def _heading(kind: str, said: Sequence[HistoryMessage | None]) -> Text:
     )
 
 
-def _marked(part: Part, *, bracketed: bool) -> Text:
+def _marked(part: DiffPart, *, bracketed: bool) -> Text:
     if not bracketed or part.kind not in BRACKETS:
         return Text(part.text, style=STYLES[part.kind])
     inner = part.text.strip() or part.text.strip("\n")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from clew.cli.commands.completion import Installed
     from clew.domain.differences.content_diff import FieldDiff
-    from clew.domain.differences.diff import Diff, Row
+    from clew.domain.differences.diff import Diff, DiffRow
     from clew.domain.formats.conversation_import import ImportReport
     from clew.domain.formats.event_import import EventsReport
     from clew.domain.history import History, HistoryMessage
-    from clew.domain.memory.facts import Fact, Found, Use, Why
+    from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
     from clew.domain.ports import Verdict
     from clew.domain.runs.request_building import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
@@ -270,7 +270,7 @@ def _compared(found: History) -> dict[str, Any]:
     return {"thread_id": found.thread_id, "version": found.version, "messages": len(found)}
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: DiffRow) -> dict[str, Any]:
     return {
         "kind": row.kind,
         "a": None if row.a is None else message(row.a),
@@ -340,17 +340,17 @@ def fact(found: Fact) -> dict[str, Any]:
     }
 
 
-def found_fact(found: Found) -> dict[str, Any]:
+def found_fact(found: FoundFact) -> dict[str, Any]:
     """A fact that a search found, with its score."""
     return {**fact(found.fact), "score": found.score}
 
 
-def why(told: Why, uses: Sequence[Use]) -> dict[str, Any]:
+def why(told: FactOrigin, uses: Sequence[FactUse]) -> dict[str, Any]:
     """The origin of a fact, and the model calls that received it."""
     return {**_why(told), "used_by": [use._asdict() for use in uses]}
 
 
-def _why(told: Why) -> dict[str, Any]:
+def _why(told: FactOrigin) -> dict[str, Any]:
     return {
         "fact": fact(told.fact),
         "thread_id": told.thread_id,

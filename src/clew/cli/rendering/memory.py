@@ -14,7 +14,7 @@ from clew.cli.rendering.threads import ROOMY, plain_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clew.domain.memory.facts import Fact, FactStatus, Use, Why
+    from clew.domain.memory.facts import Fact, FactOrigin, FactStatus, FactUse
     from clew.service.memory.scope_queries import ScopeSummary
 
 STATUS_STYLES: dict[FactStatus, str] = {"live": "", "superseded": "dim strike", "retracted": "dim strike"}
@@ -70,7 +70,7 @@ def fact_text(found: Fact, *, score: float | None = None) -> Text:
     )
 
 
-def origin_lines(origin: Why, uses: Sequence[Use]) -> Iterator[Text]:
+def origin_lines(origin: FactOrigin, uses: Sequence[FactUse]) -> Iterator[Text]:
     """A fact's origin as a tree: its message, the fact that it was promoted from, and the calls that received it."""
     yield from _origin_lines(origin)
     yield Text(f"└ received by {plural_if_any(len(uses), 'model call') or 'no model call'}")
@@ -79,7 +79,7 @@ def origin_lines(origin: Why, uses: Sequence[Use]) -> Iterator[Text]:
         yield Text.assemble("   ", (one_line(use.thread_id), "bold"), f" version {use.version}{run}")
 
 
-def _origin_lines(origin: Why, indent: str = "") -> Iterator[Text]:
+def _origin_lines(origin: FactOrigin, indent: str = "") -> Iterator[Text]:
     found = origin.fact
     by = "" if found.actor is None else f" by {one_line(found.actor)}"
     yield Text.assemble(
@@ -107,7 +107,7 @@ def _origin_lines(origin: Why, indent: str = "") -> Iterator[Text]:
         yield from _origin_lines(origin.promoted_from, f"{indent}│  ")
 
 
-def _message(origin: Why) -> Text:
+def _message(origin: FactOrigin) -> Text:
     if origin.redacted:
         return Text("[redacted]", style="dim italic")
     if origin.message is None:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from clew.domain.differences.alignment import longest_common
-from clew.domain.differences.word_diff import Kind, Part, word_diff
+from clew.domain.differences.word_diff import DiffPart, Kind, word_diff
 from clew.domain.errors import InvalidContentError
 from clew.domain.json_values import check_json
 from clew.domain.messages import ApprovalRequest, Content, FunctionCall, FunctionResult
@@ -30,7 +30,7 @@ class FieldDiff(NamedTuple):
     path: Path
     a: Json
     b: Json
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DiffPart, ...] = ()
 
 
 def plain(content: Content) -> JsonObject:

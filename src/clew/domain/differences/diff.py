@@ -52,7 +52,7 @@ class ContentDiff(NamedTuple):
     fields: tuple[FieldDiff, ...] = ()
 
 
-class Row(NamedTuple):
+class DiffRow(NamedTuple):
     """Two messages that belong together, or one that is on one side only.
 
     In a changed row, ``contents`` has all contents, and ``fields`` the differences of role, author and metadata.
@@ -65,7 +65,7 @@ class Row(NamedTuple):
     contents: tuple[ContentDiff, ...] = ()
 
 
-class Counts(NamedTuple):
+class DiffCounts(NamedTuple):
     """The number of rows of each kind."""
 
     same: int
@@ -85,7 +85,7 @@ class Diff:
     a: History
     b: History
     shared: int
-    rows: tuple[Row, ...]
+    rows: tuple[DiffRow, ...]
 
     @property
     def shared_version(self) -> int:
@@ -93,10 +93,10 @@ class Diff:
         return self.a.messages[self.shared - 1].version if self.shared else 0
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> DiffCounts:
         """The number of rows of each kind; shared ones count as the same."""
         found = Counter(row.kind for row in self.rows)
-        return Counts(found["same"], found["changed"], found["only-a"], found["only-b"])
+        return DiffCounts(found["same"], found["changed"], found["only-a"], found["only-b"])
 
 
 def diff(a: History, b: History) -> Diff:
@@ -106,7 +106,7 @@ def diff(a: History, b: History) -> Diff:
     nothing else. Data that an import keeps for the export is not compared.
     """
     shared = _shared(a.messages, b.messages)
-    rows = [Row("same", own, their) for own, their in zip(a.messages[:shared], b.messages[:shared], strict=True)]
+    rows = [DiffRow("same", own, their) for own, their in zip(a.messages[:shared], b.messages[:shared], strict=True)]
     ours, theirs = [_Said(said) for said in a.messages[shared:]], [_Said(said) for said in b.messages[shared:]]
     for own, their in _sides(aligned(ours, theirs, _likeness), ours, theirs):
         rows.append(_row(own, their))
@@ -119,15 +119,15 @@ def _shared(a: Sequence[HistoryMessage], b: Sequence[HistoryMessage]) -> int:
     return next((place for place in range(shorter) if a[place].event_id != b[place].event_id), shorter)
 
 
-def _row(own: _Said | None, their: _Said | None) -> Row:
+def _row(own: _Said | None, their: _Said | None) -> DiffRow:
     if own is None or their is None:
         alone: Kind = "only-b" if own is None else "only-a"
-        return Row(alone, None if own is None else own.message, None if their is None else their.message)
+        return DiffRow(alone, None if own is None else own.message, None if their is None else their.message)
     if own.key == their.key:
-        return Row("same", own.message, their.message)
+        return DiffRow("same", own.message, their.message)
     pieces = _sides(aligned(own.pieces, their.pieces, _piece_likeness), own.pieces, their.pieces)
     contents = tuple(_content_diff(piece, other) for piece, other in pieces)
-    return Row("changed", own.message, their.message, field_diffs(own.facts, their.facts), contents)
+    return DiffRow("changed", own.message, their.message, field_diffs(own.facts, their.facts), contents)
 
 
 def _content_diff(own: _Piece | None, their: _Piece | None) -> ContentDiff:

@@ -22,7 +22,7 @@ _WORD = rf"[^\s{_SIGN}]+(?:(?:['\u2019]|(?<=\d)[.,:](?=\d))[^\s{_SIGN}]+)*"
 _TOKEN = re.compile(rf"({_WORD}|[{_SIGN}])(\s*)")
 
 
-class Part(NamedTuple):
+class DiffPart(NamedTuple):
     """A piece of text that both sides have, or only one of them."""
 
     kind: Side
@@ -49,14 +49,14 @@ def words(text: str) -> list[str]:
     return [found[1] for found in _TOKEN.finditer(text)]
 
 
-def word_diff(a: str, b: str) -> tuple[Part, ...]:
+def word_diff(a: str, b: str) -> tuple[DiffPart, ...]:
     """What both texts have and what only one of them has, in order; what is only in ``a`` before what is only in ``b``.
 
     Whole words and single signs are compared. The parts that are not only in ``b`` make up ``a``, and the other way
     round. A few equal words between greater differences count as different: that is easier to read.
     """
     if a == b:
-        return (Part("same", a),) if a else ()
+        return (DiffPart("same", a),) if a else ()
     ours, theirs = _tokens(a), _tokens(b)
     pairs = longest_common([token.word for token in ours], [token.word for token in theirs])
     runs = _without_islands(_runs(pairs), _Run(len(ours), len(theirs), 0), ours, theirs)
@@ -100,7 +100,7 @@ def _without_islands(runs: list[_Run], end: _Run, ours: Sequence[_Token], theirs
     return kept
 
 
-def _parts(runs: list[_Run], ours: Sequence[_Token], theirs: Sequence[_Token]) -> Iterator[Part]:
+def _parts(runs: list[_Run], ours: Sequence[_Token], theirs: Sequence[_Token]) -> Iterator[DiffPart]:
     """The runs, and between two words of them what is different; the space around it that both have is the same."""
     a = b = 0
     own = their = ""
@@ -110,12 +110,12 @@ def _parts(runs: list[_Run], ours: Sequence[_Token], theirs: Sequence[_Token]) -
         a, b = run.a + run.length, run.b + run.length
         for token, other in zip(ours[run.a : a], theirs[run.b : b], strict=True):
             yield from _different(own, their)
-            yield Part("same", token.word)
+            yield DiffPart("same", token.word)
             own, their = token.space, other.space
     yield from _different(own, their)
 
 
-def _different(a: str, b: str) -> Iterator[Part]:
+def _different(a: str, b: str) -> Iterator[DiffPart]:
     shorter = min(len(a), len(b))
     start = 0
     while start < shorter and a[start] == b[start] and a[start].isspace():
@@ -123,13 +123,13 @@ def _different(a: str, b: str) -> Iterator[Part]:
     end = 0
     while end < shorter - start and a[-1 - end] == b[-1 - end] and a[-1 - end].isspace():
         end += 1
-    yield Part("same", a[:start])
-    yield Part("only-a", a[start : len(a) - end])
-    yield Part("only-b", b[start : len(b) - end])
-    yield Part("same", a[len(a) - end :])
+    yield DiffPart("same", a[:start])
+    yield DiffPart("only-a", a[start : len(a) - end])
+    yield DiffPart("only-b", b[start : len(b) - end])
+    yield DiffPart("same", a[len(a) - end :])
 
 
-def _joined(parts: Iterator[Part]) -> Iterator[Part]:
+def _joined(parts: Iterator[DiffPart]) -> Iterator[DiffPart]:
     """Without empty parts, with neighbours of a kind as one."""
     waiting: dict[Side, str] = {}
     for kind, text in parts:
@@ -143,7 +143,7 @@ def _joined(parts: Iterator[Part]) -> Iterator[Part]:
     yield from _in_order(waiting)
 
 
-def _in_order(waiting: dict[Side, str]) -> Iterator[Part]:
+def _in_order(waiting: dict[Side, str]) -> Iterator[DiffPart]:
     for kind in ("same", "only-a", "only-b"):
         if kind in waiting:
-            yield Part(kind, waiting[kind])
+            yield DiffPart(kind, waiting[kind])

@@ -44,14 +44,14 @@ class Fact(NamedTuple):
         return FactReference(scope=self.scope, fact=self.id, version=self.version)
 
 
-class Found(NamedTuple):
+class FoundFact(NamedTuple):
     """A fact that was found; ``score`` is 1 for the best there could be."""
 
     fact: Fact
     score: float
 
 
-class Why(NamedTuple):
+class FactOrigin(NamedTuple):
     """Where a fact came from: the message that it was learned from, None when it was not learned in a thread.
 
     ``thread_id`` and ``version`` say where that is, ``redacted`` whether its content is gone, and ``actor`` who had the
@@ -64,10 +64,10 @@ class Why(NamedTuple):
     message: HistoryMessage | None = None
     redacted: bool = False
     actor: str | None = None
-    promoted_from: Why | None = None
+    promoted_from: FactOrigin | None = None
 
 
-class Use(NamedTuple):
+class FactUse(NamedTuple):
     """A model call that was given a fact: its version, that of the ``context-provided`` event, and the run."""
 
     thread_id: str

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.memory.events import Provenance, ScopeRead
-from clew.domain.memory.facts import Document, Fact, Found, Passage, Screened, Use, Why
+from clew.domain.memory.facts import Document, Fact, FactOrigin, FactUse, FoundFact, Passage, Screened
 
 Screen: TypeAlias = Callable[[Fact], Screened]
 """Decides whether a fact may be promoted into a scope."""
@@ -152,15 +152,15 @@ class MemoryPort(Protocol):
         kind: str | None = None,
         at: MemoryAt = None,
         valid_at: datetime | None = None,
-    ) -> list[Found]:
+    ) -> list[FoundFact]:
         """The live facts that have most to do with some words, best first."""
         ...
 
-    async def why(self, fact: Fact | str) -> Why:
+    async def why(self, fact: Fact | str) -> FactOrigin:
         """Where a fact came from. Raises UnknownFactError."""
         ...
 
-    async def used_by(self, fact: Fact | str) -> list[Use]:
+    async def used_by(self, fact: Fact | str) -> list[FactUse]:
         """The model calls that were given a fact, oldest first."""
         ...
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Content, FunctionCall, Message, Reasoning, Text
 from clew.domain.models.answer_parts import as_count, as_object, as_objects, as_text, joined, refused
-from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, Update, Usage
+from clew.domain.models.client import Answer, CallDelta, ReasoningDelta, TextDelta, TokenUsage, Update
 
 _THOUGHTS = ("reasoning_content", "reasoning")
 """The fields that hold the reasoning in compatible services. A service that sends both sends the same text."""
@@ -40,7 +40,7 @@ class ChatAnswer:
         self._thoughts: list[str] = []
         self._refusal: list[str] = []
         self._calls: list[_Call] = []
-        self._usage: Usage | None = None
+        self._usage: TokenUsage | None = None
         self._model: str | None = None
         self._id: str | None = None
 
@@ -147,8 +147,8 @@ def _as_json(arguments: Json) -> str:
     return json.dumps(arguments, ensure_ascii=False)
 
 
-def _usage(usage: JsonObject) -> Usage:
-    return Usage(
+def _usage(usage: JsonObject) -> TokenUsage:
+    return TokenUsage(
         input_tokens=as_count(usage.get("prompt_tokens")),
         output_tokens=as_count(usage.get("completion_tokens")),
         cached_tokens=as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens")),

@@ -15,7 +15,7 @@ from clew.domain.messages import Message, Value
 ThreadKind: TypeAlias = Literal["local", "remote"]
 """Who holds the history of a thread: Clew, or a service."""
 
-Wire: TypeAlias = Literal["openai-chat", "openai-responses"]
+WireFormat: TypeAlias = Literal["openai-chat", "openai-responses"]
 """The format of requests: see ``clew.domain.models.request_encoding``."""
 
 ServiceKind: TypeAlias = Literal["response", "conversation"]
@@ -44,7 +44,7 @@ class ServiceReference(Value):
     id: str
 
 
-class Usage(Value):
+class TokenUsage(Value):
     """Tokens, as the service counted them."""
 
     input_tokens: int = 0
@@ -59,8 +59,8 @@ class Usage(Value):
         """Input and output together."""
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
@@ -127,7 +127,7 @@ class Answer:
 
     message: Message
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     model: str | None = None
     response_id: str | None = None
 
@@ -144,7 +144,7 @@ class ModelClient(Protocol):
         ...
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> WireFormat:
         """The format of its requests, so that they can be rebuilt without the client."""
         ...
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from clew.domain.json_values import JsonObject, check_json
 from clew.domain.models.chat_requests import chat_body
-from clew.domain.models.client import Question, Wire
+from clew.domain.models.client import Question, WireFormat
 from clew.domain.models.responses_requests import responses_body
 from clew.domain.runs.errors import AgentConfigurationError
 
@@ -36,12 +36,12 @@ def checked_options(options: Mapping[str, Any] | None) -> JsonObject:
     return checked
 
 
-def request_body(wire: Wire, question: Question) -> JsonObject:
+def request_body(wire: WireFormat, question: Question) -> JsonObject:
     """The body of the request for a question; see ``streamed`` for one that requests a stream."""
     return chat_body(question) if wire == "openai-chat" else responses_body(question)
 
 
-def streamed(wire: Wire, body: JsonObject) -> JsonObject:
+def streamed(wire: WireFormat, body: JsonObject) -> JsonObject:
     """The body that requests a stream, with the usage at its end."""
     sent: JsonObject = {**body, "stream": True}
     if wire == "openai-chat":

@@ -14,8 +14,8 @@ from clew.domain.models.client import (
     ServiceBound,
     ServiceReference,
     TextDelta,
+    TokenUsage,
     Update,
-    Usage,
 )
 
 _REASONS = {"max_output_tokens": "length", "max_tokens": "length"}
@@ -225,10 +225,10 @@ def _finish_reason(response: JsonObject, message: Message) -> str:
     return "tool_calls" if message.calls else "stop"
 
 
-def _usage(usage: Json) -> Usage | None:
+def _usage(usage: Json) -> TokenUsage | None:
     if not isinstance(usage, dict):
         return None
-    return Usage(
+    return TokenUsage(
         input_tokens=as_count(usage.get("input_tokens")),
         output_tokens=as_count(usage.get("output_tokens")),
         cached_tokens=as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens")),

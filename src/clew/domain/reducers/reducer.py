@@ -127,7 +127,7 @@ class _Unions:
         self._to[self.of(other)] = self.of(one)
 
 
-Trigger: TypeAlias = Literal["after_message_added", "before_retrieval"]
+ReductionTrigger: TypeAlias = Literal["after_message_added", "before_retrieval"]
 """When a history is reduced: after a run has added its messages, or before a run reads it."""
 
 
@@ -181,7 +181,7 @@ class Reducer(Protocol):
         ...
 
     @property
-    def when(self) -> Trigger:
+    def when(self) -> ReductionTrigger:
         """When it reduces."""
         ...
 
@@ -200,8 +200,8 @@ def checked_limit(owner: object, word: str, value: Any, least: int) -> None:
 
 def checked_trigger(owner: object, when: Any) -> None:
     """Raise AgentConfigurationError for an unknown moment."""
-    if when not in get_args(Trigger):
-        known = " or ".join(map(repr, get_args(Trigger)))
+    if when not in get_args(ReductionTrigger):
+        known = " or ".join(map(repr, get_args(ReductionTrigger)))
         raise AgentConfigurationError(
             f"{type(owner).__name__}: when={when!r} is not a moment to reduce at. Give {known}."
         )

@@ -16,7 +16,7 @@ from clew.domain.reducers.reducer import (
     Reducer,
     Reducible,
     Reduction,
-    Trigger,
+    ReductionTrigger,
     checked_limit,
     checked_reducer,
     checked_trigger,
@@ -49,9 +49,9 @@ class Reducers(Composable):
     """
 
     reducers: tuple[Reducer, ...]
-    when: Trigger
+    when: ReductionTrigger
 
-    def __init__(self, *reducers: Any, when: Trigger | None = None) -> None:
+    def __init__(self, *reducers: Any, when: ReductionTrigger | None = None) -> None:
         if not reducers:
             raise AgentConfigurationError("Reducers() has none. Give at least one, such as KeepLast(20).")
         flat: list[Reducer] = []
@@ -135,7 +135,7 @@ class KeepLast(Composable):
     """
 
     n: int
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     def __post_init__(self) -> None:
         checked_limit(self, "n", self.n, 1)
@@ -159,7 +159,7 @@ class SlidingWindow(Composable):
     """
 
     turns: int
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     def __post_init__(self) -> None:
         checked_limit(self, "turns", self.turns, 1)
@@ -194,7 +194,7 @@ class TokenBudget(Composable):
 
     tokens: int
     count: Callable[[str], int] | None = None
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     counts_own: ClassVar[bool] = True
 
@@ -272,7 +272,7 @@ class TrimToolResults(Composable):
 
     characters: int
     keep_last: int = 1
-    when: Trigger = "before_retrieval"
+    when: ReductionTrigger = "before_retrieval"
 
     def __post_init__(self) -> None:
         checked_limit(self, "characters", self.characters, SHORTEST)

@@ -14,7 +14,7 @@ from clew.domain import event_sentences
 from clew.domain.event_types import ACTIVE, event_type
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Value, is_none
-from clew.domain.models.client import ServiceKind, ServiceReference, Usage, Wire
+from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage, WireFormat
 
 
 class AgentIdentity(Value):
@@ -124,7 +124,7 @@ class ModelCalled(Value):
 
     definitions: int
     client: str
-    wire: Wire
+    wire: WireFormat
     model: str
     options: JsonObject = Field(default_factory=dict)
     digest: str
@@ -146,7 +146,7 @@ class ModelAnswered(Value):
     call: int
     message: int
     finish_reason: str | None = Field(default=None, exclude_if=is_none)
-    usage: Usage | None = Field(default=None, exclude_if=is_none)
+    usage: TokenUsage | None = Field(default=None, exclude_if=is_none)
     model: str | None = Field(default=None, exclude_if=is_none)
     response_id: str | None = Field(default=None, exclude_if=is_none)
     first_ms: int | None = Field(default=None, exclude_if=is_none)

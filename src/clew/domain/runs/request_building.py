@@ -12,7 +12,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
-from clew.domain.models.client import Question, Wire
+from clew.domain.models.client import Question, WireFormat
 from clew.domain.models.request_encoding import request_body, request_bytes, streamed
 from clew.domain.reducers.history_reduction import reduced
 from clew.domain.runs.definitions import Definitions
@@ -30,7 +30,7 @@ class Request:
 
     version: int
     client: str
-    wire: Wire
+    wire: WireFormat
     model: str
     body: JsonObject
     content: bytes

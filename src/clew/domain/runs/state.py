@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from clew.domain.context.contributions import with_newest
 from clew.domain.context.events import ContextProvided
-from clew.domain.decider_state import Place
+from clew.domain.decider_state import CallLocation
 from clew.domain.events import MESSAGE_APPENDED, Event
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.messages import FunctionCall, Message
-from clew.domain.models.client import Usage
+from clew.domain.models.client import TokenUsage
 from clew.domain.runs.events import (
     AnswerInterrupted,
     ApprovalGiven,
@@ -38,7 +38,7 @@ class CallState(NamedTuple):
     ``request`` is the version of the approval request, ``why`` its reason, and ``said`` the reason of a rejection.
     """
 
-    place: Place
+    place: CallLocation
     call: FunctionCall
     status: CallStatus = "new"
     request: int = 0
@@ -66,7 +66,7 @@ class RunState:
     rounds: int = 0
     calls: tuple[CallState, ...] = ()
     added: tuple[HistoryMessage, ...] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
     finish_reason: str | None = None
     answered: bool = False
     asked: ModelCalled | None = None
@@ -132,7 +132,7 @@ def _answered(state: RunState, data: ModelAnswered) -> RunState:
 def calls_of(message: Message, version: int) -> tuple[CallState, ...]:
     """The function calls of an answer at a version, none of them started."""
     calls = [
-        CallState(Place(version, index), content)
+        CallState(CallLocation(version, index), content)
         for index, content in enumerate(message.contents)
         if isinstance(content, FunctionCall)
     ]
@@ -147,14 +147,14 @@ def _moved(calls: tuple[CallState, ...], version: int, data: _Move) -> tuple[Cal
     if isinstance(data, ApprovalGiven):
         at = next((at for at, call in enumerate(calls) if call.request == data.request), len(calls))
     else:
-        place = Place(data.message, data.index)
+        place = CallLocation(data.message, data.index)
         at = bisect_left(calls, place, key=_place)
         if at < len(calls) and calls[at].place != place:
             return calls
     return (*calls[:at], *(_after(call, version, data) for call in calls[at : at + 1]), *calls[at + 1 :])
 
 
-def _place(call: CallState) -> Place:
+def _place(call: CallState) -> CallLocation:
     return call.place
 
 

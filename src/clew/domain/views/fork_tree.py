@@ -28,7 +28,7 @@ class Forked(Protocol):
 ForkedT = TypeVar("ForkedT", bound=Forked)
 
 
-class Mark(NamedTuple):
+class BranchCheckpoint(NamedTuple):
     """A checkpoint of the thread itself: its name and its version."""
 
     name: str
@@ -44,11 +44,11 @@ class Branch(NamedTuple, Generic[ForkedT]):
     thread: ForkedT
     depth: int
     forks: int
-    checkpoints: Sequence[Mark] = ()
+    checkpoints: Sequence[BranchCheckpoint] = ()
 
 
 def branches(
-    threads: Iterable[ForkedT], checkpoints: Mapping[str, Sequence[Mark]] | None = None
+    threads: Iterable[ForkedT], checkpoints: Mapping[str, Sequence[BranchCheckpoint]] | None = None
 ) -> Iterator[Branch[ForkedT]]:
     """The threads depth first, each before its forks, forks by their cuts; those of one cut in the order given.
 

@@ -30,10 +30,10 @@ _ASCII_WORDS = bytes(ord(chr(code).lower()) if code < 128 and chr(code).isalnum(
 _NO_WORD = re.compile(rf"[^\w{_ACCENTS}]+")
 _TERM = re.compile(r'(?P<without>-?)(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')
 
-Snippet: TypeAlias = tuple["Part", ...]
+Snippet: TypeAlias = tuple["SnippetPart", ...]
 
 
-class Part(NamedTuple):
+class SnippetPart(NamedTuple):
     """A part of a snippet, and whether it matches the search."""
 
     text: str
@@ -137,21 +137,21 @@ def snippet(text: str, words: Words) -> Snippet:
         end = max(last, text.rfind(" ", last, end))
     shown = " ".join(text[start:end].split())
     before, after = "…" * (start > 0), "…" * (end < len(text.rstrip()))
-    parts: list[Part] = []
+    parts: list[SnippetPart] = []
     done = 0
     for begin, stop in places(shown, words):
-        parts += [Part(shown[done:begin], found=False), Part(shown[begin:stop], found=True)]
+        parts += [SnippetPart(shown[done:begin], found=False), SnippetPart(shown[begin:stop], found=True)]
         done = stop
-    parts = [Part(before, found=False), *parts, Part(shown[done:] + after, found=False)]
+    parts = [SnippetPart(before, found=False), *parts, SnippetPart(shown[done:] + after, found=False)]
     return _joined(parts)
 
 
-def _joined(parts: Sequence[Part]) -> Snippet:
+def _joined(parts: Sequence[SnippetPart]) -> Snippet:
     """The parts without empty ones, with equal neighbours joined."""
-    joined: list[Part] = []
+    joined: list[SnippetPart] = []
     for part in parts:
         if joined and joined[-1].found == part.found:
-            joined[-1] = Part(joined[-1].text + part.text, part.found)
+            joined[-1] = SnippetPart(joined[-1].text + part.text, part.found)
         elif part.text:
             joined.append(part)
     return tuple(joined)

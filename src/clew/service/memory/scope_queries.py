@@ -13,7 +13,7 @@ from clew.domain.errors import UnknownVersionError
 from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage, as_message
 from clew.domain.memory.events import FactReference, Provenance
-from clew.domain.memory.facts import Fact, Use, Why
+from clew.domain.memory.facts import Fact, FactOrigin, FactUse
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import ReadPoint, ScopeFold
 from clew.domain.names import parse_stream_name
@@ -184,26 +184,26 @@ EVENTS = 100
 """Events that are read at once to find the next model calls."""
 
 
-def why(scope: Scope, fact: Fact | str) -> Operation[Why]:
+def why(scope: Scope, fact: Fact | str) -> Operation[FactOrigin]:
     """Where a fact came from, as far as it is still known."""
     return (yield from _why(scope.core, (yield from load_fact(scope, fact)), frozenset()))
 
 
-def used_by(scope: Scope, fact: Fact | str) -> Operation[list[Use]]:
+def used_by(scope: Scope, fact: Fact | str) -> Operation[list[FactUse]]:
     """The model calls that received a fact, in the order of the store, in threads that the caller may read."""
     core, found = scope.core, (yield from load_fact(scope, fact))
     where = (Where("tenant", "=", core.tenant), Where("scope", "=", scope.name), Where("fact", "=", found.id))
-    uses: list[Use] = []
+    uses: list[FactUse] = []
     rows = yield from core.models.select(USED_FACTS, Query("used", where, ["position"]))
     for row in (yield from permitted(core, "read", rows, itemgetter("thread_id"))):
         calls = yield from read(partial(_calls, core, row["thread_id"], row["version"], row["run_id"]))
-        uses += (Use(row["thread_id"], call, row["version"], row["run_id"]) for call in calls)
+        uses += (FactUse(row["thread_id"], call, row["version"], row["run_id"]) for call in calls)
     return uses
 
 
-def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Why]:
+def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[FactOrigin]:
     from_ = fact.promoted
-    earlier: Why | None = None
+    earlier: FactOrigin | None = None
     if from_ is not None and from_ not in seen:  # only imported facts could form a circle
         fold = yield from load(core, from_.scope, ScopeFold)
         source = fold.fact(from_.scope, from_.fact, ReadPoint(fold.version))
@@ -211,10 +211,10 @@ def _why(core: Core, fact: Fact, seen: frozenset[FactReference]) -> Operation[Wh
             earlier = yield from _why(core, source, seen | {from_})
     learned = fact.learned
     if learned is None:
-        return Why(fact, actor=fact.actor, promoted_from=earlier)
+        return FactOrigin(fact, actor=fact.actor, promoted_from=earlier)
     message = yield from _message(core, learned)
     redacted = message is not None and message.redacted
-    return Why(
+    return FactOrigin(
         fact,
         thread_id=learned.thread,
         version=learned.version if message is None else message.version,
