@@ -142,7 +142,7 @@ def test_the_database_is_named_by_option_else_by_environment_else_it_is_clew_db(
 )
 def test_reading_a_database_that_is_not_there_says_so_and_makes_none(clew: Clew, command: list[str]) -> None:
     said = clew.refused(1, *command)
-    assert "there is no database" in said
+    assert "the database does not exist" in said
     assert "clew import FILE" in said
     assert list(clew.folder.iterdir()) == []
     (clew.folder / "clew.db").touch()

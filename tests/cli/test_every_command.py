@@ -273,7 +273,7 @@ def test_refuses_what_names_no_version(two: Clew, name: str, option: str, given:
 @pytest.mark.parametrize("name", WITH_STORE)
 def test_refuses_a_database_that_is_not_there_or_is_none_and_makes_nothing(clew: Clew, name: str) -> None:
     command = called(name, "order-1")
-    assert "there is no database" in clew.refused(1, *command)
+    assert "the database does not exist" in clew.refused(1, *command)
     assert list(clew.folder.iterdir()) == []
     (clew.folder / "clew.db").write_text("This is no database.")
     assert "not an SQLite database" in clew.refused(1, *command)

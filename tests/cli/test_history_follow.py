@@ -112,7 +112,7 @@ def test_gives_what_comes_before_a_damaged_event_and_goes_on_after_it(
         followed = clew.run("log", "-f", "--json", *thread)
         assert [json.loads(each)["version"] for each in followed.stdout.splitlines()] == [1, 2, 3]
         assert "first version 4 (message-appended) cannot be read" in followed.stderr
-        assert "read from version 4 on, or in the whole store from position 4 on" in followed.stderr
+        assert "read the events after version 4, or of the whole store after position 4" in followed.stderr
         assert followed.returncode == 1
         with following(tmp_path, "--json", "--after", "4", *thread) as process:
             assert json.loads(line(process))["version"] == 5
@@ -139,4 +139,4 @@ def test_refuses_what_it_cannot_follow(clew: Clew) -> None:
     assert "Missing argument 'THREAD'" in clew.refused(2, "log")
     assert "Missing argument 'THREAD'" in clew.refused(2, "log", "--after", "1")
     assert "--after" in clew.refused(2, "log", "first", "--after", "-1")
-    assert "there is no database" in clew.refused(1, "--db", "sqlite:///none.db", "log", "-f")
+    assert "the database does not exist" in clew.refused(1, "--db", "sqlite:///none.db", "log", "-f")

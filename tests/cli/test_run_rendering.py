@@ -238,12 +238,12 @@ def test_replay_says_in_words_what_a_run_did(clew: Clew, conversations: Conversa
     assert [each.removesuffix(" (inherited from parcel)") for each in blocks][1:9] == [
         "A run began: Joker (joker) · openai-chat · 2 tools",
         "A message was appended: user",
-        "A model was asked: gpt-x · streamed",
+        "A model was called: gpt-x · streamed",
         "A message was appended: assistant",
         "The model answered: 830 ms · 120→45 tokens · tool_calls · first after 210 ms",
-        "A tool was begun: look_up",
+        "A tool call was started: look_up",
         "A message was appended: tool",
-        "The tool was carried out: look_up · 12 ms",
+        "The tool call finished: look_up · 12 ms",
     ]
 
 

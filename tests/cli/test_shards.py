@@ -64,7 +64,7 @@ def test_servers_are_added_listed_and_closed(clew: Clew, url: str, stores: list[
     assert "east  " in told
     assert "1 tenant, takes no new tenants" in told
     assert "cannot be reached: postgresql://127.0.0.1:1/none" in told
-    assert "there is no shard" in clew.refused(1, "--db", url, "shards", "close", "none")
+    assert "does not exist" in clew.refused(1, "--db", url, "shards", "close", "none")
     assert "does not name a directory" in clew.refused(2, "--db", stores[1], "shards", "list")
     assert "does not name a directory" in clew.refused(2, "shards", "list")
 

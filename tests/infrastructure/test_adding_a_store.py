@@ -50,7 +50,7 @@ class JournalFactory(InMemoryFactory):
 
     def application_recorder(self) -> ApplicationRecorder:
         recorder = JournalRecorder(Path(self.env.get("JOURNAL", "")))
-        self._made.append(recorder)
+        self._recorders.append(recorder)
         return recorder
 
 

@@ -91,7 +91,7 @@ def test_reports_a_bad_line_with_its_number_and_reads_the_others(tmp_path: Path,
     assert found == [TWO, THREE]
     assert isinstance(failed, Failure)
     assert (failed.file, failed.line) == (str(path), bad + 1)
-    assert failed.error.startswith("It is not JSON, or not all of it: ")
+    assert failed.error.startswith("It is not valid JSON: ")
 
 
 def test_reads_json_lines_after_two_bad_ones_when_the_name_says_so(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_refuses_a_document_in_latin_1(tmp_path: Path) -> None:
         ("a.jsonl", "", "the file is empty"),
         ("a.json", " \n\n\t", "the file is empty"),
         ("a.json", b"\xef\xbb\xbf", "the file is empty"),
-        ("a.json", "not json", "It is not JSON, or not all of it: Expecting value, at column 1."),
-        ("a.jsonl", "not json", "It is not JSON, or not all of it: Expecting value, at column 1."),
-        ("a.md", "# Notes\n\nnot json\n", "It is not JSON, or not all of it: Expecting value, at column 1."),
-        ("a.json", '{"messages": [', "It is not JSON, or not all of it: Expecting value, at column 15."),
-        ("a.json", '[\n{"role": "user",\n', "It is not JSON, or not all of it: Expecting property name"),
-        ("a.json", "[]", "an empty list holds no conversation"),
-        ("a.json", "[\n]", "an empty list holds no conversation"),
+        ("a.json", "not json", "It is not valid JSON: Expecting value, at column 1."),
+        ("a.jsonl", "not json", "It is not valid JSON: Expecting value, at column 1."),
+        ("a.md", "# Notes\n\nnot json\n", "It is not valid JSON: Expecting value, at column 1."),
+        ("a.json", '{"messages": [', "It is not valid JSON: Expecting value, at column 15."),
+        ("a.json", '[\n{"role": "user",\n', "It is not valid JSON: Expecting property name"),
+        ("a.json", "[]", "an empty list contains no conversation"),
+        ("a.json", "[\n]", "an empty list contains no conversation"),
     ],
 )
 def test_refuses_a_file_without_conversations(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
@@ -202,9 +202,9 @@ def test_refuses_a_path_without_files_before_it_reads_any(tmp_path: Path) -> Non
     empty.mkdir()
     for path, said in [
         (empty, "no *.json or *.jsonl file"),
-        (tmp_path / "missing", "no such file or directory"),
-        (tmp_path / ("x" * 10_000), "it cannot be looked up"),
-        (tmp_path / "nul\0", "no such file or directory"),
+        (tmp_path / "missing", "this file or directory does not exist"),
+        (tmp_path / ("x" * 10_000), "it cannot be accessed"),
+        (tmp_path / "nul\0", "this file or directory does not exist"),
     ]:
         with pytest.raises(ImportFormatError, match=said.replace("*", r"\*")) as caught:
             find_files([good, path])
@@ -225,7 +225,7 @@ def test_says_the_name_of_a_file_in_valid_unicode(tmp_path: Path) -> None:
 
 
 def test_shows_a_name_with_a_line_feed_on_one_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "two\nlines").startswith(f"{tmp_path}/two?lines: there is no such file")
+    assert refusal(tmp_path / "two\nlines").startswith(f"{tmp_path}/two?lines: this file or directory")
 
 
 def test_reads_lines_only_as_they_are_asked_for(tmp_path: Path) -> None:

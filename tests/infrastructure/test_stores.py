@@ -142,7 +142,7 @@ def test_without_leave_to_create_a_database_that_is_not_there_is_unavailable_and
     tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "file.txt").touch()
-    with pytest.raises(StoreUnavailableError, match="there is no database"):
+    with pytest.raises(StoreUnavailableError, match="the database does not exist"):
         store_at(f"sqlite:///{tmp_path}/{name}").open_log(create=False)
     assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]
 

@@ -116,15 +116,15 @@ def test_a_damaged_line_is_refused_and_what_is_before_stays(copy: Conversations,
 
 
 FORGED: dict[str, tuple[list[Written], int, str]] = {
-    "a start that is a message": ([("thread-started", SAID)], 0, "version 1: its bytes are no event of its type"),
-    "no JSON": ([("thread-started", STARTED), ("message-appended", b"\0" * 17 + b"{")], 1, "no event of its type"),
+    "a start that is a message": ([("thread-started", SAID)], 0, "version 1: its bytes are not an event of its type"),
+    "no JSON": ([("thread-started", STARTED), ("message-appended", b"\0" * 17 + b"{")], 1, "not an event of its type"),
     "a stub alone": ([("thread-started", STARTED), ("message-appended", STUB)], 1, "a stub with a digest"),
     "a digest alone": (
         [("thread-started", STARTED), ("message-appended", SAID, GONE)],
         1,
         "a digest comes with a stub",
     ),
-    "a bad stub": ([("thread-started", STARTED), ("message-appended", b"\2x", GONE)], 1, "no event of its type"),
+    "a bad stub": ([("thread-started", STARTED), ("message-appended", b"\2x", GONE)], 1, "not an event of its type"),
     "a shredded start": ([("thread-started", STUB, GONE)], 0, "events of its type never are"),
     "a fork without a parent": (
         [("thread-forked", state(parent_id="p", parent_version=1, parent_hash=""))],
@@ -262,7 +262,7 @@ def test_what_this_clew_does_not_know_is_imported_as_it_is(copy: Conversations) 
     )
     found = copied(copy, lines)
     assert found.events == 3  # what is shredded has no redaction here
-    assert "no event of its type" in str(found.failed[0].error)
+    assert "not an event of its type" in str(found.failed[0].error)
     assert copy.verify().first_bad is None
 
 

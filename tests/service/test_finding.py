@@ -112,6 +112,6 @@ def test_a_tenant_that_is_none_is_refused_before_anything_is_made(face: Any, ten
 
 @pytest.mark.parametrize("face", [Conversations, Engine])
 def test_without_leave_to_create_nothing_is_made(face: Any, tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="there is no database"):
+    with pytest.raises(StoreUnavailableError, match="the database does not exist"):
         face.open(f"sqlite:///{tmp_path}/n.db", create=False)
     assert list(tmp_path.iterdir()) == []

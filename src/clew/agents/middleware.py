@@ -16,7 +16,7 @@ from clew.domain.runs.errors import AgentConfigurationError
 Outcome = TypeVar("Outcome")
 
 Proceed: TypeAlias = Callable[[], Awaitable[Outcome]]
-"""Calls the next middleware, or what all of them surround, and returns its outcome. It can be called once."""
+"""Calls the next middleware, or the wrapped run or call, and returns its outcome. It can be called once."""
 
 Around: TypeAlias = Literal["run", "model_call", "tool_call"]
 """What middleware surrounds: the name of the method of :class:`Middleware`."""
@@ -106,17 +106,19 @@ def _within(middleware: Middleware, around: Around, context: RunContext, inner: 
         async def once() -> Outcome:
             nonlocal proceeded
             if proceeded:
-                raise AgentConfigurationError(f"{where} called proceed() twice. What it does would be done twice.")
+                raise AgentConfigurationError(
+                    f"{where} called proceed() twice. The run or call would be executed twice."
+                )
             proceeded = True
             return await inner()
 
-        given: Outcome = await getattr(middleware, around)(context, once)
+        result: Outcome = await getattr(middleware, around)(context, once)
         expected = _OUTCOMES.get(around)
-        if given is None or (expected is not None and not isinstance(given, expected)):
+        if result is None or (expected is not None and not isinstance(result, expected)):
             what = "AgentResponse" if expected is None else expected.__name__
             raise AgentConfigurationError(
-                f"{where} returned {type(given).__name__}. Return what proceed() gave, or another {what}."
+                f"{where} returned {type(result).__name__}. Return the result of proceed(), or another {what}."
             )
-        return given
+        return result
 
     return outcome

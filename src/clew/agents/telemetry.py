@@ -1,6 +1,6 @@
-"""OpenTelemetry spans and metrics of runs, model calls and tool calls, named as its GenAI conventions name them.
+"""OpenTelemetry spans and metrics of runs, model calls and tool calls, named by its GenAI conventions.
 
-See https://opentelemetry.io/docs/specs/semconv/gen-ai/. Nothing is measured where ``opentelemetry`` is not installed.
+See https://opentelemetry.io/docs/specs/semconv/gen-ai/. Nothing is measured if ``opentelemetry`` is not installed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ _OPTIONS = {
 
 
 class Telemetry:
-    """What an agent tells OpenTelemetry.
+    """The telemetry of an agent, for OpenTelemetry.
 
-    ``content=True`` puts what was said on the spans too: messages, instructions, tool arguments and results, and the
-    words of exceptions. Without it, none of that leaves. The providers are the application's global ones unless others
-    are given.
+    With ``content=True`` spans also contain messages, instructions, tool arguments and results, and the messages of
+    exceptions. Otherwise they contain none of these. The default providers are the application's global ones.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Telemetry:
 
     @functools.cached_property
     def instruments(self) -> _Instruments | None:
-        """Where spans and figures go; None where ``opentelemetry`` is not installed."""
+        """The tracer and the histograms; None if ``opentelemetry`` is not installed."""
         try:
             from opentelemetry import metrics, trace
         except ImportError:
@@ -153,7 +152,7 @@ class _Instruments:
 
 
 class _Operation(ABC):
-    """A span that is current while it is entered. An exception that passes makes it a failed one."""
+    """A span that is current inside its ``with`` block. An exception marks it as failed."""
 
     operation: ClassVar[str]
 
@@ -176,8 +175,8 @@ class _Operation(ABC):
         self._span = instruments.tracer.start_span(self._name, kind=kind, attributes=self._attributes)
         self._token = context.attach(trace.set_span_in_context(self._span))
         self._began = time.perf_counter()
-        if self._told:
-            self._span.set_attributes(self._asked())
+        if self._has_content:
+            self._span.set_attributes(self._content_attributes())
         return self
 
     def __exit__(
@@ -189,14 +188,14 @@ class _Operation(ABC):
 
         if error is not None:
             self.failed(error)
-        self._measured(time.perf_counter() - self._began)
+        self._record_metrics(time.perf_counter() - self._began)
         self._span.end()
-        # A generator may be closed in another context than it began in: there is then nothing to detach.
+        # A generator may be closed in another context than the one that it began in: then there is nothing to detach.
         if trace.get_current_span() is self._span:
             context.detach(self._token)
 
     def failed(self, error: BaseException | str) -> None:
-        """Say that it failed: with an exception, or the name of a kind of error. Its words are told as content is."""
+        """Mark the span as failed, with an exception or the name of an error. The message counts as content."""
         if self._span is None:
             return
         from opentelemetry.trace import StatusCode
@@ -204,11 +203,11 @@ class _Operation(ABC):
         self._error = error if isinstance(error, str) else type(error).__name__
         self._span.set_attribute("error.type", self._error)
         self._span.set_status(StatusCode.ERROR)
-        if self._told and isinstance(error, Exception):
+        if self._has_content and isinstance(error, Exception):
             self._span.record_exception(error)
 
     @property
-    def _told(self) -> bool:
+    def _has_content(self) -> bool:
         return self._telemetry.content and self._span is not None and self._span.is_recording()
 
     def _set(self, attributes: dict[str, AttributeValue | None]) -> None:
@@ -216,11 +215,11 @@ class _Operation(ABC):
             self._span.set_attributes({name: value for name, value in attributes.items() if value is not None})
 
     @abstractmethod
-    def _asked(self) -> dict[str, AttributeValue]:
-        """What is asked, in words."""
+    def _content_attributes(self) -> dict[str, AttributeValue]:
+        """The content of the request, as attributes."""
 
-    def _measured(self, seconds: float) -> None:  # noqa: B027  # only model calls have any
-        """Tell the figures of an operation that is over."""
+    def _record_metrics(self, seconds: float) -> None:  # noqa: B027  # only model calls have metrics
+        """Record the metrics of a finished operation."""
 
 
 class RunSpan(_Operation):
@@ -232,14 +231,14 @@ class RunSpan(_Operation):
     def answered(
         self, messages: Sequence[Message], *, usage: TokenUsage | None = None, finish_reason: str | None = None
     ) -> None:
-        """Say what the run added to the thread, and its usage, all model calls together."""
+        """Set the messages that the run added to the thread, and the usage of all its model calls."""
         if self._span is None:
             return
         self._set({"gen_ai.response.finish_reasons": [finish_reason] if finish_reason else None, **_usage(usage)})
-        if self._told:
+        if self._has_content:
             self._set({"gen_ai.output.messages": messages_attribute(messages, finish_reason or "stop")})
 
-    def _asked(self) -> dict[str, AttributeValue]:
+    def _content_attributes(self) -> dict[str, AttributeValue]:
         return {"gen_ai.input.messages": messages_attribute(self.inputs)}
 
 
@@ -251,7 +250,7 @@ class ModelSpan(_Operation):
     _answer: Answer | None = None
 
     def answered(self, answer: Answer) -> None:
-        """Say what the model answered."""
+        """Set the answer of the model."""
         self._answer = answer
         if self._span is None:
             return
@@ -264,18 +263,18 @@ class ModelSpan(_Operation):
                 **_usage(answer.usage),
             }
         )
-        if self._told:
+        if self._has_content:
             self._set({"gen_ai.output.messages": messages_attribute([answer.message], reason or "stop")})
 
-    def _asked(self) -> dict[str, AttributeValue]:
-        asked: dict[str, AttributeValue] = {"gen_ai.input.messages": messages_attribute(self.question.messages)}
+    def _content_attributes(self) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {"gen_ai.input.messages": messages_attribute(self.question.messages)}
         if self.question.instructions:
-            asked["gen_ai.system_instructions"] = instructions_attribute(self.question.instructions)
+            attributes["gen_ai.system_instructions"] = instructions_attribute(self.question.instructions)
         if self.question.tools:
-            asked["gen_ai.tool.definitions"] = tools_attribute(self.question.tools)
-        return asked
+            attributes["gen_ai.tool.definitions"] = tools_attribute(self.question.tools)
+        return attributes
 
-    def _measured(self, seconds: float) -> None:
+    def _record_metrics(self, seconds: float) -> None:
         instruments = self._telemetry.instruments
         if instruments is None:
             return
@@ -300,13 +299,13 @@ class ToolSpan(_Operation):
     arguments = ""
 
     def finished(self, outcome: ToolOutcome) -> None:
-        """Say what came of the call; an error that the model is told of makes the span a failed one."""
+        """Set the outcome of the call. An error that is reported to the model marks the span as failed."""
         if outcome.error is not None:
             self.failed(outcome.raised or outcome.error)
-        if self._told:
+        if self._has_content:
             self._set({"gen_ai.tool.call.result": value_attribute(outcome.result)})
 
-    def _asked(self) -> dict[str, AttributeValue]:
+    def _content_attributes(self) -> dict[str, AttributeValue]:
         return {"gen_ai.tool.call.arguments": self.arguments}
 
 
@@ -325,7 +324,7 @@ def _usage(usage: TokenUsage | None) -> dict[str, Any]:
 
 
 def messages_attribute(messages: Iterable[Message], finish_reason: str | None = None) -> str:
-    """``gen_ai.input.messages``, or with the reason that they ended for ``gen_ai.output.messages``, as JSON text."""
+    """``gen_ai.input.messages``, or with a finish reason ``gen_ai.output.messages``, as JSON text."""
     return _json([_message(each, finish_reason) for each in messages])
 
 
@@ -349,12 +348,12 @@ def _json(value: object) -> str:
 
 
 def _message(message: Message, finish_reason: str | None) -> JsonObject:
-    said: JsonObject = {"role": message.role, "parts": [_part(content) for content in message.contents]}
+    converted: JsonObject = {"role": message.role, "parts": [_part(content) for content in message.contents]}
     if message.author is not None:
-        said["name"] = message.author
+        converted["name"] = message.author
     if finish_reason is not None:
-        said["finish_reason"] = finish_reason
-    return said
+        converted["finish_reason"] = finish_reason
+    return converted
 
 
 def _part(content: Content) -> JsonObject:
@@ -375,7 +374,7 @@ def _part(content: Content) -> JsonObject:
 
 
 def _media(media: Media) -> JsonObject:
-    """What a ``data:`` URI holds goes as it is: base64 for all but the odd text."""
+    """The data of a ``data:`` URI is copied unchanged: it is nearly always base64."""
     head, comma, data = media.uri.partition(",")
     inline = bool(comma) and head.startswith("data:")
     kind = media.media_type or (head[len("data:") :].partition(";")[0] if inline else "")

@@ -182,7 +182,7 @@ def _rejection(call: CallState) -> str:
     """What the model is sent for a call that was rejected."""
     if call.why == "outcome-unknown":
         return OUTCOME_UNKNOWN
-    return f"{REJECTED}: {call.said}" if call.said else f"{REJECTED}."
+    return f"{REJECTED}: {call.rejection}" if call.rejection else f"{REJECTED}."
 
 
 def _result(call: CallState, result: Any) -> Message:

@@ -172,7 +172,7 @@ class _Groups:
                 self._answer(place, content.call_id)
 
     def cut(self, end: int, most: int) -> None:
-        """Let go of groups at the front until there are at most so many messages before ``end``."""
+        """Remove groups at the front until at most ``most`` messages are left before ``end``."""
         while end - self.first > most:
             self._starts.popleft()
             self.first = self._starts[0] if self._starts else end
@@ -205,10 +205,10 @@ class _Groups:
 
 
 def kept_from(messages: Sequence[Message], most: int | None) -> int:
-    """The place of the first message to keep when a store holds at most so many; with None all are kept.
+    """The place of the first message to keep in a store of at most ``most`` messages; 0 for no limit.
 
-    Messages are looked at one after the other, as they come to a store: so it does not matter how many come at once, or
-    whether what is left is cut again. What is left never begins with a result. A group larger than ``most`` goes whole.
+    Messages are counted one by one, so the result does not depend on how many arrive at once, or on earlier cuts. The
+    kept messages never begin with a result. A group larger than ``most`` is removed.
     """
     if most is None:
         return 0

@@ -130,7 +130,7 @@ def plan(append: Append, known: Known) -> Plan | Appended:
     digest than its own).
     """
     try:
-        # The key first: a caller who lost the answer tries again, with versions that are no longer the next ones.
+        # The key is checked first: a caller that lost the answer tries again, with versions that are already used.
         if append.key is not None and (first := _first_outcome(append.key, known)) is not None:
             return first
         made = Plan(append, [], {}, {})
@@ -192,7 +192,7 @@ def _head_before(made: Plan, name: str, version: int, known: Known) -> KnownHead
     elif fork is not None:
         raise RecordedConflictError(name, 0, head[0])
     if head[1] != made.append.previous.get(name, head[1]):
-        # It was decided on an event that was not stored in the end, although the version fits.
+        # It was decided on an event that was never stored, although the version fits.
         raise RecordedConflictError(name, version - 1, head[0])
     return head
 
@@ -221,13 +221,13 @@ def _check_rest(made: Plan, known: Known) -> None:
         _check_stream(made, append.key.stream, 0, known)
     for snapshot in append.snapshots:
         _check_stream(made, snapshot.stream, snapshot.version, known)
-    gone: set[tuple[str, int]] = set()
+    shredded_rows: set[tuple[str, int]] = set()
     for shred in append.shreds:
         found = known.state_at(shred.stream, shred.version)
         address = shred.stream, shred.version
-        if found is None or found.digest is not None or address in gone or digest(found.state) != shred.digest:
+        if found is None or found.digest is not None or address in shredded_rows or digest(found.state) != shred.digest:
             raise RecordedConflictError(shred.stream, shred.version, _version(known.head(shred.stream)))
-        gone.add(address)
+        shredded_rows.add(address)
 
 
 def _decide_claims(claims: Sequence[Claim], known: Known) -> dict[str, Lease | None]:

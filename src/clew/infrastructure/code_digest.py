@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def code(projection: Projection) -> str:
-    """The digest of the file that the projection is written in; of its version alone where there is no such file.
+    """The digest of the projection's source file and version; only of its version if the source is not available.
 
     A class can declare its own ``code_digest``: then its file can be edited without a rebuild.
     """

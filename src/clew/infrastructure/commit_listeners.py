@@ -65,7 +65,7 @@ class CommitListeners:
         self.notify()
 
     def _is_idle(self, stop: threading.Event) -> bool:
-        """Whether the poller may end because nobody listens; the next listener starts another one."""
+        """Whether the poller may end because there are no listeners; the next listener starts another one."""
         with self._lock:
             if not self.callbacks and self._stop_polling is stop:
                 self._stop_polling = None

@@ -1,7 +1,7 @@
 """Files of conversations: JSON, JSON lines, or directories of them, recognized by their content.
 
 A file holds one JSON value (a list of messages, an object with ``messages``, or a list of such objects or lists), or
-one such conversation a line. Lines are read one after the other, however long the file is.
+one such conversation per line. Lines are read one by one, so a file can be of any size.
 """
 
 from __future__ import annotations
@@ -32,24 +32,22 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
         try:
             inside = _inside(path) if path.is_dir() else [path]
             missing = not path.exists()
-        except OSError as error:  # a name that is too long, or a directory that is not open to us
-            said = f"{_shown(path)}: it cannot be looked up: {error.strerror}. Check the name and the permissions."
+        except OSError as error:  # a name that is too long, or a directory without permission
+            said = f"{_shown(path)}: it cannot be accessed: {error.strerror}. Check the name and the permissions."
             raise ImportFormatError(said) from None
         if missing:
-            raise ImportFormatError(f"{_shown(path)}: there is no such file or directory. Check the name.")
+            raise ImportFormatError(f"{_shown(path)}: this file or directory does not exist. Check the name.")
         if not inside:
-            raise ImportFormatError(
-                f"{_shown(path)}: the directory has no *.json or *.jsonl file in it. Give one that has."
-            )
+            raise ImportFormatError(f"{_shown(path)}: the directory has no *.json or *.jsonl file. Name another.")
         found += inside
     return found
 
 
 def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | Failure]:
-    """The conversations of files and directories, and failures for what cannot be read.
+    """The conversations of files and directories, and failures for files that cannot be read.
 
-    Raises ImportFormatError at once for a path that is not there, a directory without files and, when it is the only
-    one, for a file without conversations; of several files, such a one is a Failure and the others are read.
+    Raises ImportFormatError at once for a path that does not exist, for a directory without files, and for a file
+    without conversations if it is the only one. Among several files, such a file is a Failure, and the others are read.
     """
     files = find_files(paths)
     for file in files:
@@ -119,7 +117,7 @@ def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Fail
         yield failure(Item(_name(path), line, None), error)
         return
     if value == []:
-        raise ImportFormatError(f"{_shown(path)}: an empty list holds no conversation. {_ADVICE}")
+        raise ImportFormatError(f"{_shown(path)}: an empty list contains no conversation. {_ADVICE}")
     if isinstance(value, list) and any(_holds_messages(each) for each in value):
         for number, each in enumerate(value, start=1):
             yield Item(_name(path), line, each, number)
@@ -146,7 +144,7 @@ def _parse(text: bytes) -> Any:
         raise ImportFormatError(f"It is not UTF-8, at byte {error.start + 1}.") from None
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
-        raise ImportFormatError(f"It is not JSON, or not all of it: {error.msg}, at {where}.") from None
+        raise ImportFormatError(f"It is not valid JSON: {error.msg}, at {where}.") from None
     except ValueError:  # Python's limit for the text of an integer
         raise InvalidContentError("An integer of more than 4,200 digits. Use a string.") from None
     except RecursionError:

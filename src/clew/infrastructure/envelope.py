@@ -61,7 +61,7 @@ _NONE = (None, None, None)
 
 
 def encode(event: Event) -> bytes:
-    """The stored bytes of an event. Each call adds new salt, so that nobody can guess a short text from its digest."""
+    """The stored bytes of an event. Each call adds new salt, so that a short text cannot be guessed from its digest."""
     data = event.data
     if isinstance(data, Opaque):
         return data.state
@@ -162,14 +162,14 @@ def peek(
 
 
 def _header(event: Event) -> bytes:
-    """The JSON of the part of the envelope that a stub has, too: an object that is still open."""
+    """The JSON of the envelope fields that a stub also has: an object that is still open."""
     by = _by(event.actor, event.run_id)
     return b'{"i":%b,"t":%d,"n":%d%b' % (to_json(event.event_id), event.recorded_at, event.messages, by)
 
 
 @lru_cache(maxsize=4_096)
 def _by(actor: str | None, run_id: str | None) -> bytes:
-    """The JSON of both, which many events share."""
+    """The JSON of actor and run, which many events share."""
     return _keys({"a": actor, "r": run_id})
 
 

@@ -70,7 +70,7 @@ class EventFile:
         """
         if not self._file.seekable():
             raise ImportFormatError(
-                "A redaction lies too far behind its message to wait for it. Save the input in a file and import that."
+                "A redaction is too far behind its message to read ahead. Save the input in a file and import that."
             )
         place, ended = self._file.tell(), False
         found: set[tuple[str, int]] = set()
@@ -113,9 +113,7 @@ class EventFile:
             while text := self._file.readline(LONGEST_LINE):
                 self.number += 1
                 if len(text) == LONGEST_LINE:
-                    raise ImportFormatError(
-                        "The line is longer than any event. The file is damaged: take another copy."
-                    )
+                    raise ImportFormatError("The line is longer than any event. The file is damaged: use another copy.")
                 if text.strip():
                     yield FileLine(text.removeprefix(_BOM) if self.number == 1 else text, text.endswith(b"\n"))
         except OSError as error:
@@ -134,7 +132,7 @@ def is_event_file(path: Path) -> bool:
 def _read(text: bytes) -> object:
     try:
         return read_line(text)
-    except ImportFormatError:  # reported when its turn comes
+    except ImportFormatError:  # reported when it is read
         return None
 
 
@@ -148,4 +146,4 @@ def _redacted(entry: Entry) -> set[tuple[str, int]]:
 
 
 def _unreadable(error: OSError) -> ImportFormatError:
-    return ImportFormatError(f"It cannot be read on: {error.strerror}. What was read until then is imported.")
+    return ImportFormatError(f"The rest cannot be read: {error.strerror}. The lines before it are imported.")

@@ -1,4 +1,4 @@
-"""The event log of a store: Clew's events above, a recorder of stored bytes below."""
+"""The event log of a store: Clew's events on top of a recorder of stored bytes."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class ConversationLog(Application[str]):
         return self._recorder.forks(stream)
 
     def control(self, stream: str, upto: int | None = None) -> Control:
-        """The control of a thread, ``Control()`` if there is no such thread."""
+        """The control of a thread, ``Control()`` if the thread does not exist."""
         return self.cut(stream, upto).control
 
     def cut(self, stream: str, upto: int | None = None) -> Cut:

@@ -1,4 +1,4 @@
-"""What the eventsourcing library asks of a recorder, on Clew's ports: the part that is the same for every store."""
+"""The eventsourcing library's recorder on Clew's ports: the part that all stores share."""
 
 from __future__ import annotations
 

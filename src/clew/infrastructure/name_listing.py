@@ -1,4 +1,4 @@
-"""Names in a store for tab completion, read without opening or making anything."""
+"""Names in a store for tab completion, read without opening the store or creating files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from clew.domain.names import Kind, parse_stream_name, stream_prefix
 
 _LAST = "\x7f"
-"""Above every character of a stream's name, which is ASCII."""
+"""Sorts after every character of a stream's name, which is ASCII."""
 
 
 class NameListing(Protocol):
@@ -28,17 +28,17 @@ class NameListing(Protocol):
 
 
 def thread_ids(names: NameListing, tenant: str, prefix: str, limit: int) -> list[str]:
-    """Ids of threads that begin so, those that can be typed."""
+    """Ids of threads with this prefix, if they are printable."""
     return _printable((id_ for _, id_ in _streams(names, tenant, "thread", prefix, limit)), limit)
 
 
 def scope_names(names: NameListing, tenant: str, prefix: str, limit: int) -> list[str]:
-    """Names of memory scopes that begin so, those that can be typed."""
+    """Names of memory scopes with this prefix, if they are printable."""
     return _printable((id_ for _, id_ in _streams(names, tenant, "memory", prefix, limit)), limit)
 
 
 def checkpoint_names(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
-    """Names of checkpoints that begin so, the newest first, of the one thread whose id begins so."""
+    """Names of checkpoints with this prefix, newest first, of the only thread whose id begins with ``thread``."""
     from clew.domain.events import CheckpointMade
     from clew.infrastructure.envelope import decode
 
@@ -49,13 +49,13 @@ def checkpoint_names(names: NameListing, tenant: str, thread: str, prefix: str, 
 
 
 def model_calls(names: NameListing, tenant: str, thread: str, prefix: str, limit: int) -> list[str]:
-    """Versions of model calls that begin so, the newest first, of the one thread whose id begins so."""
+    """Versions of model calls with this prefix, newest first, of the only thread whose id begins with ``thread``."""
     versions = (str(version) for version, _, _ in _events(names, tenant, thread, "model-called"))
     return [version for version in versions if version.startswith(prefix)][:limit]
 
 
 def _events(names: NameListing, tenant: str, thread: str, type_: str) -> list[tuple[int, str, bytes]]:
-    """The events of a type in the lineage of the one thread whose id begins so."""
+    """The events of a type in the lineage of the only thread whose id begins with ``thread``."""
     found = _streams(names, tenant, "thread", thread, 2)
     keys = [key for key, id_ in found if id_ == thread] or [key for key, _ in found]
     return names.events(keys[0], type_) if len(keys) == 1 else []

@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics of projections; nothing is measured where ``opentelemetry`` is not installed."""
+"""OpenTelemetry metrics of projections. Nothing is measured if ``opentelemetry`` is not installed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ _GAUGES = (
 class ProjectionMetrics:
     """The metrics of a process that maintains projections; ``measure`` is called at each collection.
 
-    The provider is the application's global one unless another is given. A store that cannot be read at a collection
-    is left out of it.
+    The default provider is the application's global one. A collection skips a store that cannot be read.
     """
 
     def __init__(self, measure: Callable[[], Sequence[Measured]], provider: MeterProvider | None = None) -> None:

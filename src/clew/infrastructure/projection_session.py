@@ -118,7 +118,7 @@ class SqlSession(ABC):
 
     @abstractmethod
     def table_names(self, generation: int) -> list[str]:
-        """The names in SQL of all tables of a generation, those of its indexes of words included."""
+        """The names in SQL of all tables of a generation, including those of its indexes of words."""
 
     @abstractmethod
     def drop_tables(self, names: Iterable[str]) -> None:
@@ -248,7 +248,7 @@ class GenerationRows:
         key = table.declared.key
         if not 0 < len(change.key) <= len(key):
             raise InvalidProjectionError(
-                f"table {change.table!r}: {len(change.key)} values for a key of {key!r}. Give the first ones of it."
+                f"table {change.table!r}: {len(change.key)} values for a key of {key!r}. Give the first columns."
             )
         self._session.delete(table, key[: len(change.key)], change.key)
 

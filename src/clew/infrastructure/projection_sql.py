@@ -1,4 +1,4 @@
-"""Tables of projections in SQL: the statements that all databases share, made once for each table and each query."""
+"""Tables of projections in SQL: the statements that all databases share, built once for each table and query."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DESCENDING = "-"
 _COMPARISONS = {"=", "<", "<=", ">", ">="}
 
 _MOST_QUERIES = 256
-"""Queries of one generation whose SQL is kept."""
+"""The most queries of one generation in the cache of SQL."""
 
 
 class SqlTable:
-    """A table of one generation: its name in SQL, and what follows from its declaration."""
+    """A table of one generation: its name in SQL, and data derived from its declaration."""
 
     def __init__(self, name: str, declared: Table) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class Select(NamedTuple):
 
 
 class SqlTables:
-    """The tables of one generation, and the queries that were made of them."""
+    """The tables of one generation, and a cache of compiled queries."""
 
     def __init__(self, dialect: Dialect, generation: int, tables: Iterable[Table]) -> None:
         self._dialect = dialect
@@ -167,8 +167,8 @@ def _shape(query: Query) -> Query:
 class Dialect(ABC):
     """How one database names tables, and writes and reads values.
 
-    ``placeholder`` marks a parameter. By kind of column, ``encoders`` make what is stored of a value, and ``decoders``
-    make the value of it again; values of other kinds are stored as they are.
+    ``placeholder`` marks a parameter. By kind of column, ``encoders`` convert a value to its stored form, and
+    ``decoders`` convert it back. Values of other kinds are stored unchanged.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Dialect(ABC):
         self.tables = lru_cache(maxsize=256)(self._tables)
 
     def _tables(self, generation: int, declared: tuple[Table, ...]) -> SqlTables:
-        """The tables of a generation; they are made once."""
+        """The tables of a generation, cached."""
         return SqlTables(self, generation, declared)
 
     @abstractmethod

@@ -80,7 +80,7 @@ def is_full(rows: Iterable[Row]) -> bool:
 
 
 def _size(row: Row) -> int:
-    # In a file that somebody changed the state can have any type.
+    # In a file that was tampered with, the state can have any type.
     return len(row.state) if isinstance(row.state, bytes) else 0
 
 
@@ -243,7 +243,7 @@ class PositionOrder(Protocol):
         ...
 
     def may_fill(self) -> bool:
-        """Whether projections can be filled: not on a standby, and not where only one tenant's rows are visible."""
+        """Whether projections can be filled: not on a standby, and not if only one tenant's rows are visible."""
         ...
 
     def is_bound(self) -> bool:
@@ -284,7 +284,7 @@ class SideTables(Protocol):
 
 
 class Recorder(Appends, Streams, PositionOrder, SideTables, Protocol):
-    """An event store on stored bytes. After ``os.fork`` a child starts with threads and connections of its own."""
+    """An event store on stored bytes. After ``os.fork`` a child starts with new threads and connections."""
 
     def close(self) -> None:
         """Write what was submitted, then release everything. Later calls raise ClosedError."""

@@ -1,4 +1,4 @@
-"""Stores: what a URL scheme brings, and the store that a URL names."""
+"""Stores: the class of each URL scheme, and the store that a URL names."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FORMS = (
 
 
 class Schemas(NamedTuple):
-    """The schema that a database has, 0 for none, and the schema that this Clew knows."""
+    """The schema of a database, 0 for none, and the schema that this version of Clew knows."""
 
     found: int
     known: int
 
 
 class Store(ABC):
-    """The store that a URL names: everything that a URL scheme brings.
+    """The store that a URL names. Each URL scheme has a subclass.
 
     Nothing is opened before a method opens it. A new kind of store is a subclass and a line in ``SCHEMES``. It must
-    give a log, tables for projections and an index of vectors. The other methods have a default.
+    provide a log, tables for projections and an index of vectors. The other methods have a default.
     """
 
     name: str

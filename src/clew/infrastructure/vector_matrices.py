@@ -1,4 +1,4 @@
-"""Vectors in memory, to compare them: a matrix for each collection, which is extended rather than built again."""
+"""Vectors in memory for comparison: one matrix for each collection, which grows with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 MOST_BYTES = 1 << 30
-"""Most bytes of all matrices together; the one in use does not count."""
+"""The most bytes of all matrices together, without the one in use."""
 
 Fetch: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
 """Reads the vectors, as float32, of the digests that have one."""
@@ -35,7 +35,7 @@ def unpacked(sent: bytes) -> bytes:
 
 
 def check_installed() -> None:
-    """Raise MissingExtraError if numpy is not installed, before anything is embedded or stored in vain."""
+    """Raise MissingExtraError if numpy is not installed, before texts are embedded or stored."""
     _numpy()
 
 
@@ -75,13 +75,13 @@ class Matrices:
             self._matrices.clear()
 
     def before_fork(self) -> None:
-        """Nothing to do: the child uses nothing of it."""
+        """Nothing to do: the child starts empty."""
 
     def after_fork_in_parent(self) -> None:
         """Continue."""
 
     def after_fork_in_child(self) -> None:
-        """Start empty: a lock that another thread of the parent held would never be released here."""
+        """Start empty: if another thread of the parent count the lock, it would never be released here."""
         self._begin()
 
 
@@ -102,7 +102,7 @@ class _Matrix:
         return int(self._rows.nbytes + self._numbers.nbytes)
 
     def update(self, entries: Mapping[int, bytes], stamp: int, fetch: Fetch) -> None:
-        """Contain exactly these entries, as far as they have vectors."""
+        """Make the matrix contain exactly the entries that have vectors."""
         if stamp == self._stamp and len(self._places) == len(entries):
             return
         for number, digest in self._entries.items() - entries.items():
@@ -117,17 +117,17 @@ class _Matrix:
     def nearest(self, vector: Sequence[float], top: int) -> list[tuple[int, float]]:
         """The nearest rows; of equally near ones the lower numbers come first."""
         np = _numpy()
-        held = len(self._places)
-        if not held or top < 1:
+        count = len(self._places)
+        if not count or top < 1:
             return []
-        asked = np.asarray(vector, dtype=np.float32)
-        if asked.shape != (self._rows.shape[1],):
-            raise EmbeddingError(f"A vector of {asked.size} numbers cannot be compared with {self._rows.shape[1]}.")
-        length = float(np.linalg.norm(asked))
-        near = self._rows[:held] @ (asked / length if length else asked)
-        chosen = np.arange(held)
-        if top < held:
-            chosen = np.flatnonzero(near >= np.partition(near, held - top)[held - top])
+        target = np.asarray(vector, dtype=np.float32)
+        if target.shape != (self._rows.shape[1],):
+            raise EmbeddingError(f"A vector of {target.size} numbers cannot be compared with {self._rows.shape[1]}.")
+        length = float(np.linalg.norm(target))
+        near = self._rows[:count] @ (target / length if length else target)
+        chosen = np.arange(count)
+        if top < count:
+            chosen = np.flatnonzero(near >= np.partition(near, count - top)[count - top])
         order = np.lexsort((self._numbers[chosen], -near[chosen]))[:top]
         return [(int(self._numbers[place]), float(near[place])) for place in chosen[order]]
 
@@ -136,21 +136,21 @@ class _Matrix:
         numbers = sorted(number for number, digest in missing.items() if digest in vectors)
         if not numbers:
             return
-        held, needed = len(self._places), len(self._places) + len(numbers)
+        count, needed = len(self._places), len(self._places) + len(numbers)
         joined = b"".join(vectors[missing[number]] for number in numbers)
         rows = np.frombuffer(joined, dtype="<f4").reshape(len(numbers), -1).astype(np.float32)
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
         np.divide(rows, lengths, out=rows, where=lengths > 0)
-        if needed > len(self._numbers):  # half as many again, so that many small additions stay cheap
-            most = needed if not held else needed + needed // 2
+        if needed > len(self._numbers):  # grow by half, so that many small additions stay cheap
+            most = needed if not count else needed + needed // 2
             grown = np.empty((most, rows.shape[1]), dtype=np.float32)
-            if held:
-                grown[:held] = self._rows[:held]
+            if count:
+                grown[:count] = self._rows[:count]
             self._rows = grown
             self._numbers = np.resize(self._numbers, most)
-        self._rows[held:needed] = rows
-        self._numbers[held:needed] = numbers
-        self._places.update((number, held + place) for place, number in enumerate(numbers))
+        self._rows[count:needed] = rows
+        self._numbers[count:needed] = numbers
+        self._places.update((number, count + place) for place, number in enumerate(numbers))
 
     def _remove(self, number: int) -> None:
         """Remove a row; the last one takes its place."""

@@ -79,10 +79,10 @@ def is_whole(blob: Blob) -> bool:
 
 
 def _owner(recorder: Recorder, key: int) -> str:
-    """The thread of a stream's key, or the key if there is no such stream."""
+    """The name of the stream with a key, or the key if the stream does not exist."""
     for stream in recorder.streams(after=key - 1, limit=1):
         if stream.key == key:
-            return _called(stream.name)
+            return _display_name(stream.name)
     return f"#{key}"
 
 
@@ -98,7 +98,7 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
 def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
     """How many rows there are, and the first fault."""
     is_thread = _is_thread(stream.name)
-    thread_id = _called(stream.name)
+    thread_id = _display_name(stream.name)
     rows = _rows(recorder, stream.name)
     first = next(rows, None)
     expected = _first_version(stream)
@@ -136,13 +136,13 @@ def _is_thread(name: str) -> bool:
 
 def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | None:
     """Snapshots are outside the chain, and appends are decided on them: each must match the events."""
-    kept: dict[int, bytes] = {}
+    snapshots: dict[int, bytes] = {}
     snapshot = recorder.snapshot(name)
     while snapshot is not None and snapshot.stream == name:
-        kept[snapshot.version] = snapshot.state
+        snapshots[snapshot.version] = snapshot.state
         snapshot = recorder.snapshot(name, snapshot.version - 1)
     control = Control()
-    last = max(kept, default=0)
+    last = max(snapshots, default=0)
     while control.version < last:
         page = recorder.lineage(name, after=control.version, upto=min(control.version + PAGE, last))
         for row in page:
@@ -150,9 +150,9 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | N
             try:
                 event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
             except CorruptEventError:
-                return Fault(thread_id, row.version, "its bytes are no event of its type")
+                return Fault(thread_id, row.version, "its bytes are not an event of its type")
             control = advance(control, event)
-            state = kept.get(row.version)
+            state = snapshots.get(row.version)
             if state is not None and not _agrees(state, control):
                 return Fault(thread_id, row.version, "the snapshot of what it was then is not what its events come to")
         if not page:
@@ -182,7 +182,7 @@ class _Shreds(NamedTuple):
             try:
                 data = decode(row.stream, row.version, row.type, row.state).data
             except CorruptEventError:
-                return "its bytes are no event of its type"
+                return "its bytes are not an event of its type"
             if isinstance(data, MessageRedacted):
                 self.redacted[data.version] = (data.digest, data.stub)
         return None
@@ -211,7 +211,7 @@ def _row(recorder: Recorder, name: str, version: int) -> Row | None:
     return rows[0] if rows and rows[0].version == version else None
 
 
-def _called(stream: str) -> str:
+def _display_name(stream: str) -> str:
     """The name of a stream in a fault: a thread's id, ``memory/`` and a scope's name, else the stream's name."""
     name = parse_stream_name(stream)
     if name is None:
@@ -229,7 +229,7 @@ def _check_origin(row: Row, stream: StreamInfo) -> str | None:
     if row.type == "thread-forked" and row.digest is None:
         try:
             data = decode(row.stream, row.version, row.type, row.state).data
-        except (CorruptEventError, TypeError):  # the chain will tell
+        except (CorruptEventError, TypeError):  # the check of the chain reports it
             return None
         parent = None if stream.parent is None else parse_stream_name(stream.parent)
         forked_from = None if parent is None else (parent.id, stream.cut)

@@ -215,7 +215,7 @@ def enveloped(**fields: int) -> bytes:
 
 
 FORGED: dict[str, tuple[list[Written], str]] = {
-    "a start that is a message": ([("thread-started", SAID)], "rows[0]: its bytes are no event of its type"),
+    "a start that is a message": ([("thread-started", SAID)], "rows[0]: its bytes are not an event of its type"),
     "no start": ([("message-appended", SAID)], "rows[0]: 'message-appended' has no place here"),
     "two starts": ([START, START], "rows[1]: 'thread-started' has no place here"),
     "a fork in the middle": ([START, ("thread-forked", FORK)], "rows[1]: 'thread-forked' has no place here"),

@@ -241,7 +241,7 @@ def test_refuses_what_is_no_database_of_clews_and_makes_nothing(tmp_path: Path) 
         ("other.db", StoreSchemaError, "another program's"),
         ("text", StoreSchemaError, "not an SQLite database"),
         ("empty.db", StoreUnavailableError, "the file is empty"),
-        ("missing.db", StoreUnavailableError, "there is no database"),
+        ("missing.db", StoreUnavailableError, "the database does not exist"),
     ):
         with pytest.raises(error, match=why):
             sqlite_migrations.migrate(str(tmp_path / name))

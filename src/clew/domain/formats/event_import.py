@@ -248,7 +248,7 @@ class Batch:
         try:
             event = self.decode(row)
         except CorruptEventError:
-            raise ImportFormatError(f"{_named(row)}: its bytes are no event of its type. {AGAIN}") from None
+            raise ImportFormatError(f"{_named(row)}: its bytes are not an event of its type. {AGAIN}") from None
         if isinstance(event.data, Shredded) != (row.digest is not None):
             raise ImportFormatError(f"{_named(row)}: a digest comes with a stub, and a stub with a digest. {AGAIN}")
         return event

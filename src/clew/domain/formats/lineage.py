@@ -144,7 +144,7 @@ def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
     try:
         event = decode(row)
     except CorruptEventError:
-        raise ThreadDocumentError(f"{where}: its bytes are no event of its type. {AGAIN}") from None
+        raise ThreadDocumentError(f"{where}: its bytes are not an event of its type. {AGAIN}") from None
     try:
         event.time  # noqa: B018  # a forged number may not be a time
     except OverflowError:

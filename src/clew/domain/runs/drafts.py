@@ -18,8 +18,8 @@ MAX_PARTIAL = 1_000_000
 
 def draft_of(call: int, message: Message | None) -> bytes:
     """The draft of the answer to a call, as bytes."""
-    said = None if message is None else message.model_dump()
-    return json.dumps({"call": call, "message": said}, ensure_ascii=False).encode()
+    dumped = None if message is None else message.model_dump()
+    return json.dumps({"call": call, "message": dumped}, ensure_ascii=False).encode()
 
 
 def drafted(data: bytes, call: int) -> Message | None:

@@ -16,11 +16,11 @@ ClewError
 │       └── ServiceCannotForkError … the service cannot fork or rewind its conversation
 ├── ServiceDeletionError           a thread is deleted, but not at its service
 ├── ToolFailedError                a tool raised an error that ends the run
-├── RunStoppedError                a stream was left, and is read again
+├── RunStoppedError                a stream is read again after the caller left it
 ├── RunLimitError                  a run took more rounds or more time than allowed
 ├── ApprovalPendingError           a run waits for an approval
 ├── ApprovalNotPendingError        the call does not wait for an approval
-├── NoOpenRunError                 there is no run to continue
+├── NoOpenRunError                 the thread has no run to continue
 ├── AgentChangedError              the agent differs from the one that began the run
 ├── ContextProviderError           a context provider failed, and its policy is to fail the run
 ├── ProviderContractError          a context provider breaks a rule for providers
@@ -173,8 +173,8 @@ class ServiceDeletionError(ClewError):
     def __init__(self, thread_id: str, failed: Mapping[str, str]) -> None:
         first, why = next(iter(failed.items()))
         super().__init__(
-            f"Thread {thread_id!r} is deleted, but the service still has {len(failed)} of what it held of it, such as "
-            f"{first}: {why} The thread-deleted event names them all. Delete them at the service: "
+            f"Thread {thread_id!r} is deleted, but the service still has {len(failed)} of its conversations or "
+            f"responses, such as {first}: {why} The thread-deleted event names them all. Delete them at the service: "
             "client.delete_service_thread(…)."
         )
         self.thread_id = thread_id
@@ -192,7 +192,7 @@ class ToolFailedError(ClewError):
 
 
 class RunStoppedError(ClewError):
-    """A stream was left, and is read again."""
+    """A stream is read again after the caller left it."""
 
     def __init__(self) -> None:
         super().__init__("The stream was left, which ended the run. What arrived is on the log; run again to continue.")
@@ -232,7 +232,7 @@ class ApprovalNotPendingError(ClewError):
 
 
 class NoOpenRunError(ClewError):
-    """There is no run to continue."""
+    """The thread has no run to continue."""
 
     def __init__(self, thread_id: str) -> None:
         super().__init__(f"Thread {thread_id!r} has no open run. Use agent.run(…) to begin one.")

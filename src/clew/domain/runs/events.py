@@ -1,6 +1,6 @@
-"""What happens in a run: the events that an agent leaves on a thread, one for each thing that it does.
+"""The events of a run: an agent records one for each step.
 
-They name messages, calls and requests by version, and repeat nothing of their contents: a message is said once.
+They refer to messages, calls and requests by version and do not repeat their contents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clew.domain.models.client import ServiceKind, ServiceReference, TokenUsage,
 
 
 class AgentIdentity(Value):
-    """Who runs. ``id`` is the same in every process; ``type`` is the name of the agent's class."""
+    """The agent of a run. ``id`` is the same in every process; ``type`` is the name of the agent's class."""
 
     id: str
     name: str | None = None
@@ -26,16 +26,16 @@ class AgentIdentity(Value):
 
 
 class Fingerprint(Value):
-    """What an agent is made of: the kind of its client, and the SHA-256, in hex, of each of its definitions.
+    """An agent's configuration: the kind of its client, and the SHA-256, in hex, of each of its definitions.
 
-    The definitions themselves are blobs of those digests, and in no event.
+    The definitions themselves are stored as blobs with these digests, not in events.
     """
 
     client: str
     instructions: str | None = Field(default=None, exclude_if=is_none)
     tools: tuple[str, ...] = ()
     run_tools: tuple[str, ...] = Field(default=(), exclude_if=not_)
-    """Of the tools that were given to this run only."""
+    """The tools of this run only."""
     response_format: str | None = Field(default=None, exclude_if=is_none)
     providers: tuple[str, ...] = Field(default=(), exclude_if=not_)
     """The ids of the agent's own context providers."""
@@ -53,7 +53,7 @@ class Fingerprint(Value):
 
 
 class Failure(Value):
-    """What went wrong: the class of the error, and what a model service said of it."""
+    """An error: its class, and what a model service reported."""
 
     kind: str
     message: str | None = Field(default=None, exclude_if=is_none)
@@ -68,11 +68,10 @@ class Failure(Value):
     sample={"agent": {"id": "joker"}, "fingerprint": {"client": "scripted"}},
 )
 class RunStarted(Value):
-    """An agent began a run. The messages that it was given come next, in the same commit.
+    """An agent began a run. Its input messages follow in the same commit.
 
-    ``providers`` are the ids of the context providers that serve it as the thread's, ``run_providers`` of those that
-    were given to it alone, both beside the agent's own. ``missing`` are those that served the thread before, and that
-    nobody supplied.
+    Next to the agent's own context providers, ``providers`` are the ids of the thread's, and ``run_providers`` the ids
+    of those for this run only. ``missing`` are the ids of providers that served the thread before and are not supplied.
     """
 
     agent: AgentIdentity
@@ -84,12 +83,12 @@ class RunStarted(Value):
 
 @event_type(
     "run-resumed",
-    headline="The run was taken up again",
+    headline="The run was resumed",
     sentence=event_sentences.run_resumed,
     sample={"attempt": 2, "agent": {"id": "joker"}, "fingerprint": {"client": "scripted"}},
 )
 class RunResumed(Value):
-    """A run that had stopped is gone on with; ``attempt`` counts from 2."""
+    """A run that had stopped continues; ``attempt`` counts from 2."""
 
     attempt: int
     agent: AgentIdentity
@@ -97,10 +96,10 @@ class RunResumed(Value):
 
 
 class ServiceCall(Value):
-    """What of the history a service was sent: the messages it had not been sent before.
+    """The part of the history that a service already had when it was called.
 
-    ``reference`` is what the request goes on from, None at the first one; ``sent`` is the version of the call up to
-    which it had everything, and ``answer`` the version of the message that it had answered then.
+    ``reference`` is the response or conversation that the request continues, None for the first request. The service
+    had all messages up to the call at version ``sent``, and its own answer, the message at version ``answer``.
     """
 
     reference: ServiceReference | None = None
@@ -110,16 +109,16 @@ class ServiceCall(Value):
 
 @event_type(
     "model-called",
-    headline="A model was asked",
+    headline="A model was called",
     sentence=event_sentences.model_called,
     sample={"definitions": 2, "client": "scripted", "wire": "openai-chat", "model": "m", "digest": "ab" * 32},
 )
 class ModelCalled(Value):
-    """A model is asked. From this, the history and the definitions the request can be rebuilt.
+    """A model is called. The request can be rebuilt from this event, the history and the definitions.
 
     ``definitions`` is the version of the event with the fingerprint. ``digest`` is the SHA-256, in hex, of the body
-    without what only asks for streaming, so that it does not depend on how the answer was transported; ``streamed``
-    says how it was.
+    without the fields that request a stream, so it is the same for a streamed answer. ``streamed`` is True if a stream
+    was requested.
     """
 
     definitions: int
@@ -131,7 +130,7 @@ class ModelCalled(Value):
     service: ServiceCall | None = Field(default=None, exclude_if=is_none)
     streamed: bool = False
     attempt: int = 1
-    """Counts the times that this was asked, from 1: more after a fault that may pass."""
+    """The number of this attempt, from 1. A temporary error leads to another attempt."""
 
 
 @event_type(
@@ -141,7 +140,7 @@ class ModelCalled(Value):
     sample={"call": 3, "message": 4, "ms": 830},
 )
 class ModelAnswered(Value):
-    """The model has answered ``call``, with the message at version ``message``; times are in milliseconds."""
+    """The model has answered ``call`` with the message at version ``message``. Times are in milliseconds."""
 
     call: int
     message: int
@@ -150,7 +149,7 @@ class ModelAnswered(Value):
     model: str | None = Field(default=None, exclude_if=is_none)
     response_id: str | None = Field(default=None, exclude_if=is_none)
     first_ms: int | None = Field(default=None, exclude_if=is_none)
-    """Until the first piece of it came; None when it came whole."""
+    """Time to the first piece of the answer; None if it was not streamed."""
     ms: int
 
 
@@ -161,7 +160,7 @@ class ModelAnswered(Value):
     sample={"call": 3, "error": {"kind": "ModelOverloadedError"}, "ms": 1},
 )
 class ModelFailed(Value):
-    """The model did not answer ``call``; with ``retry_in`` it is asked again after so many seconds."""
+    """The model did not answer ``call``. With ``retry_in`` it is called again after that many seconds."""
 
     call: int
     error: Failure
@@ -176,10 +175,10 @@ class ModelFailed(Value):
     sample={"call": 3, "reason": "crashed"},
 )
 class AnswerInterrupted(Value):
-    """An answer to ``call`` stopped while it was arriving; what had come is the message at ``message``, if anything.
+    """The answer to ``call`` was cut off. The part that arrived is the message at ``message``, None if there is none.
 
-    ``reason`` is ``fault`` (the stream broke), ``cancelled`` (the caller was), ``stopped`` (the caller left the
-    stream) or ``crashed`` (the process ended, and somebody else says so).
+    ``reason`` is ``fault`` (the stream broke), ``cancelled`` (the caller was cancelled), ``stopped`` (the caller left
+    the stream) or ``crashed`` (the process ended, and another process recorded this event).
     """
 
     call: int
@@ -190,12 +189,12 @@ class AnswerInterrupted(Value):
 
 @event_type(
     "tool-started",
-    headline="A tool was begun",
+    headline="A tool call was started",
     sentence="began the tool call of version {message}, content {index}",
     sample={"message": 4, "index": 0},
 )
 class ToolStarted(Value):
-    """The ``index``-th content of the message at ``message``, a function call, is carried out."""
+    """The execution of a function call begins: the ``index``-th content of the message at ``message``."""
 
     message: int
     index: int
@@ -203,12 +202,12 @@ class ToolStarted(Value):
 
 @event_type(
     "tool-finished",
-    headline="The tool was carried out",
+    headline="The tool call finished",
     sentence="finished the tool call of version {message}, content {index} (result: version {result})",
     sample={"message": 4, "index": 0, "result": 6, "ms": 12},
 )
 class ToolFinished(Value):
-    """The call was carried out, with the result in the message at ``result``."""
+    """The function call has a result, in the message at ``result``."""
 
     message: int
     index: int
@@ -218,12 +217,12 @@ class ToolFinished(Value):
 
 @event_type(
     "tool-failed",
-    headline="The tool was not carried out, or failed",
+    headline="The tool call failed or was refused",
     sentence=event_sentences.tool_failed,
     sample={"message": 4, "index": 0, "result": 6, "reason": "raised"},
 )
 class ToolFailed(Value):
-    """The call was not carried out, or failed; what the model is told is the message at ``result``.
+    """The function call failed or was not executed. The message at ``result`` reports this to the model.
 
     ``reason`` is ``raised``, ``timeout``, ``invalid-arguments``, ``unknown-tool``, ``rejected`` or ``stopped``.
     """
@@ -233,18 +232,18 @@ class ToolFailed(Value):
     result: int
     reason: str
     kind: str | None = Field(default=None, exclude_if=is_none)
-    """The class of what was raised."""
+    """The class of the exception."""
     ms: int = 0
 
 
 @event_type(
     "approval-requested",
-    headline="An approval was asked for",
+    headline="An approval was requested",
     sentence="asked for approval of the tool call of version {message}, content {index}",
     sample={"message": 4, "index": 0, "reason": "approval"},
 )
 class ApprovalRequested(Value):
-    """The call waits for somebody's approval: before it is carried out, or because nobody knows whether it was."""
+    """The function call needs an approval, before it is executed or because it is unknown whether it was executed."""
 
     message: int
     index: int
@@ -253,12 +252,12 @@ class ApprovalRequested(Value):
 
 @event_type(
     "approval-given",
-    headline="Somebody decided",
+    headline="The request was approved or rejected",
     sentence=event_sentences.approval_given,
     sample={"request": 5, "approved": True},
 )
 class ApprovalGiven(Value):
-    """Somebody decided about the request at version ``request``."""
+    """The request at version ``request`` was approved or rejected."""
 
     request: int
     approved: bool
@@ -284,22 +283,22 @@ class RunCompleted(Value):
     sample={"error": {"kind": "ModelError"}},
 )
 class RunFailed(Value):
-    """The run ended with an error; what it did before stands."""
+    """The run ended with an error. Everything recorded before stays valid."""
 
     error: Failure
 
 
 @event_type(
     "run-abandoned",
-    headline="The run was given up",
+    headline="The run was abandoned",
     sentence="gave up the run",
     sample={"reason": "cancelled"},
 )
 class RunAbandoned(Value):
-    """The run was given up.
+    """The run was abandoned.
 
-    ``reason`` is ``cancelled``, ``stopped`` (by leaving its stream), ``crashed``, ``superseded`` (it waited, and
-    another was to begin), ``redacted`` (with the calls that it was to carry out) or ``asked`` (by a rewind).
+    ``reason`` is ``cancelled``, ``stopped`` (the caller left its stream), ``crashed``, ``superseded`` (it waited for an
+    approval when another run began), ``redacted`` (its pending calls were redacted) or ``asked`` (by a rewind).
     """
 
     reason: str
@@ -307,13 +306,13 @@ class RunAbandoned(Value):
 
 @event_type(
     "service-thread-bound",
-    headline="The service named its side of the thread",
+    headline="The service sent its id of the thread",
     sentence="bound the thread to {kind} {id} of the service",
     sample={"id": "resp_1", "kind": "response"},
     statuses=ACTIVE,
 )
 class ServiceThreadBound(Value):
-    """A service that holds the thread named its side of it."""
+    """The service that holds the thread has sent its id of the conversation or response."""
 
     id: str
     kind: ServiceKind
@@ -343,9 +342,9 @@ ValueT = TypeVar("ValueT", bound=Value)
 
 
 def placed(event: ValueT, version: int) -> ValueT:
-    """The event as it is at a version: a reference below 0 counts back from there.
+    """The event at a version. A reference below 0 counts back from this version.
 
-    So a decision can name what is to be recorded with it before it is known where that will lie.
+    So an event can refer to another event of the same commit before their versions are known.
     """
     fields, changes = event.__dict__, {}
     for name in _REFERENCES:

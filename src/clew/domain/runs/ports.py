@@ -113,7 +113,7 @@ class RunLog(Protocol):
         ...
 
     async def lease(self) -> Lease | None:
-        """The lease, None if nobody holds one or it has expired."""
+        """The lease, None if no run holds one or it has expired."""
         ...
 
     async def draft(self) -> Draft | None:
@@ -185,7 +185,7 @@ class EnginePort(Protocol[LocalT_co, RemoteT_co]):
     """Where threads come from: threads whose history Clew holds, and threads that a service holds."""
 
     def unstarted_thread(self, kind: ThreadKind) -> LocalT_co | RemoteT_co:
-        """A thread of its own id that begins with the first run on it."""
+        """A thread with a new id. It begins with the first run on it."""
         ...
 
     async def start_thread(self, *, messages: Sequence[Message] = ()) -> LocalT_co:

@@ -1,4 +1,4 @@
-"""What a service holds of a thread, beside the record of it: both as the service would say them."""
+"""Compares the messages that a service holds with the record of the thread, both in the service's format."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from clew.domain.models.responses_answers import bare, item_messages
 
 
 def reconciled(record: History, held: Sequence[Message]) -> Diff:
-    """The difference of the record, ``a``, from the messages that a service holds, ``b``.
+    """The difference between the record, ``a``, and the messages that a service holds, ``b``.
 
-    A service knows no authors, no metadata and no results but as text, so what is recorded is put into the service's
-    items and read back before it is compared; what an assistant says in one go is one message, and has the version of
-    the last. ``b`` counts messages where ``a`` has versions. A redacted message is equal to nothing that is held.
+    A service stores no authors and no metadata, and results only as text. So the record is converted to the service's
+    items and back before the comparison. Adjacent messages of the assistant become one, with the version of the last.
+    ``b`` counts messages where ``a`` has versions. A redacted message differs from every message of the service.
     """
-    ours = History(record.thread_id, record.version, tuple(_joined(_as_held(record))))
-    said = (HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1))
-    theirs = tuple(_joined(said))
+    ours = History(record.thread_id, record.version, tuple(_joined(_as_service_messages(record))))
+    numbered = (
+        HistoryMessage(number, message.role, _bare(message), "", 0) for number, message in enumerate(held, start=1)
+    )
+    theirs = tuple(_joined(numbered))
     return diff(ours, History(record.thread_id, len(held), theirs))
 
 
@@ -30,7 +32,7 @@ def _bare(message: Message) -> Message:
     return Message(role=message.role, contents=tuple(bare(content) for content in message.contents))
 
 
-def _as_held(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+def _as_service_messages(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
     for said in record:
         if said.message is None:
             yield said
@@ -41,7 +43,7 @@ def _as_held(record: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
 
 
 def _joined(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
-    """The messages, with what an assistant says in one go as one."""
+    """The messages, with adjacent ones of the assistant joined."""
     last: HistoryMessage | None = None
     for said in messages:
         if last is None or last.message is None or said.message is None or not last.role == said.role == "assistant":

@@ -13,9 +13,9 @@ from clew.domain.runs.events import ModelAnswered, ModelCalled, ModelFailed, Ser
 
 
 class Bound(NamedTuple):
-    """A name that the service gave, where that was recorded, and in which stream.
+    """An id from the service: the version and the stream of the event that recorded it.
 
-    ``given`` is true of one that the thread was begun with: the service has what was said under it.
+    ``given`` is True if the thread began with this id. Then the service already has the messages before it.
     """
 
     version: int
@@ -25,11 +25,11 @@ class Bound(NamedTuple):
 
 
 class ServiceSide(NamedTuple):
-    """The service's side of a thread at a version.
+    """The state of a thread at its service, at a version.
 
-    ``bound`` are the names on the path, oldest first; ``call`` is what the next request goes on from: a chain of
-    responses from the last one that was complete. ``left`` is true of a conversation that holds what is not on the
-    path, or that another thread goes on writing into: it can not be gone on with from here.
+    ``bound`` are the service's ids on the path, oldest first. ``call`` is what the next request continues: for a chain
+    of responses, the last complete one. ``left`` is True for a conversation that this thread cannot continue, because
+    it has messages that are not on the path, or because another thread writes to it.
     """
 
     bound: tuple[Bound, ...] = ()
@@ -38,7 +38,7 @@ class ServiceSide(NamedTuple):
 
 
 class _Lineage:
-    """What of the events of a lineage matters to the service's side."""
+    """The events of a lineage that concern the service."""
 
     def __init__(self, events: Iterable[Event], after_cuts: Iterable[Event]) -> None:
         self.bound: list[Bound] = []
@@ -67,10 +67,10 @@ class _Lineage:
 
 
 def service_side(stream: str, events: Iterable[Event], after_cuts: Iterable[Event] = ()) -> ServiceSide:
-    """The service's side of the thread whose stream is ``stream``, from the events of its lineage.
+    """The state at the service of the thread with this stream, from the events of its lineage.
 
-    An answer counts where its message is on the path, though the path may have been left right after that and before
-    the event that says whose answer it is. ``after_cuts`` are those that come right after the cuts of forks.
+    An answer counts if its message is on the path, even if a cut lies between the message and the event that names its
+    call. ``after_cuts`` are the events right after the cuts of forks.
     """
     found = _Lineage(events, after_cuts)
     bound = tuple(each for each in found.bound if found.on_path(each.version))
@@ -89,17 +89,17 @@ def service_side(stream: str, events: Iterable[Event], after_cuts: Iterable[Even
 def _conversation(
     last: Bound, answers: Sequence[ModelAnswered], calls: dict[int, ServiceReference | None]
 ) -> ServiceCall:
-    """It has what it was asked until its last answer; a request that was cut may not have come to it."""
+    """The conversation has everything up to its last answer. A request that was cut off may not have arrived."""
     for answer in reversed(answers):
         into = calls.get(answer.call)
-        named = into is None and answer.call < last.version < answer.message  # it named itself as it answered
+        named = into is None and answer.call < last.version < answer.message  # its id came with this answer
         if into == last.reference or named:
             return ServiceCall(reference=last.reference, sent=answer.call, answer=answer.message)
     return ServiceCall(reference=last.reference, sent=last.version if last.given else 0)
 
 
 def _chain(bound: Sequence[Bound], answers: Sequence[ModelAnswered]) -> ServiceCall:
-    """The newest response that was complete, else the one that the thread was begun with."""
+    """The newest complete response, else the one that the thread began with."""
     complete = {answer.response_id: answer for answer in answers if answer.response_id is not None}
     for each in reversed(bound):
         answer = complete.get(each.reference.id)

@@ -35,7 +35,7 @@ CallStatus: TypeAlias = Literal["new", "asked", "approved", "rejected", "started
 class CallState(NamedTuple):
     """A function call of the newest answer, and its status.
 
-    ``request`` is the version of the approval request, ``why`` its reason, and ``said`` the reason of a rejection.
+    ``request`` is the version of the approval request, ``why`` its reason, and ``rejection`` the reason of a rejection.
     """
 
     place: CallLocation
@@ -43,7 +43,7 @@ class CallState(NamedTuple):
     status: CallStatus = "new"
     request: int = 0
     why: Literal["approval", "outcome-unknown"] = "approval"
-    said: str | None = None
+    rejection: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def _place(call: CallState) -> CallLocation:
 def _after(call: CallState, version: int, data: _Move) -> CallState:
     match data:
         case ApprovalGiven(approved=approved, reason=reason):
-            return call._replace(status="approved" if approved else "rejected", said=reason)
+            return call._replace(status="approved" if approved else "rejected", rejection=reason)
         case ToolStarted():
             return call._replace(status="started")
         case ApprovalRequested(reason=why):

@@ -52,12 +52,12 @@ class InMemoryEvents:
         append = made.append
         first = len(self.rows) + 1
         digests = append.digests or repeat(None)
-        for row, event, gone in zip(made.rows, append.events, digests, strict=False):  # digests may have no end
+        for row, event, shredded in zip(made.rows, append.events, digests, strict=False):  # digests may have no end
             stream = self._streams.get(row[0])
             if stream is None:
                 stream = self._begin(row[0], made.began[row[0]], row[1], event.originator_id)
-            self.rows.append(Row(len(self.rows) + 1, *row, digest=gone))
-            self.shredded += gone is not None
+            self.rows.append(Row(len(self.rows) + 1, *row, digest=shredded))
+            self.shredded += shredded is not None
             stream.positions.append(len(self.rows))
         appended = outcome(made.rows, first)
         for shred in append.shreds:
@@ -105,7 +105,7 @@ class InMemoryEvents:
             if row.position in found.appended.positions:
                 self._keys[name] = Outcome(found.salt, None, found.appended)
 
-    # The answers for the plan of the next append
+    # Reads for the plan of the next append
 
     def head(self, stream: str) -> KnownHead | None:
         """The last version and hash of a stream's own events."""

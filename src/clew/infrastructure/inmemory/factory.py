@@ -14,7 +14,7 @@ class InMemoryFactory(library.POPOFactory):
 
     def __init__(self, env: Environment | EnvType | None) -> None:
         super().__init__(env)
-        self._made: list[InMemoryRecorder] = []
+        self._recorders: list[InMemoryRecorder] = []
 
     def application_recorder(self) -> ApplicationRecorder:
         """A new, empty store."""
@@ -26,10 +26,10 @@ class InMemoryFactory(library.POPOFactory):
 
     def close(self) -> None:
         """Close all its stores."""
-        for recorder in self._made:
+        for recorder in self._recorders:
             recorder.close()
 
     def _make(self) -> InMemoryRecorder:
         recorder = InMemoryRecorder()
-        self._made.append(recorder)
+        self._recorders.append(recorder)
         return recorder

@@ -141,7 +141,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
             return self._events.forks(stream)
 
     def orphans(self, limit: int) -> list[tuple[int, int]]:  # noqa: ARG002 - the port's
-        """Always empty: nobody can tamper with the memory of the process."""
+        """Always empty: the memory of the process cannot be tampered with."""
         with self._open_lock():
             return []
 
@@ -243,7 +243,7 @@ class InMemoryRecorder(LibraryRecorder, POPOProcessRecorder):
             self._database_lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Start a writer thread of the child's own, on a copy of the events."""
+        """Start a new writer thread, on a copy of the events."""
         self._database_lock = RLock()
         self._commit_listeners.restart()
         self._queue.restart()

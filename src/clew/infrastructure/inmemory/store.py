@@ -1,4 +1,4 @@
-"""What ``memory:`` brings."""
+"""The store of ``memory:`` URLs."""
 
 from __future__ import annotations
 

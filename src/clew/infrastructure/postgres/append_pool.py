@@ -6,9 +6,9 @@
   them, is written by a thread of the pool.
 - Appends of one stream each, with nothing but events, are *batchable*. The store is *crowded* while CONCURRENT_BATCHES
   batches with BATCH_THRESHOLD appends are running. Then batchable appends wait and form the next batch.
-- A flusher thread polls every FLUSH_DELAY seconds. It has a pool thread write what nobody waits for, and what waits for
-  more than one poll because the running batches are slow.
-- A batch is written *patiently* (it may wait for another client's lock) only if that delays nobody else: one stream,
+- A flusher thread polls every FLUSH_DELAY seconds. It has a pool thread write the appends that no thread waits for, and
+  those that wait for more than one poll because the running batches are slow.
+- A batch is written *patiently* (it may wait for another client's lock) only if that delays no other one: one stream,
   and a thread that waits for that stream. From an impatient batch the writer may defer appends: these are written
   alone, patiently.
 """
@@ -338,7 +338,7 @@ class AppendPool:
         try:
             if jobs:
                 outcomes = self._write(appends, patient=patient)
-        except Exception as error:  # noqa: BLE001 - a writer must not raise, but if it does, nobody is left waiting
+        except Exception as error:  # noqa: BLE001 - a writer must not raise, but if it does, no thread may wait forever
             _log.exception("A writer of the store failed")
             outcomes = [error] * len(jobs)
         deferred = [job for job, outcome in zip(jobs, outcomes, strict=True) if outcome is None]

@@ -22,7 +22,7 @@ WITH RECURSIVE line (id, tenant, name, parent, cut, upto) AS (
     -- Of the same tenant: a forged parent must not show another tenant's rows.
     SELECT p.id, p.tenant, p.name, p.parent, p.cut, least(line.upto, line.cut)
     FROM line JOIN clew_stream AS p ON p.id = line.parent AND p.tenant = line.tenant
-    -- The cut grows from a parent to its forks. This condition ends the walk even if somebody has created a cycle.
+    -- The cut grows from a parent to its forks. This condition ends the walk even if tampering has created a cycle.
     WHERE line.cut > %(after)b AND (p.cut IS NULL OR p.cut < line.cut)
 )
 SELECT e.position, line.name, e.version, e.type, e.state, e.hash, e.digest

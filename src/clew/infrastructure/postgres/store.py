@@ -1,4 +1,4 @@
-"""What ``postgresql:`` brings."""
+"""The store of ``postgresql:`` URLs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PostgresStore(Store):
         return PostgresVectors(self._conninfo, tenant=None if tenant is None else tenant_part(tenant))
 
     def list_names(self, tenant: str) -> PostgresNames:
-        """Names of a tenant's streams, on one connection of its own."""
+        """Names of a tenant's streams, on a separate connection."""
         from clew.infrastructure.postgres.name_listing import PostgresNames
 
         return PostgresNames(self.address, tenant_part(tenant))

@@ -145,7 +145,7 @@ class Directory:
         return ShardError(msg)
 
     def _unknown(self, name: str) -> ShardError:
-        return ShardError(f"{self._label}: there is no shard {name!r}. See `clew shards list`.")
+        return ShardError(f"{self._label}: shard {name!r} does not exist. See `clew shards list`.")
 
     @contextmanager
     def _connected(self, *, create: bool = False) -> Iterator[Connection]:

@@ -1,4 +1,4 @@
-"""What ``postgresql+shards:`` brings."""
+"""The store of ``postgresql+shards:`` URLs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ShardedStore(Store):
         raise self._not_a_store()
 
     def schemas(self) -> Schemas:
-        """Always an error: each shard has a schema of its own."""
+        """Always an error: each shard has its own schema."""
         raise self._not_a_store()
 
     def _not_a_store(self) -> StoreUrlError:

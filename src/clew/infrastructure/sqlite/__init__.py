@@ -1,1 +1,1 @@
-"""Stores in SQLite files: the log, the tables of projections and vectors beside it."""
+"""Stores in SQLite files: the log, and files for projections and vectors next to it."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clew.infrastructure.sqlite.datastore import ClewSQLiteDatastore
 
 COMMIT_BYTES = 3 * 4096
-"""About what a small commit adds to the log: one page each of the events, their index and their counter."""
+"""About how much a small commit adds to the log: one page each of the events, their index and their counter."""
 
 CHECK_BYTES = 256 * 1024
 PASSIVE_BYTES = 4 * 1024 * 1024
@@ -78,7 +78,7 @@ class Checkpoints:
             self._checkpoint("TRUNCATE", PATIENT_MS)
 
     def truncate(self) -> bool:
-        """Empty the log if nobody reads it. The caller holds the lock."""
+        """Empty the log if no connection reads it. The caller holds the lock."""
         return self._checkpoint("TRUNCATE", BUSY_MS)
 
     def _try(self, mode: str, busy_ms: int) -> None:
@@ -86,7 +86,7 @@ class Checkpoints:
             with self._store.lock:
                 done = self._checkpoint(mode, busy_ms)
         except (sqlite3.Error, OSError, ClewError):
-            done = False  # the disk fails, or another process has the lock: the next append will say so
+            done = False  # the disk fails, or another process has the lock: the next append reports it
         if done:
             self.written = 0
             self.check_at = CHECK_BYTES

@@ -59,8 +59,8 @@ def of_file(path: str) -> Iterator[Finding]:
 
 def _permissions(path: str) -> Finding:
     folder = os.path.dirname(path) or "."  # noqa: PTH120 - as above
-    beside = [path, *(path + end for end in ("-wal", "-shm", ".lock", ".projections", ".projections.lock"))]
-    closed = [each for each in (folder, *beside) if Path(each).exists() and not os.access(each, os.R_OK | os.W_OK)]
+    files = [path, *(path + end for end in ("-wal", "-shm", ".lock", ".projections", ".projections.lock"))]
+    closed = [each for each in (folder, *files) if Path(each).exists() and not os.access(each, os.R_OK | os.W_OK)]
     if closed:
         advice = "Change their owner or permissions: every process with the database open writes to them."
         return Finding("permissions", "failed", f"This user cannot read and write {', '.join(closed)}.", advice)

@@ -75,10 +75,10 @@ def _refuse_missing(path: str) -> None:
     try:
         size = os.stat(path).st_size  # noqa: PTH116 - the path may be bytes that pathlib would change
     except (FileNotFoundError, NotADirectoryError):
-        msg = f"{path}: there is no database. Make it with `clew import FILE`, or name another."
+        msg = f"{path}: the database does not exist. Create it with `clew import FILE`, or name another."
         raise SQLiteUnavailableError(msg) from None
     except OSError as error:
         raise unavailable(path, error) from error
     if not size:
-        msg = f"{path}: the file is empty, no database. Fill it with `clew import FILE`, or name another."
+        msg = f"{path}: the file is empty: it is not a database. Fill it with `clew import FILE`, or name another."
         raise SQLiteUnavailableError(msg)

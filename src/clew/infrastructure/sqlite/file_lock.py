@@ -40,7 +40,7 @@ class FileLock:
             raise
 
     def release(self, *_: object) -> None:
-        """Let the next thread or process have it."""
+        """Release the lock for the next thread or process."""
         try:
             self._depth -= 1
             if not self._depth and self._fd is not None:
@@ -74,7 +74,7 @@ class FileLock:
 
     def _wait(self) -> None:
         # Waiting in the kernel gives every process its turn; polling does not. It cannot have a timeout, so a thread
-        # waits, with a descriptor of its own that becomes the lock's.
+        # waits, with its own descriptor, which becomes the lock's.
         waiter = _Waiter(self._path)
         self._waiting.append(waiter)
         try:
@@ -83,7 +83,7 @@ class FileLock:
                 self.close()
                 self._fd, waiter.fd = waiter.fd, -1
         finally:
-            # Whatever ended the wait, such as Ctrl-C: nobody would release a lock that arrives now.
+            # The wait was interrupted, for example by Ctrl-C: a lock that arrives later must be released.
             waiter.abandon()
             self._waiting = [other for other in self._waiting if other.fd >= 0]
         if not in_time:
@@ -121,7 +121,7 @@ class _Waiter:
                 self.close()
 
     def close(self) -> None:
-        """Close the descriptor once: its number may soon belong to somebody else."""
+        """Close the descriptor once: its number may soon be reused."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

@@ -19,7 +19,7 @@ LOCK_TIMEOUT = 30.0
 
 
 def schemas(path: str) -> Schemas:
-    """Look, and change nothing. Raises StoreUnavailableError, or StoreSchemaError if no way leads there."""
+    """Check without a change. Raises StoreUnavailableError, or StoreSchemaError if no migration exists."""
     with _connected(path, "ro") as connection:
         return _schemas(connection, path)
 
@@ -49,7 +49,7 @@ def migrate(path: str, *, backup: str | None = None, lock_timeout: float = LOCK_
 def _schemas(connection: sqlite3.Connection, path: str) -> Schemas:
     version = schema.schema_version(connection, path)
     if version is None:
-        raise StoreUnavailableError(f"{path}: the file is empty, no database. There is nothing to migrate.")
+        raise StoreUnavailableError(f"{path}: the file is empty: there is nothing to migrate.")
     if schema.way(version) is None:
         schema.is_prepared(connection, path)  # says what is wrong
     return Schemas(version, schema.SCHEMA_VERSION)
@@ -104,7 +104,7 @@ def _copy(connection: sqlite3.Connection, backup: str) -> None:
 def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
     """A connection for a while. SQLite's errors become Clew's."""
     if not os.path.exists(path):  # noqa: PTH110 - as above
-        raise StoreUnavailableError(f"{path}: there is no database. Name one that is there.")
+        raise StoreUnavailableError(f"{path}: the database does not exist. Name an existing one.")
     schema.refuse_other_files(path)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode={mode}", uri=True, isolation_level=None)) as connection:

@@ -1,7 +1,7 @@
-"""The tables of projections in an SQLite file of their own, next to the log: it can be deleted at any time.
+"""The tables of projections in a separate SQLite file next to the log. It can be deleted at any time.
 
 The file is separate so that projections never delay appends. It can be rebuilt from the log, so it need not be as
-durable as the log: a loss of power may cost the newest batches, and never leaves half of one.
+durable as the log: a power loss may lose the newest batches, but never a part of one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BUSY_MS = 20
 PURGE_MS = 200
 PATIENT_MS = 2_000
 """How long a checkpoint waits for readers, in milliseconds: longer right after text was removed, and longest when the
-store is closed and nobody would try again."""
+store is closed, because there is no later try."""
 
 _WORKERS = """CREATE TABLE IF NOT EXISTS worker (
     worker TEXT NOT NULL,
@@ -113,7 +113,7 @@ class SQLiteProjections:
     def _exclusive(self) -> Iterator[sqlite3.Connection]:
         with self._mutex:
             if self._closed:
-                raise ClosedError("The store is closed: no projection can be filled. Open it again.")
+                raise ClosedError("The store is closed: no projection can be written. Open it again.")
             if self._lock is not None:
                 self._lock.acquire()
             try:
@@ -230,7 +230,7 @@ class SQLiteProjections:
     def _connect(self, mode: str) -> sqlite3.Connection:
         if self.path is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            # Nobody closes an agent's own store in memory; at the end of the process a thread may still write to it.
+            # An agent's own in-memory store is never closed. At the end of the process a thread may still write to it.
             weakref.finalize(self, connection.close).atexit = False
             return connection
         return sqlite3.connect(
@@ -278,7 +278,7 @@ class SQLiteProjections:
     def _reading(self, name: str = "") -> Iterator[sqlite3.Connection]:
         """A transaction that reads, so that no table is dropped between two queries.
 
-        Raises UnknownProjectionError, with the name, where there are no tables yet.
+        Raises UnknownProjectionError, with the name, if its tables do not exist yet.
         """
         if self.path is None:
             if self._writing is None and not self._closed:

@@ -44,8 +44,8 @@ def _columns(name: str) -> str:
     return f"e.position, {name}, e.version, e.type, {_STATE}, e.hash, {_DIGEST}"
 
 
-# The cut grows from a parent to its forks; the writer ensures it. The condition ends the query even in a file that
-# somebody changed into a circle.
+# The cut grows from a parent to its forks; the writer ensures it. The condition ends the query even in a file
+# that was tampered with so that the parents form a cycle.
 _LINE = """WITH RECURSIVE line (id, name, parent, cut, upto) AS (
     SELECT id, name, parent, cut, :upto FROM stream WHERE name = :name
     UNION ALL
@@ -65,7 +65,7 @@ _OWN_ROWS = (
     f"SELECT {_columns('s.name')} FROM stream s CROSS JOIN event e ON e.stream = s.id "  # noqa: S608 - of constants
     "WHERE s.name = ? AND e.version > ? ORDER BY e.version LIMIT ?"
 )
-# A parent that is not a stream, in a file that somebody changed, is shown by its key and not as None.
+# In a file that was tampered with, a parent that is not a stream is shown by its key and not as None.
 _STREAMS = (
     "SELECT s.id, s.name, CASE WHEN s.parent IS NULL THEN NULL ELSE coalesce(p.name, '#' || s.parent) END, s.cut "
     "FROM stream s LEFT JOIN stream p ON p.id = s.parent "
@@ -223,7 +223,7 @@ class SQLiteReads:
 
 
 def _info(row: tuple[Any, ...]) -> StreamInfo:
-    """A stream. A name that is not text, in a file that somebody changed, is shown as its repr."""
+    """A stream. In a file that was tampered with, a name that is not text is shown as its repr."""
     key, name, parent, cut = row
     return StreamInfo(key, name if isinstance(name, str) else repr(name), parent, cut)
 

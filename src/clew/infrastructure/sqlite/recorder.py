@@ -30,7 +30,7 @@ class SQLiteRecorder(SQLiteReads, LibraryRecorder, SQLiteProcessRecorder):  # ty
 
     @classmethod
     def open(cls, path: str, *, synchronous: Synchronous = "FULL", lock_timeout: float | None = None) -> Self:
-        """Open the store in a file, or create it. Ids are text, as the names of Clew's streams are.
+        """Open the store in a file, or create it. Ids are text, like Clew's stream names.
 
         Raises StoreUrlError, StoreUnavailableError or StoreSchemaError.
         """

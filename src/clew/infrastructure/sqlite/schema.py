@@ -1,4 +1,4 @@
-"""The tables of a SQLite store, and how a file is recognised as one."""
+"""The tables of a SQLite store, and how a file is recognized as one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ APPLICATION_ID = 0x436C6577
 SCHEMA_VERSION = 2
 
 _BESIDE = (
-    # A table with row ids, so that a blob that comes never moves the others: see the writer on what is shredded.
+    # A table with row ids, so that a new blob never moves the others: the writer explains why shredding needs this.
     "CREATE TABLE blob (digest BLOB PRIMARY KEY NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL)",
     "CREATE TABLE lease (stream INTEGER PRIMARY KEY, holder TEXT NOT NULL, until INTEGER NOT NULL)",
-    # The margin is a page of noughts: SQLite keeps the beginning of a long row in a page of the tree, where rows are
-    # moved about and copies stay behind, and the rest in pages of its own, which are wiped when it goes.
+    # The margin is a page of zeros. SQLite stores the beginning of a long row in a page of the tree, where rows are
+    # moved and copies stay behind. The rest is in overflow pages, which are wiped when the row is deleted.
     """CREATE TABLE draft (
         stream INTEGER PRIMARY KEY,
         run TEXT NOT NULL,
@@ -42,7 +42,7 @@ TABLES = (
         cut INTEGER
     )""",
     "CREATE INDEX stream_parent ON stream (parent) WHERE parent IS NOT NULL",
-    # AUTOINCREMENT: a position is never given twice, whatever is deleted by tampering.
+    # AUTOINCREMENT: a position is never used twice, even if tampering deletes rows.
     """CREATE TABLE event (
         position INTEGER PRIMARY KEY AUTOINCREMENT,
         stream INTEGER NOT NULL,
@@ -63,7 +63,7 @@ TABLES = (
         digest BLOB
     )""",
     "CREATE UNIQUE INDEX append_key_stream_key ON append_key (stream, key)",
-    # What is left of a shredded row where it would not fit into the place of the row: see the writer.
+    # The stub of a shredded row if it does not fit into the space of the row: see the writer.
     "CREATE TABLE remains (position INTEGER PRIMARY KEY, state BLOB NOT NULL, digest BLOB NOT NULL)",
     """CREATE TABLE snapshot (
         stream INTEGER NOT NULL,

@@ -1,4 +1,4 @@
-"""What ``sqlite:`` brings: a file, one with ``.projections`` after its name, and one with ``.vectors``."""
+"""The store of ``sqlite:`` URLs: a file, a second one named ``….projections``, and a third one ``….vectors``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class SQLiteStore(Store):
         return doctor.of_file(self.name)
 
     def check_tables(self, tenant: str, now: int) -> Iterator[Finding]:
-        """What runs keep next to the events."""
+        """The data that runs store next to the events."""
         del tenant
         from clew.infrastructure.sqlite import doctor
 

@@ -1,9 +1,9 @@
 """Indexes of words in SQLite: full-text tables without content, one for each stretch of positions.
 
 An index without content cannot return a text, so a text cannot be removed from it once it is shredded (and SQLite
-before 3.43 cannot remove it at all). So an index is divided into stretches, each a full-text table of its own: to
-remove a text its stretch is built again from the log and the old table dropped, which with ``secure_delete`` leaves
-nothing of it. A search goes through the stretches from the newest to the oldest.
+before 3.43 cannot remove it at all). So an index is divided into stretches, each a separate full-text table. To
+remove a text, its stretch is built again from the log and the old table is dropped; ``secure_delete`` wipes it. A
+search goes through the stretches from the newest to the oldest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An index of vectors in an SQLite file of its own, next to the log: it can be deleted at any time.
+"""An index of vectors in a separate SQLite file next to the log. It can be deleted at any time.
 
 It can be rebuilt from the log; only the embedder has to be called again.
 """
@@ -106,7 +106,7 @@ class SQLiteVectors:
         self._matrices.clear()
 
     def _do(self, work: Callable[[sqlite3.Connection], T], otherwise: T, *, write: bool) -> T:
-        """The result of some work on the file; ``otherwise`` if it only reads, and there is no file."""
+        """The result of work on the file; ``otherwise`` if it only reads and the file does not exist."""
         self._check_open()
         for last in (False, True):
             if not write and self._identity() is None:
@@ -122,7 +122,7 @@ class SQLiteVectors:
         return otherwise
 
     def _connect(self, *, write: bool) -> sqlite3.Connection:
-        # Even a reader must be able to write: it undoes what a killed process left half written.
+        # Even a reader must be able to write: it rolls back the unfinished write of a killed process.
         mode = "rwc" if write else "rw"
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?mode={mode}", uri=True, isolation_level=None, timeout=TIMEOUT

@@ -108,7 +108,7 @@ class SQLiteWriter:
     def _transaction(self, appends: Sequence[Append]) -> Outcomes:
         connection = self._store.connection or self._store.writing()
         if connection.in_transaction:
-            # The previous user of the connection was interrupted, with its transaction.
+            # The previous user of the connection was interrupted inside a transaction.
             self._roll_back(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -158,7 +158,7 @@ class SQLiteWriter:
         self._seen = seen
 
     def _note_shredding(self, connection: sqlite3.Connection) -> None:
-        """Bytes that another process shredded may still be in the log: that process can end while somebody reads."""
+        """Bytes that another process shredded may still be in the log: that process can end while another one reads."""
         (shredded,) = connection.execute("SELECT value FROM counter WHERE name = 'shredded'").fetchone()
         if shredded != self._shredded:
             if self._shredded is not None:
@@ -217,8 +217,8 @@ class SQLiteWriter:
         cursor.row_factory = sqlite3.Row
         try:
             self._tracking._insert_tracking(cursor, tracking)  # type: ignore[arg-type]  # noqa: SLF001 - see below
-            # Within a transaction the library has its statement only under this name. A cursor of sqlite3 has
-            # everything that it uses of its own cursor.
+            # Within a transaction, the library has its statement only under this name. A cursor of sqlite3 has all
+            # methods that it needs.
         except (sqlite3.IntegrityError, IntegrityError) as error:
             cursor.execute(
                 "SELECT max(notification_id) FROM tracking WHERE application_name = ?", (tracking.application_name,)
