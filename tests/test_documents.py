@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MORE_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+ROOM_FOLDERS = ("src", "tests", "tools", "docs", "benchmarks", "examples")
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
@@ -265,6 +267,29 @@ def test_every_path_in_the_architecture_exists() -> None:
     paths = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", page)) - {"events.py", "errors.py"}
     assert len(paths) > 30
     assert [path for path in sorted(paths) if not (ROOT / "src/clew" / path).exists()] == []
+
+
+NOT_MODULES = ("clew.db", "clew.jsonl", "clew.projection.", "clew.tenant")
+"""Files of users, a setting of PostgreSQL and the beginning of metrics."""
+
+
+@pytest.mark.parametrize("page", [page for page in [*PAGES, *MORE_PAGES] if page != PAGE], ids=lambda page: page.stem)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    files = [f"/{path.relative_to(ROOT)}" for room in ROOM_FOLDERS for path in (ROOT / room).rglob("*.py")]
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    named = re.findall(r"`((?:[\w-]+/)*\w+\.py)`", text)
+    assert [each for each in named if not any(file.endswith(f"/{each}") for file in files)] == []
+    dotted = set(re.findall(r"(?<![\w./@-])clew\.[a-z_]+(?:\.\w+)*", text))
+    assert [each for each in sorted(dotted) if not each.startswith(NOT_MODULES) and not exists(each)] == []
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module of Clew's, or a name in one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_the_tree_in_the_architecture_has_every_room() -> None:
