@@ -35,8 +35,8 @@ def filled(clew: Clew) -> Clew:
     [
         ("notes.txt", b"Dear diary", "not JSON"),
         ("picture.json", b"\x89PNG\r\n\x1a\n\0\0", "UTF-8"),
-        ("cut.json", json.dumps([TEAPOT]).encode()[:-20], "not JSON, or not all of it"),
-        ("cut.jsonl", json.dumps(TEAPOT).encode()[:-20], "not JSON, or not all of it"),
+        ("cut.json", json.dumps([TEAPOT]).encode()[:-20], "not valid JSON"),
+        ("cut.jsonl", json.dumps(TEAPOT).encode()[:-20], "not valid JSON"),
         ("empty.jsonl", b"", "empty"),
         ("blank.jsonl", b" \n\n", "empty"),
         ("none.json", b"[]", "no conversation"),

@@ -246,7 +246,7 @@ def test_what_a_status_does_not_allow_is_refused_in_one_line(filled: Clew) -> No
     ended, deleted = filled.ids()
     filled.text("end", ended)
     filled.text("delete", deleted)
-    assert "is ended: rewind is refused. Fork it to go on." in filled.refused(1, "rewind", ended, "--to", "2")
+    assert "is ended: rewind is refused. Fork it to continue." in filled.refused(1, "rewind", ended, "--to", "2")
     assert "is ended: end is refused" in filled.refused(1, "end", ended)
     filled.text("checkpoint", ended, "the end")
     filled.text("edit", ended, "message:2", "On it goes.")

@@ -105,7 +105,7 @@ def test_finds_a_thread_that_was_changed(filled: CalledClew, tmp_path: Path) -> 
     for more in ((), ("--verify",)):
         found = findings(filled, *more, code=1)["verified"]
         assert found["state"] == "failed"
-        assert "version 3: its hash does not follow" in found["found"]
+        assert "version 3: its hash does not match" in found["found"]
 
 
 def test_finds_damaged_pages(filled: CalledClew, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_says_that_settings_let_events_be_lost(clew: CalledClew, url: str) -> No
 def test_finds_a_thread_that_was_changed(clew: CalledClew, url: str) -> None:
     ask(url, "UPDATE clew_event SET type = 'message-redacted' WHERE version = 2")
     found = findings(clew, url, code=1)["verified"]
-    assert (found["state"], "version 2: its hash does not follow" in found["found"]) == ("failed", True)
+    assert (found["state"], "version 2: its hash does not match" in found["found"]) == ("failed", True)
 
 
 def test_goes_on_where_something_cannot_be_looked_at(

@@ -80,7 +80,7 @@ def test_a_redaction_has_the_documented_shape_and_names_the_thread_that_owns_the
         assert filled.object("show", thread, "--json")["messages"][1]["redacted"] is True
     assert filled.lines("log", first, "--json")[-1]["data"]["reason"] == "A name"
     assert filled.text("redact", first, "4", "-y") == f"Redacted version 4 of {first}, here and in every fork.\n"
-    assert "is redacted already" in filled.refused(1, "redact", first, "4", "--yes")
+    assert "is already redacted" in filled.refused(1, "redact", first, "4", "--yes")
     assert b"My teapot broke" not in (filled.folder / "clew.db").read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_redacted_is_refused_and_not_asked_about(filled: Clew, mo
     first = filled.ids()[0]
     filled.text("redact", first, "3", "--yes")
     monkeypatch.setattr(sys, "stdin", Terminal(""))
-    assert "is redacted already" in filled.refused(1, "redact", first, "3")
+    assert "is already redacted" in filled.refused(1, "redact", first, "3")
     assert "not a message" in filled.refused(1, "redact", first, "1")
 
 

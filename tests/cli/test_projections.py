@@ -305,7 +305,7 @@ def test_workers_are_started_again_and_end_with_the_process_that_started_them(sh
             os.kill(killed, signal.SIGKILL)
             said = running.stderr.readline()
             assert said.startswith("clew: Worker ")
-            assert said.endswith(f" (process {killed}) was ended by SIGKILL, and is started again.\n")
+            assert said.endswith(f" (process {killed}) was ended by SIGKILL, and is restarted.\n")
             wait_until(lambda: len(processes_of(running.pid)) == 2)
             thread.append(Message.user("after"))
             conversations.wait(timeout=30)

@@ -125,20 +125,20 @@ def test_what_is_refused_is_named_with_its_line(clew: Clew, exported: str) -> No
     (failure,) = found["failed"]
     assert failure["file"] == "copy.jsonl"
     assert "Four" in exported.splitlines()[failure["line"] - 1]
-    assert "its hash does not follow" in failure["error"]
+    assert "its hash does not match" in failure["error"]
 
 
 def test_another_tenant_s_file_is_refused(clew: Clew, exported: str) -> None:
     assert exported
     done = clew.run(*COPY, "--tenant", "b", "import", "copy.jsonl")
     assert done.returncode == 1
-    assert "The file holds threads of tenant 'default', and the store is open for 'b'" in done.stderr
+    assert "The file has threads of tenant 'default', but the store is open for 'b'" in done.stderr
     assert clew.object(*COPY, "verify", "--json")["events"] == 0
 
 
 def test_a_newer_format_is_refused_before_a_database_is_made(clew: Clew) -> None:
     clew.folder.joinpath("new.jsonl").write_text('{"format":{"name":"clew","version":2}}\n', encoding="utf-8")
-    assert "A newer Clew has written the file" in clew.refused(1, "import", "new.jsonl")
+    assert "A newer Clew wrote the file" in clew.refused(1, "import", "new.jsonl")
     assert "no such file" in clew.refused(1, "import", "nothing.jsonl")
     assert not clew.folder.joinpath("clew.db").exists()
 

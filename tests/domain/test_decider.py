@@ -208,9 +208,9 @@ def test_a_fork_of_an_ended_thread_takes_messages() -> None:
     ("status", "intent", "said"),
     [
         ("suspended", Say((HELLO,)), "Thread 't' is suspended: append is refused. Resume it first."),
-        ("ended", Say((HELLO,)), "Thread 't' is ended: append is refused. Fork it to go on."),
+        ("ended", Say((HELLO,)), "Thread 't' is ended: append is refused. Fork it to continue."),
         ("suspended", Advance("r", 1, (BEGAN,)), "Thread 't' is suspended: a run is refused. Resume it first."),
-        ("ended", Advance("r", 1, (BEGAN,)), "Thread 't' is ended: a run is refused. Fork it to go on."),
+        ("ended", Advance("r", 1, (BEGAN,)), "Thread 't' is ended: a run is refused. Fork it to continue."),
         ("deleted", Label({}), "Thread 't' is deleted: label is refused. Only its events can be read."),
     ],
 )

@@ -60,7 +60,7 @@ def test_an_upcaster_gets_only_its_own_type(songs: EventType) -> None:
 
 
 def test_a_name_is_declared_once(songs: EventType) -> None:
-    with pytest.raises(ValueError, match="'song-sung' is declared already, by SongSung"):
+    with pytest.raises(ValueError, match="'song-sung' is already declared, by SongSung"):
         event_type(songs.name)(SongSung)
     with pytest.raises(TypeError):
         EVENT_TYPES[SONG] = songs  # type: ignore[index]  # what this test is about

@@ -160,7 +160,7 @@ async def test_uses_a_client_that_it_is_given(mem0: Mem0Server, platform_client:
     assert await remembered(memories[1]) == []
     assert len(mem0.asked("/v1/ping/")) == 1
     mem0.replies.append((500, {}))
-    with pytest.raises(MemoryServiceError, match=r"^mem0 could not say what it remembers: it refused with HTTP 500"):
+    with pytest.raises(MemoryServiceError, match=r"^mem0 could not search memories: it answered with HTTP 500"):
         await remembered(memories[0])
 
 
@@ -421,9 +421,9 @@ assert telemetry.client_telemetry.posthog is None and not telemetry.MEM0_TELEMET
         ({"client": OwnMemory()}, AgentConfigurationError, "key"),
         ({"client": object(), "api_key": None}, AgentConfigurationError, "object"),
         ({"api_key": None}, AgentConfigurationError, "MEM0_API_KEY"),
-        ({"host": 5}, AgentConfigurationError, "host is no address"),
-        ({"host": "mem0.example"}, AgentConfigurationError, "host is no address"),
-        ({"host": "https://["}, AgentConfigurationError, "host is no address"),
+        ({"host": 5}, AgentConfigurationError, "host is not the address"),
+        ({"host": "mem0.example"}, AgentConfigurationError, "host is not the address"),
+        ({"host": "https://["}, AgentConfigurationError, "host is not the address"),
         ({"host": f"https://anna:{KEY}@mem0.example"}, AgentConfigurationError, "without a user or a password"),
     ],
 )

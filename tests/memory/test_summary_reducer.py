@@ -147,8 +147,8 @@ def test_an_answer_that_is_no_summary_is_refused(answer: str) -> None:
     [
         (lambda _: Summarise(None, 2), "NoneType is not a model client"),  # type: ignore[arg-type]
         (lambda client: Summarise(type(client)), "type is not a model client"),  # type: ignore[arg-type]
-        (lambda client: Summarise(client, 0), "keep_last=0 is no limit"),
-        (lambda client: Summarise(client, every=0), "every=0 is no limit"),
+        (lambda client: Summarise(client, 0), "keep_last=0 is not a limit"),
+        (lambda client: Summarise(client, every=0), "every=0 is not a limit"),
         (lambda client: Summarise(client, instructions=" "), "instructions must say"),
         (lambda client: Summarise(client, when="never"), "is not a moment"),  # type: ignore[arg-type]
     ],

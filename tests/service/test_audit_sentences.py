@@ -24,11 +24,11 @@ UNREADABLE = "which cannot be read: verify says what is wrong with it"
 REMAINS = "deleted the thread and its side at the service, of which 1 of 2 remain"
 LOCAL = "forked 'p' at version 7 into a 'local' thread"
 ANSWERED = "recorded the answer of the model (version 5, 1,200 tokens in and 4 out)"
-FAILED = "recorded that the model failed ('E' 429 'c'), to be asked again"
+FAILED = "recorded that the model failed ('E' 429 'c'), and will be asked again"
 BOUND = "bound the thread to 'response' 'r1' of the service"
 TOOL_CALL = "the tool call of version 5, content 0"
-NOTHING = f"recorded that nothing came of {TOOL_CALL}"
-WITHOUT = "started a run of agent 'a', without 'x', 'y', which nobody supplied"
+NOTHING = f"recorded that {TOOL_CALL}, failed"
+WITHOUT = "started a run of agent 'a', without 'x', 'y', which was missing"
 GAVE = "recorded what 'p' gave to the run"
 PROVIDED = {
     "messages": [{}],
@@ -95,7 +95,7 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("service-thread-bound", {"id": "r1", "kind": "response"}, BOUND),
         ("run-started", {"agent": {"id": "joker", "name": None}}, "started a run of agent 'joker'"),
         ("run-started", {"agent": {"id": "joker", "name": "Joker"}}, "started a run of agent 'Joker'"),
-        ("run-resumed", {"agent": {"id": "a"}, "attempt": 2}, "took up the run of agent 'a' again (attempt 2)"),
+        ("run-resumed", {"agent": {"id": "a"}, "attempt": 2}, "resumed the run of agent 'a' (attempt 2)"),
         ("model-called", {"model": "m"}, "asked model 'm'"),
         ("model-called", {"model": "m", "attempt": 2}, "asked model 'm' (attempt 2)"),
         ("model-answered", {"message": 5}, "recorded the answer of the model (version 5)"),
@@ -106,8 +106,8 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("answer-interrupted", {}, "recorded that the answer was interrupted (nothing of it)"),
         ("tool-started", {"message": 5, "index": 0}, f"began {TOOL_CALL}"),
         ("tool-finished", {"message": 5, "index": 0, "result": 7}, f"finished {TOOL_CALL} (result: version 7)"),
-        ("tool-failed", {"message": 5, "index": 0, "result": 7}, f"{NOTHING} (told: version 7)"),
-        ("tool-failed", {"message": 5, "index": 0, "result": 7, "kind": "E"}, f"{NOTHING} (told: version 7, 'E')"),
+        ("tool-failed", {"message": 5, "index": 0, "result": 7}, f"{NOTHING} (result: version 7)"),
+        ("tool-failed", {"message": 5, "index": 0, "result": 7, "kind": "E"}, f"{NOTHING} (result: version 7, 'E')"),
         ("approval-requested", {"message": 5, "index": 0}, f"asked for approval of {TOOL_CALL}"),
         ("approval-given", {"request": 7, "approved": True}, "approved the request of version 7"),
         ("approval-given", {"request": 7, "approved": False}, "rejected the request of version 7"),
@@ -127,11 +127,11 @@ RESULT = {"type": "function-result", "call_id": "1", "result": "secret"}
         ("fact-remembered", {"fact": "f", "statement": {"text": "secret"}}, "remembered fact 'f' (6 characters)"),
         ("fact-remembered", {"fact": "f", "statement": STATEMENT}, f"remembered fact 'f' {STATED}"),
         ("fact-superseded", {"fact": "f", "by": "g", "statement": STATEMENT}, f"replaced fact 'f' by 'g' {STATED}"),
-        ("fact-retracted", {"fact": "f", "reason": "moved"}, "took back fact 'f'"),
+        ("fact-retracted", {"fact": "f", "reason": "moved"}, "retracted fact 'f'"),
         ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"]}, f"{ADDED} (6 characters)"),
         ("document-added", {"document": "d", "text": "secret", "namespaces": ["n", "m"], "replaces": "c"}, REPLACED),
         ("document-removed", {"document": "d"}, "removed document 'd'"),
-        ("fact-retracted", {"fact": "f", "learned": {"thread": "t", "version": 4}}, f"took back fact 'f' {LEARNED}"),
+        ("fact-retracted", {"fact": "f", "learned": {"thread": "t", "version": 4}}, f"retracted fact 'f' {LEARNED}"),
         ("state-claimed", {"provider": "p", "thread_id": "t"}, "recorded that a state of 'p' is of 't'"),
         ("document-added", {"document": "d", "text": 5, "namespaces": []}, f"recorded 'document-added', {UNREADABLE}"),
         ("model-called", {}, f"recorded 'model-called', {UNREADABLE}"),

@@ -91,7 +91,7 @@ def test_tells_who_remembered_what_in_a_memory_scope_and_nothing_of_its_words(au
             2,
         ),
         ("user:1", f"replaced fact '{fact.id}' by '{other.id}' (12 characters, key 'units')", None, "first", None, 3),
-        ("user:3", f"took back fact '{other.id}'", "a wish", "first", None, 4),
+        ("user:3", f"retracted fact '{other.id}'", "a wish", "first", None, 4),
     ]
     assert list(audited.audit()) == [*before, *entries]
     assert list(audited.audit(thread="first")) == [each for each in before if each.thread_id == "first"]

@@ -61,19 +61,19 @@ def refused(copy: Conversations, lines: list[bytes], line: int, events: int) -> 
 BLOB = write_line(Blob(digest(b"Be kind."), "definition", b"Be kind."))
 
 DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "half a line": (lambda line: line[:-3] + b"\n", "not JSON, or not all of it"),
+    "half a line": (lambda line: line[:-3] + b"\n", "not valid JSON"),
     "no UTF-8": (lambda line: line.replace(b"o", b"\xff", 1), "not UTF-8"),
-    "another text": (lambda line: line.replace(b"Hello", b"Hallo"), "its hash does not follow"),
-    "another salt": (lambda line: changed(line, salt="A" * 22 + "=="), "its hash does not follow"),
+    "another text": (lambda line: line.replace(b"Hello", b"Hallo"), "its hash does not match"),
+    "another salt": (lambda line: changed(line, salt="A" * 22 + "=="), "its hash does not match"),
     "no base64": (lambda line: changed(line, salt="?"), "'salt' is not base64"),
-    "another hash": (lambda line: changed(line, hash="0" * 64), "its hash does not follow"),
-    "another type": (lambda line: changed(line, type="thread-ended"), "its hash does not follow"),
+    "another hash": (lambda line: changed(line, hash="0" * 64), "its hash does not match"),
+    "another type": (lambda line: changed(line, type="thread-ended"), "its hash does not match"),
     "a later version": (lambda line: changed(line, version=4), "it follows version 3 of 'default/thread/t', which is"),
-    "an earlier version": (lambda line: changed(line, version=1), "its hash does not follow"),
+    "an earlier version": (lambda line: changed(line, version=1), "its hash does not match"),
     "version 0": (lambda line: changed(line, version=0), "nor in the store"),
     "another thread": (
         lambda line: changed(line, stream="default/thread/u"),
-        "it follows version 1 of 'default/thread/u', which is neither before it in the file nor in the store",
+        "it follows version 1 of 'default/thread/u', which is neither earlier in the file nor in the store",
     ),
     "no thread": (lambda line: changed(line, stream="default/chat/t"), "is not the name of a thread"),
     "a needless escape": (lambda line: changed(line, stream="default/thread/%74"), "is not the name of a thread"),
@@ -81,22 +81,22 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a name without parts": (lambda line: changed(line, stream="x"), "is not the name of a thread"),
     "another tenant": (
         lambda line: changed(line, stream="b/thread/t"),
-        "holds threads of tenant 'b', and the store is open for 'default'",
+        "has threads of tenant 'b', but the store is open for 'default'",
     ),
-    "a fork": (lambda line: changed(line, parent="default/thread/t", cut=1), "is not what the line says"),
+    "a fork": (lambda line: changed(line, parent="default/thread/t", cut=1), "different fork points"),
     "a fork of nothing": (lambda line: changed(line, parent="default/thread/t", cut=0), "after its cut"),
-    "a digest": (lambda line: changed(line, digest=digest(SAID).hex()), "its hash does not follow"),
+    "a digest": (lambda line: changed(line, digest=digest(SAID).hex()), "its hash does not match"),
     "no line": (lambda _: b"", "it follows version 2 of 'default/thread/t', which is neither"),
-    "a kind": (lambda line: b'{"bolt":{}}\n' + line, "'bolt' is no kind of line that this Clew knows. A newer Clew"),
+    "a kind": (lambda line: b'{"bolt":{}}\n' + line, "'bolt' is not a kind of line that this Clew knows. A newer Clew"),
     "a blob": (lambda line: BLOB + line, "is not named by the event after it"),
-    "another blob": (lambda line: BLOB.replace(b"kind.", b"good.") + line, "other bytes than its digest is of"),
+    "another blob": (lambda line: BLOB.replace(b"kind.", b"good.") + line, "does not match its digest"),
     "a blob at the end": (
         lambda line: BLOB + b'{"end":{"threads":1,"events":1,"blobs":1}}\n' + line,
         "without the event",
     ),
     "a missing blob": (lambda line: b'{"end":{"threads":1,"events":1,"blobs":1}}\n' + line, "0 were found"),
     "a header": (lambda line: b'{"format":{"name":"clew","version":1}}\n' + line, "A second file begins here"),
-    "an end": (lambda line: b'{"end":{"threads":1,"events":1}}\n' + line, "goes on after its end"),
+    "an end": (lambda line: b'{"end":{"threads":1,"events":1}}\n' + line, "continues after its end"),
     "a wrong end": (lambda line: b'{"end":{"threads":2,"events":1}}\n' + line, "Lines are missing"),
 }
 
@@ -118,40 +118,44 @@ def test_a_damaged_line_is_refused_and_what_is_before_stays(copy: Conversations,
 FORGED: dict[str, tuple[list[Written], int, str]] = {
     "a start that is a message": ([("thread-started", SAID)], 0, "version 1: its bytes are not an event of its type"),
     "no JSON": ([("thread-started", STARTED), ("message-appended", b"\0" * 17 + b"{")], 1, "not an event of its type"),
-    "a stub alone": ([("thread-started", STARTED), ("message-appended", STUB)], 1, "a stub with a digest"),
+    "a stub alone": (
+        [("thread-started", STARTED), ("message-appended", STUB)],
+        1,
+        "both a digest and a stub, or neither",
+    ),
     "a digest alone": (
         [("thread-started", STARTED), ("message-appended", SAID, GONE)],
         1,
-        "a digest comes with a stub",
+        "both a digest and a stub, or neither",
     ),
     "a bad stub": ([("thread-started", STARTED), ("message-appended", b"\2x", GONE)], 1, "not an event of its type"),
-    "a shredded start": ([("thread-started", STUB, GONE)], 0, "events of its type never are"),
+    "a shredded start": ([("thread-started", STUB, GONE)], 0, "events of its type are never shredded"),
     "a fork without a parent": (
         [("thread-forked", state(parent_id="p", parent_version=1, parent_hash=""))],
         0,
-        "what it says it is forked from",
+        "different fork points",
     ),
     "a fork in the middle": (
         [("thread-started", STARTED), ("thread-forked", b"\1unreadable")],
         1,
-        "what it says it is forked from",
+        "different fork points",
     ),
-    "its own redaction": ([("thread-started", STARTED), ("message-redacted", redaction(2))], 1, "is not there"),
-    "a redacted start": ([("thread-started", STARTED), ("message-redacted", redaction(1, STARTED))], 1, "is not there"),
+    "its own redaction": ([("thread-started", STARTED), ("message-redacted", redaction(2))], 1, "is missing"),
+    "a redacted start": ([("thread-started", STARTED), ("message-redacted", redaction(1, STARTED))], 1, "is missing"),
     "a redaction of other text": (
         [("thread-started", STARTED), ("message-appended", SAID), ("message-redacted", redaction(2, STARTED))],
         2,
-        "what it says was redacted is not there",
+        "the event that it redacts is missing",
     ),
     "a redaction without a stub": (
         [("thread-started", STARTED), ("message-appended", SAID), ("message-redacted", redaction(2, stub="x"))],
         2,
-        "a digest comes with a stub",
+        "both a digest and a stub, or neither",
     ),
     "a stub of no bytes": (
         [("thread-started", STARTED), ("message-appended", SAID), ("message-redacted", redaction(2, stub=WIDE))],
         2,
-        "what is left of the message is not what the event says",
+        "the stub of the message does not match the event",
     ),
 }
 
@@ -195,7 +199,7 @@ def test_a_redaction_that_is_not_there_is_not_waited_for(
     lines = file_of(*entries)[: None if ended else -1]
     found = copied(copy, lines)
     assert (found.events, found.torn) == (1, not ended)
-    assert ["does not hold the event that says so" in str(error) for _, error in found.failed] == [True] * ended
+    assert ["does not hold the redaction" in str(error) for _, error in found.failed] == [True] * ended
     assert copy.verify().first_bad is None
 
 
@@ -207,7 +211,7 @@ def test_a_message_can_be_redacted_twice_only_if_both_say_the_same(copy: Convers
     other = forged(*rows, ("message-redacted", redaction(2)), ("message-redacted", redaction(2, stub=OTHER)))
     if there < 4:
         found = copied(copy, file_of(*other))
-        assert "what is left of the message is not what the event says" in str(found.failed[0].error)
+        assert "the stub of the message does not match the event" in str(found.failed[0].error)
         assert copy.verify().first_bad is None
     assert copied(copy, file_of(*twice)).failed == []
     assert copy.verify().first_bad is None
@@ -226,8 +230,8 @@ def test_a_fork_must_come_after_what_it_is_a_fork_of(copy: Conversations) -> Non
 @pytest.mark.parametrize(
     ("fork", "said"),
     [
-        (Fork("default/thread/f", 1), "begins with the version after its cut"),
-        (Fork("default/thread/f", 7), "begins with the version after its cut"),
+        (Fork("default/thread/f", 1), "must begin with the version after its cut"),
+        (Fork("default/thread/f", 7), "must begin with the version after its cut"),
         (Fork("default/thread/nobody", 2), "nor in the store"),
         (Fork("b/thread/f", 2), "tenant 'b'"),
         (Fork("default/memory/f", 2), "is not the name of a thread"),
@@ -248,7 +252,7 @@ def test_a_fork_must_be_of_what_its_event_says(copy: Conversations, parent: str 
     type_ = "thread-started" if parent is None else "thread-forked"
     root = forged(("thread-started", STARTED), ("message-appended", SAID))
     (entry,) = forged((type_, said), name="default/thread/g", after=root, cut=2)
-    assert "what it says it is forked from" in str(refused(copy, file_of(*root, entry), 4, 2))
+    assert "different fork points" in str(refused(copy, file_of(*root, entry), 4, 2))
 
 
 def test_what_this_clew_does_not_know_is_imported_as_it_is(copy: Conversations) -> None:
@@ -291,7 +295,7 @@ def test_a_line_that_no_event_makes_is_refused(copy: Conversations, monkeypatch:
         (b"", "It is not in Clew's own JSONL"),
         (b'{"messages":[]}\n', "It is not in Clew's own JSONL"),
         (b'{"format":{"name":"cl', "It is not in Clew's own JSONL"),
-        (b'{"format":{"name":"clew","version":2}}\n', "A newer Clew has written the file"),
+        (b'{"format":{"name":"clew","version":2}}\n', "A newer Clew wrote the file"),
     ],
 )
 def test_what_is_no_such_file_is_an_error(copy: Conversations, text: bytes, said: str, tmp_path: Any) -> None:
@@ -313,5 +317,5 @@ def test_a_line_that_is_there_twice_is_refused(copy: Conversations) -> None:
         store.start_thread(thread_id="t", messages=[Message.user("Hello")])
         lines = list(store.export_events())
     error = refused(copy, [*lines[:3], lines[2], *lines[3:]], 4, 2)
-    assert "the file has it twice" in str(error)
+    assert "it occurs twice in the file" in str(error)
     assert copied(copy, lines).events == 0

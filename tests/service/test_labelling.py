@@ -33,7 +33,7 @@ def test_what_is_given_by_keyword_comes_after_the_mapping(conversations: Convers
 
 @pytest.mark.parametrize("given", [None, {}])
 def test_refuses_no_label(conversations: Conversations, given: dict[str, Any] | None) -> None:
-    with pytest.raises(InvalidContentError, match="there is no label"):
+    with pytest.raises(InvalidContentError, match="no label was given"):
         conversations.start_thread().label(given)
 
 

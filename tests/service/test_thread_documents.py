@@ -208,7 +208,7 @@ def test_the_document_of_another_tenant_can_only_be_begun_again(source: Conversa
     document = document_of(source, "branch")
     with Conversations.open("memory:", tenant="other", now=clock) as store:
         with pytest.raises(
-            ThreadDocumentError, match=r"of tenant 'default', and the store is open for 'other'.*as_new"
+            ThreadDocumentError, match=r"of tenant 'default', but the store is open for 'other'.*as_new"
         ):
             store.restore_thread(document)
         assert positions(store) == 0

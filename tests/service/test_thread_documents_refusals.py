@@ -58,7 +58,7 @@ def test_a_credential_beyond_a_cut_is_refused_where_it_would_come_along(source: 
 def test_what_a_service_is_said_to_call_a_thread_may_be_no_credential(source: Conversations) -> None:
     bound = Record((ServiceThreadBound(id="sk-proj-four-nine-two-four-nine-two", kind="conversation"),))
     run(commit(source._core, "t", [Start(kind="remote"), bound], CommitOptions(base=Control())))
-    with pytest.raises(CredentialError, match="what the service calls the thread at version 2") as caught:
+    with pytest.raises(CredentialError, match="the service's id of the thread at version 2") as caught:
         source.thread("t").serialize()
     assert CANARY not in str(caught.value)
 
@@ -109,7 +109,7 @@ def test_a_document_of_a_hundred_megabytes_that_is_damaged_is_refused(
         conversations.restore_thread(document)
     document = document_of(source, "branch")
     document["history"][0]["text"] = "A" * 100_000_000
-    with pytest.raises(ThreadDocumentError, match=r"history\[0\].text: it is not what the events come to"):
+    with pytest.raises(ThreadDocumentError, match=r"history\[0\].text: it does not match the events"):
         conversations.restore_thread(document)
     assert positions(conversations) == 0
 

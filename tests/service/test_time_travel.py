@@ -49,7 +49,7 @@ def test_reads_what_was_there_at_a_time(conversations: Conversations, clock: Set
     assert thread.state(at=later).version == 3
     assert [event.version for event in thread.events(at=later)] == [1, 2, 3]
     for early in (began - timedelta(microseconds=1), datetime.min.replace(tzinfo=UTC)):
-        with pytest.raises(UnknownVersionError, match="had not begun"):
+        with pytest.raises(UnknownVersionError, match="did not exist at"):
             thread.history(at=early)
     with pytest.raises(InvalidTimeError, match="no offset"):
         thread.history(at=later.replace(tzinfo=None))

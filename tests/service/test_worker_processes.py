@@ -306,7 +306,7 @@ def test_one_that_was_killed_is_started_again_and_all_end_when_they_are_told_to(
     assert workers.run(look)
     (only,) = said
     assert only.startswith("Worker 1 (process ")
-    assert only.endswith(") was ended by SIGKILL, and is started again.")
+    assert only.endswith(") was ended by SIGKILL, and is restarted.")
 
 
 def test_workers_end_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:

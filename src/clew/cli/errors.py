@@ -20,7 +20,7 @@ LONGEST = 2_000
 
 
 class WrongUsage(TyperException):
-    """A command line that parses but makes no sense. The message ends without a full stop."""
+    """A command line with invalid or contradictory values. The message ends without a full stop."""
 
     exit_code = USAGE
 

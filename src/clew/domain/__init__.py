@@ -1,1 +1,1 @@
-"""What is said, what happened and what it means: pure, no I/O."""
+"""The domain: messages, events, and the state and decisions that follow from them. Pure, without I/O."""

@@ -9,18 +9,18 @@ from typing import Literal, TypeAlias
 from clew.domain.errors import InvalidAuthorizeError
 
 Action: TypeAlias = Literal["read", "list", "search", "subscribe", "export", "audit", "memory", "rows"]
-"""What an actor is about to do.
+"""The action that an actor requests.
 
-``read`` what a thread says and is, and write to it; ``list`` it among others; ``search`` in it; ``subscribe`` to its
-events; ``export`` it; ``audit`` what was done with it, how much it is and whether it verifies. ``memory`` is to read or
-write memory scopes and documents, ``rows`` to read the tables of projections as they are: both are of no thread.
+``read``: read or write a thread. ``list``: see it in lists. ``search``: search in it. ``subscribe``: receive its
+events. ``export``: export it. ``audit``: see its audit trail and usage, and verify it. Without a thread: ``memory`` is
+to read or write memory scopes and documents, and ``rows`` to read the tables of projections.
 """
 
 Authorize: TypeAlias = Callable[[str | None, Action, str | None], bool]
-"""Whether an actor may do something with a thread: by its id, which may be none of a thread that is there.
+"""Whether an actor may take an action on a thread, which is given by its id and need not exist.
 
-The actor is the service's, None where nobody acts. The thread is None for what is of none: memory scopes, rows of
-projections, and the store as a whole where it is verified.
+The actor is the service's, None if it has none. The thread is None for actions without a thread: on memory scopes, on
+rows of projections, and on the whole store when it is verified.
 """
 
 
@@ -28,7 +28,7 @@ def check_function(authorize: object) -> None:
     """Raise InvalidAuthorizeError for other objects and for coroutine functions: a coroutine would count as True."""
     if authorize is None:
         return
-    called = getattr(authorize, "__call__", None)  # noqa: B004  # what is called, to see whether it must be awaited
+    called = getattr(authorize, "__call__", None)  # noqa: B004  # an object whose __call__ is a coroutine function
     if called is None or inspect.iscoroutinefunction(authorize) or inspect.iscoroutinefunction(called):
         raise InvalidAuthorizeError(
             f"authorize: {type(authorize).__name__} is not a function that returns True or False. Give a plain "

@@ -183,7 +183,7 @@ Intent: TypeAlias = Start | Branch | _Change
 
 
 _appended: Callable[[dict[str, Message]], MessageAppended] = MessageAppended.__pydantic_validator__.validate_python
-"""The event of a checked message, which cannot be invalid: a constructor that explains errors takes twice as long."""
+"""The event of a checked message, built without validation: that takes twice as long."""
 
 
 class Decided(NamedTuple):
@@ -196,7 +196,7 @@ class Decided(NamedTuple):
 
 _ADVICE: dict[Status, str] = {
     "suspended": "Resume it first.",
-    "ended": "Fork it to go on.",
+    "ended": "Fork it to continue.",
     "deleted": "Only its events can be read.",
 }
 
@@ -447,7 +447,7 @@ def _check_fields(value: Value, where: str) -> None:
             or (kind is int and abs(part) < _LARGE)
             or ((kind is tuple or kind is dict) and not part)
         ):
-            continue  # by far the most; nothing can be wrong with these
+            continue  # by far the most frequent, and never invalid
         _check_part(part, f"{where}.{name}")
 
 

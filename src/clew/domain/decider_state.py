@@ -144,7 +144,7 @@ class Control(NamedTuple):
     as_of: tuple[str, int] | None = None
 
     def moved(self, version: int, head: bytes, messages: int, updated_at: int) -> Control:
-        """The same at another version: these four change with every event, and are the first four fields."""
+        """A copy at another version. These four fields change with every event; they are the first four."""
         return Control(version, head, messages, updated_at, *self[4:])  # half the time of _replace
 
 
@@ -228,7 +228,7 @@ def _deleted(control: Control, _: Event, __: ThreadDeleted) -> Control:
 
 
 def _rewound(control: Control, _: Event, rewound: HistoryRewound) -> Control:
-    """A run that began on the path that was left does not continue."""
+    """A run that began on the abandoned path does not continue."""
     return control._replace(run=None, service_thread_id=rewound.service_thread_id)
 
 

@@ -262,14 +262,14 @@ class UnknownProjectionError(ClewError):
     def __init__(self, name: str, known: list[str], *, unfilled: bool = False) -> None:
         if unfilled:
             super().__init__(
-                f"Projection {name!r} was not filled yet, and is not filled from here. Let `clew project run`, or a "
-                "service that may write, fill it first; where this is a standby, on its primary."
+                f"Projection {name!r} was not built yet, and this process cannot build it. Build it with "
+                "`clew project run` or a service that can write; on a standby, do so on its primary."
             )
             return
-        there = f"There are: {', '.join(known)}." if known else "None was filled yet."
+        there = f"There are: {', '.join(known)}." if known else "No projection was built yet."
         super().__init__(
             f"There is no projection {name!r}. {there} "
-            "Give it to open(projections=…) beside clew.projections.SHIPPED, or fill it with `clew project run`."
+            "Add it to open(projections=…), next to clew.projections.SHIPPED, or build it with `clew project run`."
         )
 
 

@@ -116,8 +116,8 @@ def fact_superseded(data: _Data) -> str:
 
 
 def fact_retracted(data: _Data) -> str:
-    """Took back a fact."""
-    return f"took back fact {quoted(data['fact'])}{_learned(data)}"
+    """Retracted a fact."""
+    return f"retracted fact {quoted(data['fact'])}{_learned(data)}"
 
 
 def document_added(data: _Data) -> str:
@@ -131,13 +131,13 @@ def document_added(data: _Data) -> str:
 def run_started(data: _Data) -> str:
     """Started a run of an agent."""
     missing = ", ".join(quoted(each) for each in data.get("missing", ()))
-    without = f", without {missing}, which nobody supplied" if missing else ""
+    without = f", without {missing}, which was missing" if missing else ""
     return f"started a run of agent {_agent(data['agent'])}{without}"
 
 
 def run_resumed(data: _Data) -> str:
     """Resumed a run of an agent."""
-    return f"took up the run of agent {_agent(data['agent'])} again (attempt {data['attempt']:d})"
+    return f"resumed the run of agent {_agent(data['agent'])} (attempt {data['attempt']:d})"
 
 
 def run_failed(data: _Data) -> str:
@@ -160,12 +160,12 @@ def model_answered(data: _Data) -> str:
 
 def model_failed(data: _Data) -> str:
     """Recorded that a model failed."""
-    retried = "" if data.get("retry_in") is None else ", to be asked again"
+    retried = "" if data.get("retry_in") is None else ", and will be asked again"
     return f"recorded that the model failed ({_failure(data['error'])}){retried}"
 
 
 def answer_interrupted(data: _Data) -> str:
-    """Recorded that an answer stopped while it arrived."""
+    """Recorded that an answer was interrupted."""
     kept = "nothing of it" if data.get("message") is None else f"version {data['message']:d} is a part of it"
     return f"recorded that the answer was interrupted ({kept})"
 
@@ -174,7 +174,7 @@ def tool_failed(data: _Data) -> str:
     """Recorded that a call failed."""
     call = f"the tool call of version {data['message']:d}, content {data['index']:d}"
     kind = "" if data.get("kind") is None else f", {quoted(data['kind'])}"
-    return f"recorded that nothing came of {call} (told: version {data['result']:d}{kind})"
+    return f"recorded that {call}, failed (result: version {data['result']:d}{kind})"
 
 
 def approval_given(data: _Data) -> str:
@@ -197,7 +197,7 @@ def _agent(agent: _Data) -> str:
 
 
 def _failure(error: _Data) -> str:
-    """The class of an error and what the service called it, without its words: they may quote a message."""
+    """The class, status and code of an error, without its message, which may quote user text."""
     status = "" if error.get("status") is None else f" {error['status']:d}"
     return f"{quoted(error['kind'])}{status}" + ("" if error.get("code") is None else f" {quoted(error['code'])}")
 
@@ -208,7 +208,7 @@ def _learned(data: _Data) -> str:
 
 
 def _statement(statement: _Data) -> str:
-    """How long a fact is, what it is about, and where it comes from."""
+    """The length, the key and the origin of a fact."""
     parts = [_count(len(statement["text"]), "character")]
     parts += [f"key {quoted(statement['key'])}"] if statement.get("key") is not None else []
     parts += [f"learned{_learned(statement)}"] if statement.get("learned") is not None else []

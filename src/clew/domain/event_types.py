@@ -17,7 +17,7 @@ from clew.domain.names import Kind
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 
 Sentence: TypeAlias = str | Callable[[Mapping[str, Any]], str]
-"""What an event did, made of its stored JSON: a template such as ``pinned version {version}``, or a function."""
+"""What an event did, from its stored JSON: a template such as ``pinned version {version}``, or a function."""
 
 Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 """Turns the data of one schema version into the data of the next one."""
@@ -78,7 +78,7 @@ _NAMES: dict[type[Value], str] = {}
 EVENT_TYPES: Mapping[str, EventType] = MappingProxyType(_TYPES)
 
 TYPE_NAMES: Mapping[type[Value], str] = MappingProxyType(_NAMES)
-"""Views of what is declared. They are complete once ``clew.domain.events`` is imported: take them from there."""
+"""Views of the declared types, complete once ``clew.domain.events`` is imported: import them from there."""
 
 
 def event_type(
@@ -92,7 +92,7 @@ def event_type(
     shreddable: bool = True,
     upcasters: tuple[Upcaster, ...] = (),
 ) -> Callable[[type[ModelT]], type[ModelT]]:
-    """Declare the model below as the data of events that are stored as ``name``, for good.
+    """Declare the model below as the data of events that are stored as ``name``, permanently.
 
     ``statuses`` are those of a thread that takes the event outside a run. ``sentence`` may name fields that are text
     or whole numbers: ``made checkpoint {name} at version {at}``. Text comes quoted and shortened. Without words the
@@ -101,7 +101,7 @@ def event_type(
 
     def declare(model: type[ModelT]) -> type[ModelT]:
         if name in _TYPES:
-            raise ValueError(f"The event type {name!r} is declared already, by {_TYPES[name].model.__name__}.")
+            raise ValueError(f"The event type {name!r} is already declared, by {_TYPES[name].model.__name__}.")
         _TYPES[name] = EventType(
             name,
             model,

@@ -212,13 +212,13 @@ class ThreadDeleted(Value):
 
 @event_type(
     "state-claimed",
-    headline="The state of a component was found to be of a thread",
+    headline="The state of a component was claimed for a thread",
     sentence="recorded that a state of {provider} is of {thread_id}",
     sample={"provider": "history-store", "thread_id": "t"},
     stream="system",
 )
 class StateClaimed(Value):
-    """The state that the stream is named after belongs to a thread for good: no other thread may have an equal one."""
+    """The state that names the stream belongs to this thread permanently: no other thread may have an equal one."""
 
     provider: str
     thread_id: str

@@ -181,9 +181,9 @@ def as_message(event: Event) -> HistoryMessage | None:
 
 
 def unshared(event: Event) -> Event | None:
-    """A just written event as a reader would get it, without objects that its writer could still change.
+    """A newly written event as a reader would get it, without objects that its writer could still change.
 
-    None if it must be read from the store for that.
+    None if it must be read from the store instead.
     """
     if not isinstance(event.data, MessageAppended):
         return event
@@ -213,7 +213,7 @@ class HistoryBuilder:
 
     @property
     def weight(self) -> int:
-        """The size of what is held, in messages of usual length."""
+        """Its size in memory, in messages of usual length."""
         return len(self._messages) + self._context.weight
 
     def add(self, events: Iterable[Event]) -> None:

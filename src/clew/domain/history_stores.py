@@ -56,7 +56,7 @@ class StoreContext(NamedTuple):
 
 
 class HistoryStore(ABC):
-    """A copy of the messages of one thread. The log feeds it, and feeds it again what it lost.
+    """A copy of the messages of one thread. The log feeds it, and repeats messages that it lost.
 
     A store that is down, slow or empty costs nothing: the log has every message, and the run continues. A message that
     is redacted later is no longer shown to a model, but the operator of the store must delete it there.

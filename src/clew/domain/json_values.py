@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = JsonValue
 else:
-    Json = Any  # checked once, before it is stored, by check_json: not on every read
+    Json = Any  # check_json checks it once, before it is stored, and not on every read
 
 MAX_DEPTH = 100
 """Levels of lists and objects in one value; parsers give up at about 200."""
 
 MAX_BITS = 14_000
-"""Bits of an integer: about 4,200 digits. Python reads and writes no more than 4,300."""
+"""Bits of an integer: about 4,200 digits. Python reads and writes at most 4,300."""
 
 MAX_BYTES = 16 * 1024 * 1024
 """Bytes of one stored event, including all values in it."""
@@ -91,7 +91,7 @@ def _check_number(value: float) -> None:
 def _check_list(value: list[object], depth: int) -> None:
     index = 0
     try:
-        for index, item in enumerate(value):  # noqa: B007  # told when the item is refused
+        for index, item in enumerate(value):  # noqa: B007  # used when the item is refused
             _check(item, depth + 1)
     except _NotJsonError as found:
         found.steps.append(f"[{index}]")

@@ -87,7 +87,7 @@ def check_checkpoint_name(name: str) -> None:
 def check_label_name(name: str) -> None:
     """Raise InvalidNameError for a name that is longer than an index of a database may take. It may be empty."""
     if len(name) > MAX_LENGTH:
-        message = f"label name: {len(name)} characters, but it may have {MAX_LENGTH} at the most."
+        message = f"label name: {len(name)} characters, but it may have at most {MAX_LENGTH}."
         raise InvalidNameError(message)
 
 

@@ -18,8 +18,8 @@ class Share(NamedTuple):
 def claimed(shares: Sequence[Share], worker: str, names: Iterable[str]) -> list[str]:
     """The projections of ``names`` whose leases a worker has from now on; ``shares`` are those of all workers.
 
-    A worker gives up a lease that another is assigned, and takes one that it is assigned once nobody holds it. So a
-    lease changes hands with two claims, and in between nobody has it: the work is late, and never done twice.
+    A worker releases a lease that is assigned to another worker, and takes an assigned lease once it is free. So a
+    transfer needs two claims, and the lease is free in between: the work is delayed, but never done twice.
     """
     wanted = list(names)
     others = [each for each in shares if each.worker != worker]

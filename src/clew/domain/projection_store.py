@@ -124,7 +124,7 @@ class ProjectionStore(Protocol):
         """The projections of ``names`` whose leases a worker has from now on, for that many seconds.
 
         Expired leases do not count; the workers share the projections that several of them can maintain (see
-        ``clew.domain.projection_leases``). Leases divide the work: the tables are right whoever maintains them.
+        ``clew.domain.projection_leases``). Leases only divide the work: the tables are correct without them.
         """
         ...
 
@@ -133,11 +133,11 @@ class ProjectionStore(Protocol):
         ...
 
     def holders(self) -> Mapping[str, str]:
-        """By projection, the worker that holds its lease; without projections whose lease nobody holds."""
+        """The worker that holds the lease of each projection; projections without a lease are omitted."""
         ...
 
     def purge(self) -> bool:
-        """Try again to remove deleted text from the files; True while a reader keeps it there."""
+        """Try again to remove deleted text from the files; True while a reader still prevents it."""
         ...
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | N
                 return count, Fault(thread_id, row.version, "it lies before the first version")
             return count, Fault(thread_id, expected, "it is missing")
         if not _is_linked(previous, row):
-            reason = "its hash does not follow from what it holds and what is before it"
+            reason = "its hash does not match its content and the event before it"
             return count, Fault(thread_id, row.version, reason)
         reason = shreds.note(row, is_thread=is_thread)
         if reason is not None:

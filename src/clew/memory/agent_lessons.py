@@ -32,7 +32,7 @@ KIND = "lesson"
 """The kind of facts that are lessons."""
 
 MOST_KNOWN = 50
-"""The newest lessons that the learning model is sent, so that it does not learn them again."""
+"""How many of the newest lessons the learning model receives, so that it does not learn them again."""
 
 MOST_LEARNED = 5
 """Lessons that are learned from one run."""
@@ -120,7 +120,9 @@ class AgentLessons(ContextProvider):
         self.timeout = timeout
         self._client = client
         if screen is not None and not callable(screen):
-            raise AgentConfigurationError(f"AgentLessons: screen={screen!r} is no function. Give one of a fact.")
+            raise AgentConfigurationError(
+                f"AgentLessons: screen={screen!r} is not a function. Give a function of a fact."
+            )
         self._screen = keep_private if screen is None else screen
         self._model = model
         self._top = top
@@ -170,7 +172,7 @@ class AgentLessons(ContextProvider):
         verdict = self._screen(
             Fact(
                 scope=ctx.scope.name,
-                id="",  # it has none yet
+                id="",  # there is no lesson yet
                 text=text,
                 version=0,
                 recorded_at=source.time,
@@ -201,7 +203,7 @@ def _text(lesson: _Lesson) -> str:
 
 async def _keep(ctx: ProviderContext, text: str, replaced: Fact | None, source: HistoryMessage) -> None:
     if replaced is not None:
-        with contextlib.suppress(UnknownFactError):  # another run was faster: then it is a lesson of its own
+        with contextlib.suppress(UnknownFactError):  # another run replaced it first: then this is a new lesson
             await ctx.scope.supersede(replaced, text, source=source)
             return
     await ctx.scope.remember(text, kind=KIND, source=source)

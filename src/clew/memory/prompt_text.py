@@ -24,7 +24,7 @@ MOST_MESSAGES = 200
 T = TypeVar("T")
 
 MOST_SHOWN = 100_000
-"""Characters of all these messages together."""
+"""Characters of all these messages in total."""
 
 _MAX_QUERY = 4_000
 
@@ -35,7 +35,9 @@ _JOINERS = "\u200c\u200d"
 def checked_scope(scope: str | None, provider: str) -> str:
     """The name of a scope. Raises ScopeError if it is missing: an unset scope never means everyone's."""
     if not isinstance(scope, str) or not scope.strip():
-        raise ScopeError(f"{provider}: scope={scope!r} is none. Say whose memory it is, such as scope='user/42'.")
+        raise ScopeError(
+            f"{provider}: scope={scope!r} is empty. Name the owner of the memory, such as scope='user/42'."
+        )
     try:
         check_id(scope, "scope")
     except InvalidNameError as error:
@@ -47,7 +49,7 @@ def checked_search(owner: object, top: int, min_score: float) -> None:
     """Raise AgentConfigurationError unless ``top`` is 1 or more and ``min_score`` from 0 to 1."""
     checked_limit(owner, "top", top, 1)
     if isinstance(min_score, bool) or not isinstance(min_score, int | float) or not 0 <= min_score <= 1:
-        raise AgentConfigurationError(f"{type(owner).__name__}: min_score={min_score!r} is no score of 0 to 1.")
+        raise AgentConfigurationError(f"{type(owner).__name__}: min_score={min_score!r} is not a score from 0 to 1.")
 
 
 def shortened(text: str, most: int) -> str:
@@ -113,8 +115,10 @@ def _said(message: Message) -> str:
         elif isinstance(content, FunctionCall):
             parts.append(f"[calls {content.name} with {content.arguments}]")
         elif isinstance(content, FunctionResult):
-            told = content.result if isinstance(content.result, str) else json.dumps(content.result, ensure_ascii=False)
-            parts.append(f"[is given {told}]")
+            result = (
+                content.result if isinstance(content.result, str) else json.dumps(content.result, ensure_ascii=False)
+            )
+            parts.append(f"[is given {result}]")
     return "\n".join(parts)
 
 

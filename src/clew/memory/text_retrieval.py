@@ -35,7 +35,7 @@ SEARCHING = (
 _BEGINNING = 200
 _LONGEST_NAME = 2_000
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_TAG = re.compile(r"<(?=[^<>\w]*passage)", re.IGNORECASE)  # whatever else is between, seen or not
+_TAG = re.compile(r"<(?=[^<>\w]*passage)", re.IGNORECASE)  # with any other characters between, visible or not
 
 
 class TextRetrieval(ContextProvider):
@@ -60,7 +60,7 @@ class TextRetrieval(ContextProvider):
         when: When = "before_run",
         top: int = 3,
         min_score: float = 0.0,
-        id: str = "text-retrieval",  # noqa: A002  # the word of all providers
+        id: str = "text-retrieval",  # noqa: A002  # the name that all providers use
         instructions: str | None = None,
         tool: str = "search_documents",
         on_failure: OnFailure = "fail",
@@ -68,14 +68,14 @@ class TextRetrieval(ContextProvider):
     ) -> None:
         if not getattr(store, "namespace", None):
             raise ScopeError(
-                "TextRetrieval was given documents without a namespace, which would be everyone's. "
+                "TextRetrieval: the documents have no namespace, so they would be everyone's. "
                 "Name one: engine.documents(name, namespace='…')."
             )
         if when not in get_args(When):
             raise AgentConfigurationError(f"TextRetrieval: when={when!r} is neither 'before_run' nor 'tool'.")
         checked_search(self, top, min_score)
         if not isinstance(tool, str) or not _TOOL_NAME.fullmatch(tool):
-            raise InvalidToolError(f"{tool!r} cannot be the name of a tool: letters, digits, _ and -, 64 at most.")
+            raise InvalidToolError(f"{tool!r} cannot be the name of a tool. Use at most 64 letters, digits, _ and -.")
         if not id:
             raise InvalidNameError("TextRetrieval was given an empty id. Leave it out, or give it one.")
         self.id = id
@@ -96,19 +96,19 @@ class TextRetrieval(ContextProvider):
         passages = await self._found(ctx, said) if said else []
         if not passages:
             return None
-        told = INSTRUCTIONS if self._instructions is None else self._instructions
+        instructions = INSTRUCTIONS if self._instructions is None else self._instructions
         numbered = list(enumerate(passages, 1))
         return Context(
-            instructions="\n\n".join(part for part in (told, quoted(numbered)) if part),
+            instructions="\n\n".join(part for part in (instructions, quoted(numbered)) if part),
             citations=[self._citation(number, each) for number, each in numbered],
         )
 
     def _searching(self, ctx: ProviderContext) -> Context:
-        told = SEARCHING if self._instructions is None else self._instructions
-        return Context(instructions=told.replace("{tool}", self._tool), tools=[self._search_tool(ctx)])
+        instructions = SEARCHING if self._instructions is None else self._instructions
+        return Context(instructions=instructions.replace("{tool}", self._tool), tools=[self._search_tool(ctx)])
 
     def _search_tool(self, ctx: ProviderContext) -> Callable[..., object]:
-        # Of all calls of the run, so that a number stands for one passage; also of those before the run was taken up.
+        # Of all calls of the run, so that each number means one passage; also of calls before the run was resumed.
         numbers = {(str(each.get("document")), str(each.get("text"))): n for n, each in enumerate(ctx.citations, 1)}
 
         async def search(query: str) -> str:

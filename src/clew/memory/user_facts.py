@@ -179,5 +179,5 @@ async def _remember(
     for fact in gone:
         if fact.id not in replaced:
             replaced.add(fact.id)
-            with contextlib.suppress(UnknownFactError):  # it is gone already
+            with contextlib.suppress(UnknownFactError):  # it was forgotten meanwhile
                 await scope.retract(fact, reason="the user took it back")

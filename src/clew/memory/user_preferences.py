@@ -71,7 +71,7 @@ class UserPreferences(ContextProvider):
     live value a name, and the newest 100 are sent to later runs as instructions. A name has at most 100 characters, in
     lower case, a value at most 500. ``model`` is the client's own unless given.
 
-    Raises ScopeError for a scope that is none, AgentConfigurationError for a client that is none.
+    Raises ScopeError for an invalid scope, and AgentConfigurationError for an invalid client.
     """
 
     idempotent_tools = True
@@ -102,7 +102,7 @@ class UserPreferences(ContextProvider):
         known = await _known(ctx)
         said = with_text(messages, "user")
         return Context(
-            bullet_list(_TITLE, (_told(fact) for fact in known)) if known else None,
+            bullet_list(_TITLE, (_format(fact) for fact in known)) if known else None,
             tools=_tools(ctx, said[-1] if said else None) if self._tools else (),
             facts=known,
         )
@@ -130,7 +130,7 @@ class UserPreferences(ContextProvider):
 
 
 def _tools(ctx: ProviderContext, source: HistoryMessage | None) -> list[Callable[..., Coroutine[Any, Any, str]]]:
-    """The tools of a run; what they set comes from what the user said last."""
+    """The tools of a run; the provenance of what they set is the user's last message."""
 
     async def set_preference(name: str, value: str) -> str:
         """Note, for this and later conversations, what the user prefers. It takes the place of an earlier value.
@@ -142,7 +142,7 @@ def _tools(ctx: ProviderContext, source: HistoryMessage | None) -> list[Callable
         if not _name(name) or not single_line(value, MOST_VALUE):
             raise InvalidContentError("A preference has a name and a value: give both.")
         fact = await _set(ctx, name, value, source)
-        return f"Noted: {_told(fact)}"
+        return f"Noted: {_format(fact)}"
 
     async def forget_preference(name: str) -> str:
         """Forget what the user prefers.
@@ -156,24 +156,24 @@ def _tools(ctx: ProviderContext, source: HistoryMessage | None) -> list[Callable
 
 
 async def _known(ctx: ProviderContext) -> list[Fact]:
-    """One value a name: two that were set at the same moment are both live until the name is set again."""
+    """One value per name. Two values that were set at the same moment are both live until the name is set again."""
     facts = {fact.key: fact for fact in await ctx.scope.facts(kind=KIND) if fact.key}
     return [*facts.values()][-MOST_PREFERENCES:]
 
 
 async def _set(ctx: ProviderContext, name: str, value: str, source: HistoryMessage | None) -> Fact:
-    """Have a preference, in place of the live one of that name. What is preferred already stays as it is."""
+    """Set a preference, replacing the live one with that name. An equal value changes nothing."""
     key, text = _name(name), single_line(value, MOST_VALUE)
     past = await ctx.scope.facts(key=key, kind=KIND, history=True)
     live = [fact for fact in past if fact.status == "live"]
     await _retract(ctx, live[:-1])
     if live and live[-1].text == text:
         return live[-1]
-    # The same again is a repetition only while nothing came between: a user may go back to what they had before.
+    # A repeated value is a retry only if nothing came between: a user may return to an earlier value.
     last = past[-1].id if past else ""
     again = hashlib.sha256("\0".join([ctx.run_id or "", KIND, key, text, last]).encode()).hexdigest()
     if live:
-        with contextlib.suppress(UnknownFactError):  # another run was faster
+        with contextlib.suppress(UnknownFactError):  # another run replaced it first
             return await ctx.scope.supersede(live[-1], text, source=source, idempotency_key=again)
     return await ctx.scope.remember(text, key=key, kind=KIND, source=source, idempotency_key=again)
 
@@ -187,13 +187,13 @@ async def _forget(ctx: ProviderContext, name: str) -> bool:
 
 async def _retract(ctx: ProviderContext, facts: Sequence[Fact]) -> None:
     for fact in facts:
-        with contextlib.suppress(UnknownFactError):  # it is gone already
+        with contextlib.suppress(UnknownFactError):  # it was removed meanwhile
             await ctx.scope.retract(fact, reason="the user prefers it no more")
 
 
 def _name(name: str) -> str:
-    return single_line(name.casefold(), MOST_NAME)  # in this order: some letters have a longer lower case
+    return single_line(name.casefold(), MOST_NAME)  # lower case first: it makes some letters longer
 
 
-def _told(fact: Fact) -> str:
+def _format(fact: Fact) -> str:
     return f"{escaped_line(str(fact.key), MOST_NAME)}: {escaped_line(fact.text, MOST_VALUE)}"

@@ -36,16 +36,16 @@ async def drive(operation: Operation[T]) -> T:
 
 
 async def settled(outcome: Future[T]) -> T:
-    """The outcome of a future of the writer's.
+    """The outcome of a future of the writer.
 
-    A write that is cancelled before the writer began it is withdrawn and never stored. A later cancellation waits for
-    the outcome: so a cancelled caller knows that nothing is stored afterwards.
+    A write that is cancelled before the writer begins with it is withdrawn and never stored. A later cancellation
+    waits for the outcome, so nothing is stored after the caller was cancelled.
     """
     loop = asyncio.get_running_loop()
     cancelled: asyncio.CancelledError | None = None
     while True:
         done = loop.create_future()
-        outcome.add_done_callback(partial(_tell, loop, done))
+        outcome.add_done_callback(partial(_notify, loop, done))
         try:
             await done
         except asyncio.CancelledError as error:
@@ -61,7 +61,7 @@ async def settled(outcome: Future[T]) -> T:
     return outcome.result()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], _: Future[Any]) -> None:
+def _notify(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None], _: Future[Any]) -> None:
     """Wake the task that waits for the writer, from the writer's thread."""
     with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits
         loop.call_soon_threadsafe(_wake, done)

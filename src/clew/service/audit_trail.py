@@ -24,7 +24,7 @@ class AuditEntry(NamedTuple):
     """One event in the audit trail: of a thread, or of the memory scope that ``scope`` names.
 
     ``what`` is a sentence without any text of messages and facts; ``why`` is the reason that was given.
-    ``cause``, ``run_id`` and ``subject`` are those of the event. ``actor`` is None where none was named.
+    ``cause``, ``run_id`` and ``subject`` are those of the event. ``actor`` is None if the event has none.
     """
 
     position: int
@@ -77,9 +77,7 @@ def audit(  # noqa: PLR0913 - what the faces take, and the core
 
 def _microseconds(time: datetime, name: str) -> int:
     if time.utcoffset() is None:
-        raise InvalidTimeError(
-            f"{name}={time.isoformat()} has no offset, so it names no moment. Add one, as in +00:00."
-        )
+        raise InvalidTimeError(f"{name}={time.isoformat()} has no UTC offset. Add one, as in +00:00.")
     return to_microseconds(time)
 
 

@@ -1,4 +1,4 @@
-"""Authorization: the application's function that decides about every read, asked here for all of the service."""
+"""Authorization: the service calls the application's ``authorize`` function here, for every read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def allows(core: Core, action: Action, thread_id: str | None) -> bool:
-    """Whether the actor may do this; every read of the store asks here. The function may block.
+    """Whether the actor may do this. The function may block.
 
     Raises the function's own errors, and InvalidAuthorizeError for an answer that is not a bool.
     """
@@ -31,11 +31,11 @@ def allows(core: Core, action: Action, thread_id: str | None) -> bool:
 
 
 def check(core: Core, action: Action, thread_id: str | None = None) -> Operation[None]:
-    """Raise NotAuthorizedError unless the actor may do this; asked before it is known whether the thread exists."""
+    """Raise NotAuthorizedError unless the actor may do this; checked before the thread is looked up."""
     if core.authorize is None:
         return
     if thread_id is not None:
-        core.stream(thread_id)  # the function is asked about valid ids only
+        core.stream(thread_id)  # the function only receives valid ids
     if not (yield from read(lambda: allows(core, action, thread_id))):
         raise NotAuthorizedError(core.actor, action, thread_id)
 
@@ -59,7 +59,7 @@ def check_there(core: Core, stream: str) -> None:
 
 
 def asked_of(stream: str, action: Action) -> tuple[Action, str | None]:
-    """The action and thread to ask about, for a stream of a thread or of a memory scope, which has no thread."""
+    """The action and the thread to check for a stream; the stream of a memory scope has no thread."""
     name = parse_stream_name(stream)
     if name is not None and name.kind == "thread":
         return action, name.id

@@ -1,4 +1,4 @@
-"""Conversations in the OpenAI chat format: imported, each in one commit and none twice, and exported as they came."""
+"""Conversations in the OpenAI chat format: each is imported once, in one commit, and exported unchanged."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def import_conversations(
 ) -> Operation[ImportReport]:
     """Import conversations one by one. Failures are in the report and do not stop the import.
 
-    Raises what the reader of the items raises, and StoreError when the store fails: what was imported until then stays.
+    Raises what the reader of the items raises, and StoreError when the store fails: earlier imports stay.
     """
     occurrences = Occurrences()
     report = ImportReport(0, 0, 0, 0, [])
@@ -89,9 +89,9 @@ def import_conversation(
 ) -> Operation[Imported]:
     """Start the thread of a conversation, append its missing messages, or leave it unchanged.
 
-    ``occurrence`` tells equal conversations without ids apart. Raises ImportFormatError for a conversation that is not
-    the thread's, with the thread's state, InvalidContentError for a message that is too large, and NotAuthorizedError
-    for a thread that is there and may not be read.
+    ``occurrence`` separates equal conversations without ids. Raises ImportFormatError, with the thread's state, if the
+    thread has another conversation; InvalidContentError for a message that is too large; and NotAuthorizedError for an
+    existing thread that the caller may not read.
     """
     id_ = thread_id(conversation.key(occurrence))
     attempts = 0
@@ -111,7 +111,7 @@ def import_conversation(
                     terms = CommitOptions(actor=actor, expected_version=version)
                     yield from commit(core, id_, Say(messages), terms)
                     return Imported(id_, len(messages), len(messages))
-        except (ConflictError, ThreadExistsError):  # another writer changed the thread: look again
+        except (ConflictError, ThreadExistsError):  # another writer changed the thread: try again
             attempts += 1
             if attempts == ATTEMPTS:
                 raise
@@ -164,11 +164,12 @@ class Exported(NamedTuple):
 
 
 def export_thread(core: Core, thread_id: str) -> Operation[JsonObject]:
-    """A thread as an object with ``id``, ``messages`` and, of an imported one, the other fields that it came with.
+    """A thread as an object with ``id``, ``messages`` and, if it was imported, the other fields of its source.
 
-    The ``id`` is the source's, else the thread's own; a thread that was not imported, or a fork, says its title and its
-    metadata when it has any. A redacted message has null content and ``"redacted": true``. Raises UnknownThreadError,
-    ThreadDeletedError or NotAuthorizedError.
+    The ``id`` is the source's, else the thread's own. A fork, or a thread that was not imported, has ``title`` and
+    ``metadata`` if they are set. A redacted message has null content and ``"redacted": true``.
+
+    Raises UnknownThreadError, ThreadDeletedError or NotAuthorizedError.
     """
     yield from check(core, "export", thread_id)
     return (yield from _exported(core, thread_id))
@@ -207,8 +208,8 @@ def markdown(core: Core, thread_id: str, at: At = None, at_message: int | None =
 def export_page(core: Core, cursor: Cursor, *, forks: bool = False) -> Operation[Exported]:
     """The next conversations of an export of all threads; there may be none of them on a page that is not the last.
 
-    Imported threads come in import order, then the others by creation; deleted ones are left out, and what may not be
-    exported, and forks too unless ``forks`` is true.
+    Imported threads come in import order, then the others by creation. Deleted threads, threads that the caller may
+    not export and, unless ``forks`` is true, forks are left out.
     """
     prefix = core.prefix()
     streams = yield from read(lambda: core.log.streams(prefix=prefix, after=cursor.after, limit=PAGE))

@@ -44,7 +44,7 @@ LOCKS = 64
 
 
 class BoundedCache(Generic[T]):
-    """The values that were put last, each with a weight, up to a number and a total weight. Safe for many threads."""
+    """A cache that drops its oldest values above a number or a total weight. Safe for many threads."""
 
     def __init__(self, most: int, heaviest: int) -> None:
         self._most = most
@@ -57,7 +57,7 @@ class BoundedCache(Generic[T]):
         """The value of a name, None if it is not cached."""
 
     def put(self, name: str, value: T, weight: int = 1) -> None:
-        """Cache a value. The values that were put first make room."""
+        """Cache a value. Older values are dropped if there is no room."""
         with self._lock:
             self._values.pop(name, None)
             self._weight -= self._weights.pop(name, 0)
@@ -128,7 +128,7 @@ class Caches:
         """Continue."""
 
     def after_fork_in_child(self) -> None:
-        """Start empty: nobody would release a lock that another thread of the parent held."""
+        """Start empty: a lock that another thread of the parent held would never be released."""
         self.clear()
 
 
@@ -148,13 +148,13 @@ class Core:
     authorize: Authorize | None = None
 
     def acting_as(self, actor: str | None) -> Core:
-        """The same for another actor."""
+        """A copy for another actor."""
         if actor is not None:
             check_id(actor, "actor")
         return replace(self, actor=actor)
 
     def read_barrier(self) -> Core:
-        """The same for one call that reads read models: see ReadModels.read_barrier."""
+        """A copy for one call that reads read models: see ReadModels.read_barrier."""
         return replace(self, models=self.models.read_barrier())
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ def open_core(
     shown = SHIPPED if projections is None else projections
     check_projections(shown)
     store = store_at(url).of_tenant(tenant, create=create)
-    with ExitStack() as opened:  # nothing stays open if a part cannot be opened
+    with ExitStack() as opened:  # closes what is open if a later part fails
         log = opened.enter_context(closing(store.open_log(create=create, tenant=tenant)))
         fills, bound = log.may_fill(), log.is_bound()
         tables = opened.enter_context(closing(store.open_projections(tenant=tenant)))
@@ -216,11 +216,11 @@ def open_core(
 
 
 class CommitOptions(NamedTuple):
-    """How something is committed.
+    """The options of a commit.
 
     ``actor`` replaces the core's; ``expected_version`` is the thread's; ``key`` is an idempotency key with its content.
-    ``base`` is the control that a new stream begins with, and ``fork`` where it leaves its parent. ``retry`` says
-    whether a conflict is decided again. ``blobs``, ``claims`` and ``drafts`` are written in the same append.
+    ``base`` is the control that a new stream begins with, and ``fork`` its fork point. ``retry`` says whether to decide
+    again after a conflict. ``blobs``, ``claims`` and ``drafts`` are written in the same append.
     """
 
     actor: str | None = None
@@ -239,7 +239,7 @@ class CommitOptions(NamedTuple):
 class Committed:
     """The events as they were submitted, and their versions.
 
-    If an earlier append with the same key had written them, there are only the versions.
+    If an earlier append with the same key wrote them, only the versions are known.
     """
 
     events: tuple[Event, ...]
@@ -247,7 +247,7 @@ class Committed:
 
 
 def load(core: Core, thread_id: str) -> Operation[Control]:
-    """The control of a thread at its head in the log; ``Control()`` if there is no such thread."""
+    """The control of a thread at its head in the log; ``Control()`` if the thread does not exist."""
     stream = core.stream(thread_id)
     control: Control = yield Read(partial(_read_control, core.log, stream, core.caches.stored.get(stream)))
     before = core.caches.stored.get(stream)
@@ -271,7 +271,7 @@ def _read_control(log: EventLog, stream: str, control: Control | None) -> Contro
 def commit(
     core: Core, thread_id: str, intent: Intent | Sequence[Intent], options: CommitOptions
 ) -> Operation[Committed]:
-    """Decide and write. A conflict is decided again on the events that are there then, unless the options forbid it.
+    """Decide and write. After a conflict, decide again on the new events, unless the options forbid it.
 
     Several intents are decided one after the other, and written together.
 

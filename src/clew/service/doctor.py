@@ -1,4 +1,4 @@
-"""The examination of a store for ``clew doctor``: every check yields a finding, whether there is a problem or not."""
+"""The checks of ``clew doctor``: each yields a finding, even without a problem."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def examine(
         found = store.schemas()
     except ClewError as error:
         name = "schema" if isinstance(error, StoreSchemaError) else "database"
-        yield Finding(name, "failed", str(error), "Nothing else can be checked before that is done.")
+        yield Finding(name, "failed", str(error), "Solve this first: the other checks need it.")
         return
     yield from store.check_files()
     if found.found != found.known:
@@ -103,7 +103,7 @@ def of_projection(status: ProjectionStatus) -> Finding:
             f"Correct its code, or what `clew verify` finds, then run `clew rebuild {status.name}`.",
         )
     if status.state == "newer":
-        advice = "Use the newer Clew: this one only reads the tables, and does not fill them."
+        advice = "Use the newer Clew: this one reads the tables, but does not fill them."
         return Finding(name, "warning", f"A newer version of it has built its tables: {found}.", advice)
     if status.state == "changed":
         advice = "The next process that fills it rebuilds it: `clew project run --once`."

@@ -40,7 +40,7 @@ from clew.service.operations import Operation, read, wait
 from clew.service.thread_commands import forget
 
 PAGE = 100
-"""Rows that are read at once: each may have the largest size of an event."""
+"""Rows that are read at once: each may be as large as an event can be."""
 
 ROWS_IN_HAND = 5_000
 """The most rows that an export of several streams holds in total."""
@@ -156,7 +156,7 @@ def _forked_from(log: EventLog, row: Row) -> Fork | None:
 def _all_rows(core: Core, kind: Kind) -> Iterator[Row]:
     """Every row of the tenant's streams of a kind, up to an empty page.
 
-    So the event that redacted what is shredded is there.
+    So every shredded row is followed by the event that redacted it.
     """
     position, prefix = 0, stream_prefix(core.tenant, kind)
     while page := core.log.rows_after(position, PAGE, prefix):
@@ -177,8 +177,8 @@ def import_events(
 ) -> Operation[EventsReport]:
     """Import the events of a file in Clew's own JSONL, commit by commit.
 
-    Raises ImportFormatError for what is no such file, NotAuthorizedError for a thread that is there and may not be
-    read, or a fork of one, and StoreError; what was imported until then stays.
+    Raises ImportFormatError for another format, NotAuthorizedError for an existing thread that the caller may not read,
+    or a fork of one, and StoreError. Commits that were made before the error stay.
     """
     file = yield from read(lambda: EventFile.open(source))
     with file:
@@ -307,8 +307,8 @@ class _Reader:
         """Read one line into the batch; returns its bytes."""
         try:
             line = self._file.next()
-            said = None if line is None else self._parse(line)
-            match said:
+            parsed = None if line is None else self._parse(line)
+            match parsed:
                 case Entry() as entry:
                     self._add(batch, entry)
                     return len(entry.row.state)
@@ -326,14 +326,14 @@ class _Reader:
     def _parse(self, line: FileLine) -> Entry | Blob | End | None:
         """The parsed line, None for a cut-off one."""
         try:
-            said = read_line(line.text)
+            parsed = read_line(line.text)
         except ImportFormatError:
             if line.whole:
                 raise
             return None
-        if isinstance(said, Header):
+        if isinstance(parsed, Header):
             raise ImportFormatError(f"A second file begins here. Import each on its own. {AGAIN}")
-        return said
+        return parsed
 
     def _add(self, batch: Batch, entry: Entry) -> None:
         line = self._file.number
@@ -360,22 +360,22 @@ class _Reader:
         self._blobs.append(blob)
         self._blobs_read += 1
         if sum(len(each.data) for each in self._blobs) > MOST_HELD:
-            raise ImportFormatError(f"More definitions stand before one event than any agent has. {AGAIN}")
+            raise ImportFormatError(f"There are more definitions before one event than any agent has. {AGAIN}")
 
     def _finish(self, batch: Batch, end: End) -> None:
         self._stop(batch, torn=False)
         if (end.threads, end.events) != (self._threads, self._events):
             raise ImportFormatError(
-                f"The file says that it holds {end.events} events of {end.threads} threads, and {self._events} of "
+                f"The file should hold {end.events} events of {end.threads} threads, but {self._events} of "
                 f"{self._threads} were found. Lines are missing. {AGAIN}"
             )
         if end.blobs != self._blobs_read or self._blobs:
             raise ImportFormatError(
-                f"The file says that it holds {end.blobs} definitions, and {self._blobs_read} were found, the last "
+                f"The file should hold {end.blobs} definitions, but {self._blobs_read} were found, the last "
                 f"{len(self._blobs)} without the event that names them. Lines are missing. {AGAIN}"
             )
         if self._file.next() is not None:
-            raise ImportFormatError("The file goes on after its end. Import each file on its own.")
+            raise ImportFormatError("The file continues after its end. Import each file on its own.")
 
     def _stop(self, batch: Batch, *, torn: bool) -> None:
         """End the import. Shredded rows without their redaction are left out."""
@@ -383,8 +383,8 @@ class _Reader:
         if batch.open and not torn:
             line, entry, _ = self._held[min(batch.open.values())]
             error = ImportFormatError(
-                f"Version {entry.row.version} of {entry.row.stream!r} was redacted, and the file does not hold the "
-                f"event that says so. {AGAIN}"
+                f"Version {entry.row.version} of {entry.row.stream!r} was redacted, but the file does not hold "
+                f"the redaction. {AGAIN}"
             )
             self._fail(line, error)
 

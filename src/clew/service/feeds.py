@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 Page: TypeAlias = tuple["list[Event]", int]
-"""Events, and the place up to which the log was read."""
+"""Events, and the position or version up to which the log was read."""
 
 
 class Feed:

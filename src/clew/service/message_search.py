@@ -1,4 +1,4 @@
-"""Searching messages: the index of words finds them, and their events are what a hit shows."""
+"""Message search: the index of words finds the messages, and hits are read from their events."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FORKS = 10
 """Most forks that a hit names."""
 
 _Trees: TypeAlias = "dict[str, Sequence[_Fork]]"
-"""By thread, the tree that it belongs to; a search reads each tree once."""
+"""The tree of each thread; a search reads each tree once."""
 
 
 class Hit(NamedTuple):
     """A message that was found.
 
-    ``thread_id`` is the thread that the message is recorded in. Where that one is deleted or may not be read, it is the
-    thread that was searched, else the first of its forks that has the message. ``number`` counts the messages on the
+    ``thread_id`` is the thread that the message is recorded in. If that is deleted or the actor may not read it, it is
+    the searched thread, or else the first fork that has the message. ``number`` counts the messages on the
     path up to it; ``position`` is its place in the store. ``forks`` are the first of the other threads that have the
     message, and ``fork_count`` is the number of them; threads that are deleted or may not be read are not counted.
     """
@@ -56,7 +56,7 @@ class Hit(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """Where to search: in the scopes of the index, below a position, up to a version."""
+    """A range to search: scopes of the index, below a position, up to a version."""
 
     words: Words
     before: int | None
@@ -105,9 +105,9 @@ def search(core: Core, text: str, *, thread: str | None, before: int | None, lim
 
 
 def _lineage(core: Core, words: Words, thread: str, before: int | None) -> Operation[list[_Scope]]:
-    """What is searched in turn, newest first: a thread's own messages, then its parent's up to the cut, and so on.
+    """The ranges to search, newest first: a thread's own messages, then its parent's up to the cut, and so on.
 
-    The messages that a thread has from its parent are older than all of its own.
+    Inherited messages are always older than the thread's own.
     """
     yield from readable(core, thread, "search", "search")
     found: list[_Scope] = []
@@ -141,13 +141,13 @@ def _messages(core: Core, events: Iterable[Recorded | Unreadable], upto: int | N
 
 
 def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit | None:
-    """The hit for a message; None where no thread that has it may be read."""
+    """The hit for a message; None if the actor may not read any thread that has it."""
     tree = trees.get(event.thread_id, ())
     having = [each for each in tree if each.id == event.thread_id]
     if len(tree) > 1:
         having += containing(tree, event.thread_id, event.version)
     readers = [each.id for each in having if not each.hidden]
-    if asked in readers and readers[0] != event.thread_id:  # hidden, but the thread that was searched has the message
+    if asked in readers and readers[0] != event.thread_id:  # hidden, but the searched thread has the message
         readers = [asked, *(id_ for id_ in readers if id_ != asked)]
     if event.data is None or not readers:
         return None
@@ -168,7 +168,7 @@ def _hit(event: Recorded, words: Words, trees: _Trees, asked: str | None) -> Hit
 
 
 def _read_trees(core: Core, ids: Sequence[str], trees: _Trees) -> Operation[None]:
-    """Add the trees that threads belong to, each thread after its parent; deleted threads and others' are hidden."""
+    """Add the trees of threads, each thread after its parent; deleted and unauthorized threads are hidden."""
     begun = Query("thread", (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids)), columns=["tree"])
     # In this order, and with a limit, SQLite looks up the trees; else it would read all threads of the tenant.
     of_trees = (Where("tenant", "=", core.tenant), Where("tree", "in", begun))

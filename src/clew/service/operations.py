@@ -87,7 +87,7 @@ PAGE = 100
 """Items of a list that are read at a time."""
 
 Page: TypeAlias = tuple[list[T], C | None]
-"""The items, possibly none, and the place after which the next page begins; None after the last page."""
+"""The items, possibly none, and the cursor of the next page; None after the last page."""
 
 
 def undamaged(page: Callable[[int], T], size: int) -> T:
@@ -105,7 +105,7 @@ def undamaged(page: Callable[[int], T], size: int) -> T:
 
 
 class Pages(Generic[T]):
-    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a place."""
+    """The pages of a list, up to ``limit`` items. ``page`` reads the page after a cursor."""
 
     def __init__(
         self, page: Callable[[Any, int], Operation[Page[T, Any]]], after: object = None, limit: int | None = None

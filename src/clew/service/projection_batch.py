@@ -36,7 +36,7 @@ LONGEST_SECONDS = 0.25
 """How long a batch may take before it ends early: a redaction, or another writer, waits for its transaction."""
 
 AT_ONCE = 50
-"""Events that one projection applies before the next one does: few enough to keep the decoded events in memory."""
+"""Events that one projection applies before the next one does: few, so that decoded events stay in memory."""
 
 PAGE = 1_000
 """Events that are read together, of a thread that is recounted or a part of an index that is built again."""
@@ -66,7 +66,7 @@ class _Reading:
 
 
 class ReadAhead:
-    """The batches of a log; where a server reads them, the next one is read while one is applied.
+    """The batches of a log. If a server executes the reads, the next batch is read while one is applied.
 
     A batch is dropped once something was shredded: it may contain the text that was.
     """
@@ -79,7 +79,7 @@ class ReadAhead:
     def after(self, position: int, limit: int, *, few: bool = False) -> tuple[Events, int | None]:
         """The events after a position, and how many rows of the log were shredded before they were read.
 
-        ``few``: all that there are can be applied at once, so nothing is read ahead; the number is then None.
+        With ``few``, all remaining events fit into one batch, so nothing is read ahead; the number is then None.
         """
         if few and self._rest is None:
             return [*self._log.recorded_after(position, AT_ONCE)], None
@@ -91,13 +91,13 @@ class ReadAhead:
         ahead, self._next = self._next, None
         batch = ahead.batch() if ahead is not None and ahead.asked == asked else ()
         batch = batch or self._log.recorded_after(position, limit)
-        # After fewer than were asked for nothing is known to come.
+        # A short batch is the last one.
         if len(batch) == limit and self._log.is_served():
             self._next = _Reading(self._log, batch[-1].position, limit, shredded)
         return batch, shredded
 
     def keep(self, position: int, limit: int, rest: Events, shredded: int | None) -> None:
-        """Keep the rest of a batch, after a position, for the next call; ``shredded`` is what came with the batch."""
+        """Keep the rest of a batch, after a position, for the next call; ``shredded`` was returned with the batch."""
         self._rest = ((position, limit, shredded), rest) if shredded is not None and len(rest) else None
 
 
@@ -111,8 +111,8 @@ class Target(NamedTuple):
 class Batch:
     """Applies events to several generations, in one transaction.
 
-    A ``careful`` batch applies each event alone: it parks an event that a projection raises an error for. Another one
-    raises the error.
+    A ``careful`` batch applies each event alone, and parks an event if a projection raises an error. Other batches
+    raise the error.
     """
 
     def __init__(self, log: EventLog, session: ProjectionSession, targets: Sequence[Target], *, careful: bool) -> None:
@@ -127,7 +127,7 @@ class Batch:
         """Whether text was removed from an index."""
 
     def apply(self, events: Events) -> int:
-        """Apply events, at least one; returns how many: fewer than all where they take long."""
+        """Apply at least one event; returns how many. It stops early if they take long."""
         until = time.monotonic() + LONGEST_SECONDS
         applied = 0
         while applied < len(events) and (not applied or time.monotonic() < until):
@@ -135,7 +135,7 @@ class Batch:
             for target in self._targets:
                 self._apply(target, part)
             applied += len(part)
-        # Once a batch: where much of a thread is redacted, each redaction asks to count all of it again.
+        # Once a batch: each redaction of a thread requests a recount of the whole thread.
         for (_, recount), target in self._recounts.items():
             self._recount(target, recount, events[applied - 1].position)
         return applied
@@ -214,7 +214,7 @@ class Batch:
                     raise
                 except Exception:
                     if not self._careful:
-                        raise  # else it is parked already, or will be at its own position
+                        raise  # otherwise it is already parked, or will be at its own position
             after = events[-1].version
             self._session.flush()
 
@@ -254,7 +254,7 @@ def _wants(projection: Projection, event: Recorded) -> bool:
 
 
 def _kind_and_place(error: Exception, projection: Projection) -> str:
-    """The kind of an error and its place; not its message, which may quote text that is redacted one day."""
+    """The class of an error and its place, without its message, which may quote text that is redacted later."""
     if isinstance(error, InvalidProjectionError):
         return f"InvalidProjectionError: {error}"
     module = sys.modules.get(type(projection).__module__)
@@ -262,4 +262,4 @@ def _kind_and_place(error: Exception, projection: Projection) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if file is not None and frame.filename == file:
             return f"{type(error).__name__} in {PurePath(file).name}, line {frame.lineno}"
-    return f"{type(error).__name__}: the store cannot take what is projected of it"
+    return f"{type(error).__name__}: the store cannot store the projected values"

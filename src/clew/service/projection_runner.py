@@ -1,4 +1,4 @@
-"""Processes that maintain projections and do nothing else: once, or as a worker among others.
+"""Processes that only maintain projections: once, or as one of several workers.
 
 A worker survives an outage of the store: it opens the store again, because an older copy may be there then.
 """
@@ -41,15 +41,15 @@ def worker_name() -> str:
 
 
 class Runner:
-    """Maintains projections of a store, by default all that it was opened with; ``told`` is called after each batch.
+    """Maintains projections of a store, by default all that it was opened with; calls ``report`` after each batch.
 
-    ``told`` gets the position of the projection that is furthest behind, and that of the end of the log, both counted
-    from the first event. ``worker`` is the name under which it holds leases. Raises UnknownProjectionError, or
-    StoreUnavailableError where only one tenant's events can be seen.
+    ``report`` gets the position of the projection that is furthest behind, and that of the end of the log, both
+    counted from the first event. ``worker`` is the name under which it holds leases. Raises UnknownProjectionError, or
+    StoreUnavailableError if only one tenant's events are visible.
     """
 
     def __init__(
-        self, core: Core, names: Sequence[str], told: Callable[[int, int], None], *, worker: str | None = None
+        self, core: Core, names: Sequence[str], report: Callable[[int, int], None], *, worker: str | None = None
     ) -> None:
         self._projector = core.models.projector
         self._names = list(names) or list(self._projector.projections)
@@ -57,16 +57,16 @@ class Runner:
             self._projector.projection(name)
         self._projector.check_sees_all()
         self._log = core.log
-        self._told = told
+        self._report_progress = report
         self.worker = worker or worker_name()
         self._held: list[str] = []
         self._renewed = float("-inf")
         self._finished: tuple[int, list[Generation]] | None = None
-        # Not an Event, whose lock a handler of signals may find held by the very code that it interrupts.
+        # Not an Event: a signal handler may interrupt code that holds its lock.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
         self.begun = False
-        """Whether it has claimed leases once."""
+        """Whether it has claimed leases."""
 
     def stop(self) -> None:
         """Let ``run`` or ``follow`` return after the current batch; a signal handler may call it."""
@@ -102,7 +102,7 @@ class Runner:
                 while not self._stopped:
                     self._renew()
                     self._catch_up()
-                    self._projector.store.purge()  # again after each rest, until it is done
+                    self._projector.store.purge()  # repeated after each rest, until done
                     self._rest()
         finally:
             unlisten()
@@ -128,13 +128,13 @@ class Runner:
         self._held = self._projector.store.claim(self.worker, names, LEASE_SECONDS)
         self._renewed = time.monotonic()
         self.begun = True
-        # Try again, too: neither log nor position shows that another process has removed text meanwhile.
+        # Always try: neither log nor position shows that another process has removed text.
         self._finished = None
 
     def _catch_up(self) -> None:
         while not self._stopped and self._held:
             seen = self._seen()
-            # Where nothing has happened not even a transaction: its end would wake every process that waits for events.
+            # Without changes, not even a transaction: its end would wake every process that waits for events.
             if seen == self._finished:
                 return
             self._tell(seen)
@@ -162,7 +162,7 @@ class Runner:
     def _tell(self, seen: tuple[int, list[Generation]]) -> None:
         last, there = seen
         reached = [generation.position for generation in there if generation.name in self._names]
-        self._told(*self._projector.progress(min(reached, default=0), last))
+        self._report_progress(*self._projector.progress(min(reached, default=0), last))
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
@@ -181,23 +181,23 @@ class Runner:
 
 
 class LastingRunner:
-    """Runs a runner that follows a store, and another one each time that the store comes back after an outage.
+    """Runs a runner that follows a store, and a new one each time the store comes back after an outage.
 
-    ``opened`` opens the store, and ``runner`` makes its runner. ``said`` is called with each failure. A ``patient`` one
-    also waits for a store that it has never reached.
+    ``opened`` opens the store, and ``runner`` makes its runner. It calls ``warn`` with each failure. If it is
+    ``patient``, it also waits for a store that it has never reached.
     """
 
     def __init__(
         self,
         opened: Callable[[], Core],
         runner: Callable[[Core], Runner],
-        said: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         patient: bool = False,
     ) -> None:
         self._opened = opened
         self._make = runner
-        self._said = said
+        self._warn = warn
         self._patient = patient
         self._runner: Runner | None = None
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -227,7 +227,7 @@ class LastingRunner:
                     begun, wait = True, AGAIN_SECONDS
                 if not begun:
                     raise
-                self._said(f"{error} Tried again in {wait:g} s.")
+                self._warn(f"{error} Tried again in {wait:g} s.")
                 self._rest(wait)
                 wait = min(2 * wait, LONGEST_SECONDS)
         return None

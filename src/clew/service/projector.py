@@ -40,23 +40,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Attempt:
-    """One transaction: the most events that it applies, each alone if it is careful, and what it did."""
+    """One transaction: the most events that it applies, each alone if it is ``careful``, and its results."""
 
     size: int
     careful: bool = False
     given: int = 0
-    """Events that there were to apply."""
+    """Events to apply."""
     counts: list[tuple[str, int]] = field(default_factory=list)
     parked: list[tuple[str, int]] = field(default_factory=list)
     forgot: bool = False
 
 
 class Projector:
-    """Keeps the tables of projections up to date, a batch at a time; many processes can, and take turns.
+    """Keeps the tables of projections up to date, a batch at a time. Several processes can do so in turn.
 
     ``code`` returns the digest of a projection's code. A projection whose live tables were built by other code, or
     with other tables, is rebuilt once in new tables next to them; if another process then replaces those by its own
-    code, this one does not start again. Live tables are maintained by every process that declares them alike, unless a
+    code, this one does not start again. Every process that declares the same tables maintains the live ones, unless a
     newer version of the projection has built them.
     """
 
@@ -77,7 +77,7 @@ class Projector:
         self._checked: set[str] = set()
         """Projections whose tables were built from this log."""
         self._replaced: set[str] = set()
-        """Projections that were rebuilt here, if they had to be: this is done once."""
+        """Projections that this process has rebuilt if needed: it does so once."""
         self._read_ahead = ReadAhead(log)
         self._size = BATCH
         self._before = 0
@@ -126,12 +126,12 @@ class Projector:
             try:
                 done = self._try(chosen, attempt)
             except StoreError:
-                self._read_ahead = ReadAhead(self.log)  # when the store is back its log may be another one
+                self._read_ahead = ReadAhead(self.log)  # the store may come back with another log
                 raise
-            except Exception:  # noqa: BLE001 - which event is at fault shows when each is alone
+            except Exception:  # noqa: BLE001 - applying each event alone shows which one fails
                 if attempt.given <= AT_ONCE:
                     return self._try(chosen, _Attempt(AT_ONCE, careful=True))
-                self._size = max(attempt.given // SHRINK, AT_ONCE)  # alone they take long, and most are not at fault
+                self._size = max(attempt.given // SHRINK, AT_ONCE)  # single events are slow, and most are not at fault
             else:
                 self._size = min(2 * attempt.size, BATCH)
                 return done
@@ -143,7 +143,7 @@ class Projector:
             with self.store.session(last, [each.name for each in chosen]) as session:
                 done = self._step(session, chosen, last, attempt)
         except BaseException:
-            self._checked, self._replaced = before  # nothing of it was done
+            self._checked, self._replaced = before  # the transaction was rolled back
             raise
         for name, position in attempt.parked:
             _log.warning("Projection %s continues without the event at position %d", name, position)
@@ -154,7 +154,7 @@ class Projector:
 
     def _step(self, session: ProjectionSession, chosen: Sequence[Projection], last: int, attempt: _Attempt) -> bool:
         targets = self._targets(session, chosen)
-        # Both in each step: neither waits for ever for the other while more and more is appended.
+        # Both in each step, so that neither starves while events are appended.
         live = self._batch(session, [each for each in targets if each.generation.live], last, attempt)
         building = self._batch(session, [each for each in targets if not each.generation.live], last, attempt)
         done = attempt.given > 0
@@ -168,7 +168,7 @@ class Projector:
         return done
 
     def _switch(self, session: ProjectionSession, generation: Generation) -> bool:
-        """Make a generation that was rebuilt the live one; try again later where its old tables are in use."""
+        """Make a rebuilt generation the live one; if the old tables are in use, try again later."""
         if time.monotonic() < self._rests:
             return False
         if session.switch(generation):
@@ -176,8 +176,8 @@ class Projector:
             return True
         if not self._rests:
             _log.warning(
-                "Projection %s was rebuilt, and is read once nobody holds its old tables any more: look for a dump of "
-                "the database, or a transaction that has stayed open",
+                "Projection %s was rebuilt, but another connection still uses its old tables: look for a dump of the "
+                "database, or a transaction that was left open",
                 generation.name,
             )
         self._rests = time.monotonic() + REST_SECONDS
@@ -195,7 +195,7 @@ class Projector:
         self._read_ahead.keep(low, BATCH, batch, shredded)  # for the next attempt, if this one fails
         events = batch[: attempt.size]
         further = [position for position in behind if position > low]
-        if further:  # from there on they are applied to more generations
+        if further:  # later events are applied to more generations
             events = [event for event in events if event.position <= min(further)]
         if not events:
             return group
@@ -219,7 +219,7 @@ class Projector:
         return moved
 
     def _targets(self, session: ProjectionSession, chosen: Sequence[Projection]) -> list[Target]:
-        """The generations that this process maintains; missing ones are begun."""
+        """The generations that this process maintains; missing ones are created."""
         there = session.generations()
         if any([projection.name not in self._checked for projection in chosen]):  # noqa: C419 - few, and often
             there = self._check_log(session, there, {projection.name for projection in chosen})
@@ -247,7 +247,7 @@ class Projector:
                 if not generation.live:
                     session.drop(generation)
             own = [live, session.begin(projection, self.code(projection), live=False)]
-        # Once only: if another process replaces this code by its own, that one stays.
+        # Only once: if another process then replaces the tables by its own, they stay.
         self._replaced.add(projection.name)
         return [Target(generation, projection) for generation in own if self.maintains(generation)]
 
@@ -262,8 +262,8 @@ class Projector:
         return session.generations()
 
     def _is_of_this_log(self, generation: Generation) -> bool:
-        """Whether a generation was built from this log; it was not where an older copy of the log was restored."""
-        if not generation.position or self.log.is_bound():  # one tenant's events cannot show it
+        """Whether a generation was built from this log, and not from one that an older copy has replaced."""
+        if not generation.position or self.log.is_bound():  # the events of one tenant cannot show it
             return True
         found = self.log.recorded_after(generation.position - 1, 1)
         return bool(found) and found[0].position == generation.position and found[0].hash == generation.hash
@@ -283,14 +283,14 @@ class Projector:
             self._checked.add(name)
         if generation.position < last or generation.shape != self._shapes[name]:
             return False
-        # Another process may have emptied a part of an index, which only a process that maintains it builds again.
+        # Another process may have emptied a part of an index; only a maintaining process builds it again.
         return not (generation.stale and self.maintains(generation))
 
     def catch_up(self, name: str, last: int | None = None) -> None:
         """Bring a projection to a position, by default the end of the log at the call.
 
-        A rebuild is not waited for unless the tables were declared otherwise. Raises ProjectionBehindError when a newer
-        version of the projection has built the tables, and no process maintains them.
+        It does not wait for a rebuild, unless the tables were declared differently. Raises ProjectionBehindError when a
+        newer version of the projection has built the tables, and no process maintains them.
         """
         self.projection(name)
         last = self.log.last_position() if last is None else last
@@ -359,7 +359,7 @@ class Projector:
         return live is None or self.maintains(live) or self.is_changed(name)
 
     def progress(self, position: int, last: int) -> tuple[int, int]:
-        """How far a position is from the first event, and how far the last one is, both in positions.
+        """The distances of a position and of the last event from the first event, in positions.
 
         In a log whose positions have gaps this is not a number of events, but still a share of the whole.
         """
@@ -369,14 +369,14 @@ class Projector:
         return max(0, position - self._before), max(0, last - self._before)
 
     def drain(self) -> None:
-        """Do everything that there is to do."""
+        """Advance until nothing is left to do."""
         while self.advance():
             pass
 
     def forget(self, stream: str, version: int, by: int) -> None:
         """Remove the words of a text from all indexes at once; the event at version ``by`` shredded it.
 
-        Where this process cannot build that part of an index again, it empties it until a process that can comes.
+        If this process cannot rebuild that part of an index, it empties the part until another process rebuilds it.
         """
         position, shredded = self.log.position_of(stream, version), self.log.position_of(stream, by)
         if position is None or shredded is None:
@@ -405,7 +405,7 @@ class Projector:
         self.check_sees_all()
         goal, begun = self.log.last_position(), self._begin_rebuild(projection)
         while True:
-            # Another process may have started again meanwhile: its work is then waited for, and shared.
+            # Another process may have restarted the rebuild meanwhile: then wait for it and share its work.
             there = [each for each in self.store.generations() if each.name == name and each.id >= begun]
             now = there[-1] if there else None
             if now is not None:
@@ -440,9 +440,9 @@ class Projector:
             return session.begin(projection, self.code(projection), live=not live).id
 
     def check_sees_all(self) -> None:
-        """Raise StoreUnavailableError where only one tenant's events can be seen: no projection is built from them."""
+        """Raise StoreUnavailableError if only one tenant's events are visible: projections need all events."""
         if self.log.is_bound():
             raise StoreUnavailableError(
-                "Projections are built from the events of all tenants, and this user sees those of one. Build them as "
-                "a user that is a member of clew_operator."
+                "Projections are built from the events of all tenants, but this user sees only one tenant. Build them "
+                "as a user that is a member of clew_operator."
             )

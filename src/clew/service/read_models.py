@@ -25,10 +25,10 @@ T = TypeVar("T")
 POLL_SECONDS = 0.02
 
 STANDSTILL_SECONDS = 10.0
-"""How long a wait goes on without progress before the process's log says so."""
+"""How long a wait lasts without progress before it is logged."""
 
 PURGE_SECONDS = 0.1
-"""How long to wait before trying again to remove deleted text that a reader keeps in the files."""
+"""The pause between attempts to remove deleted text while a reader still keeps it in the files."""
 
 
 class _Barrier:
@@ -69,9 +69,9 @@ class ReadModels:
         self._barrier: _Barrier | None = None
 
     def read_barrier(self) -> ReadModels:
-        """The same for one call of the service: all of its reads see what was written before the first of them.
+        """A copy for one call of the service: all of its reads see what was written before the first of them.
 
-        So the log is asked for its position once, however many read models a call reads.
+        So one call reads the position of the log only once, for all of its read models.
         """
         found = copy(self)
         found._one_call = True  # noqa: SLF001 - of the same class
@@ -96,14 +96,14 @@ class ReadModels:
         return True
 
     def _unattended(self) -> list[str]:
-        """The projections that no worker maintains, and those that a worker maintains with code to be replaced."""
+        """The projections without a worker, and those whose worker has outdated code."""
         held = self._store.holders()
         if not held:
             return list(self.projector.projections)
         return [name for name in self.projector.projections if name not in held or self.projector.is_changed(name)]
 
     def notify(self) -> None:
-        """Something was appended. Need not be called unless ``follows_appends``."""
+        """Events were appended. Only needed if ``follows_appends``."""
         self.embedded |= self._on_standby
         if self.follows_appends:
             self._background.notify()
@@ -111,7 +111,7 @@ class ReadModels:
     def forget(self, stream: str, version: int, by: int) -> None:
         """Remove the words of a text from the indexes now; the event at version ``by`` shredded it.
 
-        Where only another process can maintain them, it removes them when it reaches that event.
+        If only another process can maintain the indexes, that process removes the words when it reaches the event.
         """
         if self.projector.log.is_bound():
             return
@@ -147,7 +147,7 @@ class ReadModels:
         return found
 
     def _read(self, name: str, read: Callable[[], T]) -> T:
-        """Read once the projection has caught up; once more where its tables were deleted in between."""
+        """Read after the projection has caught up; again if its tables were deleted in between."""
         try:
             self._catch_up(name)
             return read()
@@ -190,8 +190,8 @@ class ReadModels:
     ) -> Operation[None]:
         """Wait until the log and a projection, or every one, have reached a position, by default the newest.
 
-        ``timeout`` is in seconds. ``progress`` is called with how far they are and how far they must come, in positions
-        from the first event. Raises ProjectionBehindError or UnknownProjectionError.
+        ``timeout`` is in seconds. ``progress`` is called with their progress and the target, in positions from the
+        first event. Raises ProjectionBehindError or UnknownProjectionError.
         """
         names = [*self.projector.projections] if projection is None else [self.projector.projection(projection).name]
         target: int = (yield from self.position()) if position is None else position
@@ -214,13 +214,13 @@ class ReadModels:
             if not (self.embedded and (yield Read(partial(self.projector.advance, names)))):
                 yield Pause(POLL_SECONDS)
             elif self.embedded:
-                self._background.notify()  # to remove the words of texts that were redacted elsewhere
+                self._background.notify()  # to remove words of texts that other processes redacted
 
     def _behind(self, target: int, names: Sequence[str]) -> dict[str, int]:
-        """What has not reached a position, and where it is: -1 for a projection without tables.
+        """The projections, and the log, that have not reached a position, with theirs; -1 without tables.
 
         The log itself may be behind: a standby's is behind its primary's. A user that sees only one tenant's events
-        cannot see how far the log is, but the processes that maintain the projections can.
+        cannot see the end of the log, but the processes that maintain the projections can.
         """
         last = self.projector.log.last_position()
         log = {"the log": last} if last < target and not self.projector.log.is_bound() else {}
@@ -228,7 +228,7 @@ class ReadModels:
         return log | {name: live.get(name, -1) for name in names if live.get(name, -1) < target}
 
     def position(self) -> Operation[int]:
-        """The newest position of the log: everything that was appended here is at it or below."""
+        """The newest position of the log; this process has appended nothing above it."""
         found: int = yield Read(self.projector.log.newest_position)
         return found
 

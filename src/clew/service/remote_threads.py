@@ -79,7 +79,7 @@ def _refuse(side: ServiceSide, asked: str, thread_id: str) -> None:
 
 
 def _after_cuts(core: Core, events: Sequence[Event]) -> Operation[list[Event]]:
-    """The events right after the messages at which a lineage was cut: they say whether these were whole answers."""
+    """The events right after the cuts of a lineage: they show whether the messages at the cuts were whole answers."""
     nexts = (*(event.stream for event in events[1:]), "")
     cuts = [event for event, then in zip(events, nexts, strict=True) if then != event.stream]
     found: list[Event] = []

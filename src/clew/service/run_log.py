@@ -57,7 +57,7 @@ class ThreadRuns:
         return self._core.log is core.log
 
     async def control(self, *, fresh: bool = False) -> Control:
-        """The control, as far as this process has seen it unless it is to be ``fresh``."""
+        """The newest control that this process knows; with ``fresh`` the one in the store."""
         if self._beginning is not None:
             return self._beginning.control
         known = None if fresh else self._core.caches.submitted.get(self._stream)
@@ -75,7 +75,7 @@ class ThreadRuns:
 
     @property
     def actor(self) -> str | None:
-        """The actor of calls that name none."""
+        """The actor of calls that do not name one."""
         return self._core.actor
 
     @property
@@ -164,12 +164,12 @@ class ThreadRuns:
         await self._write(Write((), {}, claims=(self._renewal(holding),), drafts=drafts))
 
     async def lease(self) -> Lease | None:
-        """The lease, None if nobody holds one or it has expired."""
+        """The lease, None if it is free or has expired."""
         found = await self._read(read(partial(self._core.log.lease, self._stream)))
         return None if found is None or found.until <= self._core.now() else found
 
     async def draft(self) -> Draft | None:
-        """The draft of an answer that was arriving."""
+        """The draft of a partial answer."""
         return await self._read(read(partial(self._core.log.draft, self._stream)))
 
     async def put_draft(self, run_id: str, data: bytes, holding: Holding) -> None:
@@ -215,7 +215,7 @@ class ThreadRuns:
 def claim_state(core: Core, thread_id: str, provider: str, state: Json) -> Operation[None]:
     """Record that a provider state belongs to a thread. Raises HistoryStoreSharedError if it belongs to another.
 
-    The owner is in the first event of a stream that is named after the state. Of two threads at once, one is first.
+    The first event of a stream that is named after the state names the owner: of two concurrent threads, one is first.
     """
     stream = claim_stream(core.tenant, provider, state)
     while True:

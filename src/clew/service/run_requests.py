@@ -29,9 +29,9 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     found = yield from event(core, thread_id, version)
     if not isinstance(found.data, ModelCalled):
         raise UnknownVersionError(
-            f"Version {version} of thread {thread_id!r} is {found.type}, not a model call. `clew log` lists those."
+            f"Version {version} of thread {thread_id!r} is {found.type}, not a model call: see `clew log`."
         )
-    said: History = yield from history(core, thread_id, version)
+    past: History = yield from history(core, thread_id, version)
     made: Event = yield from event(core, thread_id, found.data.definitions)
     if not isinstance(made.data, RunStarted | RunResumed):
         raise DefinitionMissingError(thread_id, version, [])
@@ -39,12 +39,12 @@ def request(core: Core, thread_id: str, version: int) -> Operation[Request]:
     fingerprint = made.data.fingerprint
     tools = tuple(digest for each in given for digest in each.tools)
     blobs = yield from _blobs(core, thread_id, version, (*fingerprint.digests, *tools))
-    reduction = None if fingerprint.reducer is None else said.context.reductions.get(made.data.agent.id)
+    reduction = None if fingerprint.reducer is None else past.context.reductions.get(made.data.agent.id)
     return rebuilt(
         version,
         found.data,
         read_definitions(fingerprint, blobs),
-        said,
+        past,
         Contributions(given, read_tools(tools, blobs)),
         None if reduction is None else reduction[1],
     )
@@ -68,7 +68,7 @@ def instructions(core: Core, thread_id: str, agent_id: str) -> Operation[str | N
 
 
 def _provided(core: Core, thread_id: str, call: Event) -> Operation[tuple[ContextProvided, ...]]:
-    """What context providers had given to the run of a model call, also for its earlier calls."""
+    """What context providers gave to the run of a model call until then, also for its earlier calls."""
     stream = core.stream(thread_id)
     upto = call.version
     found: list[Event] = []

@@ -48,7 +48,7 @@ from clew.service.operations import Operation, Read, read
 from clew.service.remote_threads import check_fork, check_rewind, kind_of_fork
 from clew.service.thread_queries import At, cut, event, existing, readable, resolve
 
-Said: TypeAlias = HistoryMessage | int
+MessageRef: TypeAlias = HistoryMessage | int
 """An existing message: an item of a history, or its version."""
 
 
@@ -64,7 +64,7 @@ def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -
 
 
 def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
-    """Begin a thread that a service holds, perhaps with the service's id of it; returns its id."""
+    """Begin a thread that a service holds, if known with its id at the service; returns its id in Clew."""
     chosen = core.thread_id()
     intents: list[Intent] = [Start(kind="remote")]
     if service_thread_id is not None:
@@ -94,12 +94,12 @@ def append(
     expected_version: int | None,
     idempotency_key: str | None,
 ) -> Operation[list[HistoryMessage]]:
-    """Append one message or several in one commit; returns them as the history has them."""
+    """Append one or more messages in one commit; returns them as items of the history."""
     many = (messages,) if isinstance(messages, Message) else _many(messages)
     if expected_version is not None and type(expected_version) is not int:
         raise UnknownVersionError(f"expected_version: {type(expected_version).__name__} is not a version. Give an int.")
     if not many:
-        raise InvalidContentError("append: there is no message. Give one, or a list of messages.")
+        raise InvalidContentError("append: the list of messages is empty. Give a message, or a list of messages.")
     key = None if idempotency_key is None else _key(core, thread_id, many, idempotency_key)
     if core.authorize is not None:
         yield from check(core, "read", thread_id)
@@ -109,9 +109,9 @@ def append(
         return list(filter(None, map(as_message, done.events)))
     found: list[HistoryMessage] = []  # an earlier append with the same key wrote them
     for version in done.versions:
-        said = as_message((yield from event(core, thread_id, version)))
-        if said is not None:
-            found.append(said)
+        message = as_message((yield from event(core, thread_id, version)))
+        if message is not None:
+            found.append(message)
     return found
 
 
@@ -123,7 +123,7 @@ def change(core: Core, thread_id: str, intent: Intent, actor: str | None) -> Ope
 
 
 def labels(given: Mapping[str, Json] | None, more: JsonObject) -> JsonObject:
-    """Labels from a mapping and from keyword arguments. Raises InvalidContentError if it is not a mapping."""
+    """Labels from a mapping and from keyword arguments. Raises InvalidContentError for anything else."""
     if given is not None and not isinstance(given, Mapping):
         raise InvalidContentError(f"label: {type(given).__name__} is not a mapping of names to values. Give a dict.")
     return {**(given or {}), **more}
@@ -132,7 +132,7 @@ def labels(given: Mapping[str, Json] | None, more: JsonObject) -> JsonObject:
 def label(core: Core, thread_id: str, labels: JsonObject, actor: str | None) -> Operation[Committed]:
     """Set labels, or with None remove them."""
     if not labels:
-        raise InvalidContentError("label: there is no label. Write label(topic='refund'), or topic=None to remove it.")
+        raise InvalidContentError("label: no label was given. Write label(topic='refund'), or topic=None to remove it.")
     yield from check(core, "read", thread_id)
     return (yield from commit(core, thread_id, Label(labels), CommitOptions(actor=actor)))
 
@@ -151,7 +151,7 @@ def checkpoint(core: Core, thread_id: str, name: str, at: At, actor: str | None)
 class Begun(NamedTuple):
     """How a fork begins. By default it has its parent's title and kind, and no further messages.
 
-    ``memory`` is how it reads memory scopes; None is as its parent does.
+    ``memory`` is how it reads memory scopes; None means like its parent.
     """
 
     title: str | None = None
@@ -211,11 +211,11 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     control = yield from readable(core, thread_id, "rewind")
     version = yield from resolve(core, thread_id, control, to)
     messages = (yield from event(core, thread_id, version)).messages
-    if messages < 0:  # an opaque event does not say: what came before it does
+    if messages < 0:  # an opaque event has no count: the event before it has one
         messages = (yield from cut(core, thread_id, version)).control.messages
     back = Rewind(version, messages, (yield from check_rewind(core, thread_id, version, control)))
     if not abandon_run:
-        options = CommitOptions(actor=actor, claims=_nobody_runs(core, thread_id))
+        options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
         try:
             return (yield from commit(core, thread_id, back, options)).versions[-1]
         except RunInProgressError as found:
@@ -224,7 +224,7 @@ def rewind(core: Core, thread_id: str, to: At, *, abandon_run: bool, actor: str 
     for _ in range(ATTEMPTS):
         run = control.run
         ended: list[Intent] = []
-        options = CommitOptions(actor=actor, claims=_nobody_runs(core, thread_id))
+        options = CommitOptions(actor=actor, claims=_without_run(core, thread_id))
         if run is not None:
             ended, options = yield from _abandoned(core, thread_id, run, actor)
         try:
@@ -247,12 +247,12 @@ def _abandoned(
     steps = (*interrupted(run, draft, "stopped"), RunAbandoned(reason="asked"))
     gone = Claim(stream, holder_of(run), core.now(), 0)
     options = CommitOptions(
-        actor=actor, claims=(gone, *_nobody_runs(core, thread_id)), drafts=(Draft(stream, run.id, None),)
+        actor=actor, claims=(gone, *_without_run(core, thread_id)), drafts=(Draft(stream, run.id, None),)
     )
     return [Advance(run.id, run.attempt, steps)], options
 
 
-def _nobody_runs(core: Core, thread_id: str) -> tuple[Claim, Claim]:
+def _without_run(core: Core, thread_id: str) -> tuple[Claim, Claim]:
     """Claims that fail while a run holds the lease of a thread, and leave the thread without a lease."""
     stream, now = core.stream(thread_id), core.now()
     return Claim(stream, "rewind", now, now + 1), Claim(stream, "rewind", now, 0)
@@ -261,7 +261,7 @@ def _nobody_runs(core: Core, thread_id: str) -> tuple[Claim, Claim]:
 def edit(
     core: Core,
     thread_id: str,
-    said: Said,
+    ref: MessageRef,
     new: Message | str,
     *,
     title: str | None,
@@ -270,26 +270,26 @@ def edit(
 ) -> Operation[str]:
     """Fork before a message and append another message there; returns the fork's id."""
     yield from readable(core, thread_id, "edit")
-    version = _version(said)
-    old = yield from _message_event(core, thread_id, said, "edit")
+    version = _version(ref)
+    old = yield from _message_event(core, thread_id, ref, "edit")
     message = _instead_of(old, new)
     check_message(message)
     begun = Begun(title, messages=(message,))
     return (yield from fork(core, thread_id, begun, at=version - 1, at_message=None, new_id=new_id, actor=actor))
 
 
-def redact(core: Core, thread_id: str, said: Said, reason: str | None, actor: str | None) -> Operation[int]:
+def redact(core: Core, thread_id: str, ref: MessageRef, reason: str | None, actor: str | None) -> Operation[int]:
     """Shred a message in the stream that owns it; returns the version of the redaction event there."""
     yield from existing(core, thread_id)
-    version = _version(said)
-    found = yield from _message_event(core, thread_id, said, "redact")
+    version = _version(ref)
+    found = yield from _message_event(core, thread_id, ref, "redact")
     if found.thread_id != thread_id:
-        yield from check(core, "read", found.thread_id)  # its stream is written, and its readers lose the message
+        yield from check(core, "read", found.thread_id)  # it writes to this stream, and its readers lose the message
     conflict = ConflictError(thread_id, 0, 0)
     for _ in range(ATTEMPTS):
         taken = yield from read(lambda: core.log.redactable(found.stream, version))
         if taken is None:
-            raise NotRedactableError(f"Version {version} of thread {thread_id!r} is redacted already.")
+            raise NotRedactableError(f"Version {version} of thread {thread_id!r} is already redacted.")
         intent = Redact(version, taken.digest.hex(), taken.stub.decode("latin-1"), reason)
         shred = Shred(found.stream, version, taken.digest, taken.stub)
         try:
@@ -344,18 +344,18 @@ def _key(core: Core, thread_id: str, messages: Sequence[Message], key: str | Non
     return Key(core.stream(thread_id), key, content.encode())
 
 
-def _version(said: Said) -> int:
-    version = said if isinstance(said, int) else getattr(said, "version", None)
+def _version(ref: MessageRef) -> int:
+    version = ref if isinstance(ref, int) else getattr(ref, "version", None)
     if not isinstance(version, int) or isinstance(version, bool):
-        kind = type(said).__name__
+        kind = type(ref).__name__
         raise NotRedactableError(f"{kind} is not a message of a thread. Give a message of its history, or a version.")
     return version
 
 
-def _message_event(core: Core, thread_id: str, said: Said, asked: str) -> Operation[Event]:
-    version = _version(said)
+def _message_event(core: Core, thread_id: str, ref: MessageRef, asked: str) -> Operation[Event]:
+    version = _version(ref)
     found = yield from event(core, thread_id, version)
-    if isinstance(said, HistoryMessage) and said.event_id != found.event_id:
+    if isinstance(ref, HistoryMessage) and ref.event_id != found.event_id:
         raise NotRedactableError(
             f"{asked}: the message belongs to another thread, not to {thread_id!r}. Use the thread that it came from."
         )

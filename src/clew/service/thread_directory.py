@@ -35,21 +35,21 @@ FEW = 1_000
 """Most threads that are sorted here: the indexes by label and by parent have another order than the last change."""
 
 FIRST = -1
-"""Below every place and every time."""
+"""Less than every position and time."""
 
 LAST = 2**63 - 1
-"""Above them."""
+"""Greater than every position and time."""
 
 
 class _Place(NamedTuple):
-    """Where a thread stands in either order: when it was last changed, and at which position it began."""
+    """The place of a thread in both orders: the time of its last change, and the position where it began."""
 
     updated_at: int
     begun: int
 
 
 class _Filter(NamedTuple):
-    """Which threads are listed, and in which order."""
+    """The filter and the order of a list of threads."""
 
     where: tuple[Where, ...]
     labels: tuple[tuple[str, Any], ...]
@@ -113,7 +113,7 @@ def _threads(core: Core, wanted: _Filter, after: object, limit: int) -> Operatio
         rows = yield from _by_change(core, wanted, place, limit)
     rows = rows[:limit]
     next_place = _Place(rows[-1]["updated_at"] or 0, rows[-1]["begun"]) if len(rows) == limit else None
-    # A page that lacks threads which the actor may not see is filled up from the next ones.
+    # If the actor may not see all of these threads, the caller reads on until the page is full.
     return (yield from _summaries(core, (yield from _permitted(core, rows)))), next_place
 
 
@@ -132,7 +132,7 @@ def _by_label(core: Core, wanted: _Filter, place: _Place | None, limit: int) -> 
 def _few(core: Core, wanted: _Filter) -> Operation[list[str] | None]:
     """The threads with one of the labels, or with the parent, if they are few enough to be sorted here.
 
-    Where they are many, it is faster to read all threads in order.
+    For many threads, reading all of them in order is faster.
     """
     queries = [Query("label", _having(core, *label), (), FEW + 1, ["thread_id"]) for label in wanted.labels]
     if wanted.has_parent:
@@ -252,7 +252,7 @@ def _marks(core: Core, rows: Sequence[RowValues]) -> Operation[dict[str, list[Ro
     for start in range(0, len(ids), ROWS):
         where = (Where("tenant", "=", core.tenant), Where("thread_id", "in", ids[start : start + ROWS]))
         for mark in (yield from _rows(core, Query("checkpoint", where, ["version"]))):
-            if mark["version"] <= heads[mark["thread_id"]]:  # else it was made after the thread was read
+            if mark["version"] <= heads[mark["thread_id"]]:  # later ones were made after the thread was read
                 found[mark["thread_id"]].append(mark)
     return found
 
@@ -345,7 +345,7 @@ def _branches(core: Core, rows: Sequence[RowValues]) -> Operation[list[Branch[Th
 
 
 def find(core: Core, prefix: str) -> Operation[str]:
-    """The id of the thread with this id, or else of the one thread whose id begins so.
+    """The id of the thread with this id, or else of the only thread whose id has this prefix.
 
     Threads that the actor may not see do not count. Raises UnknownThreadError, AmbiguousThreadError or
     InvalidNameError.
@@ -361,7 +361,7 @@ def find(core: Core, prefix: str) -> Operation[str]:
         found = [name.id for stream in streams if (name := parse_stream_name(stream.name)) is not None]
         names += yield from permitted(core, "list", found, lambda id_: id_)
         more = len(streams) == limit
-        # More each time: the actor may be allowed to see only a few of them.
+        # Larger pages each time: the actor may be allowed to see only a few of them.
         after, limit = streams[-1].key if streams else after, min(2 * limit, PAGE)
     if not names:
         raise UnknownThreadError(prefix)

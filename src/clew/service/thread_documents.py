@@ -1,4 +1,4 @@
-"""Threads as documents: serialized from the stored rows, and restored in another store, completely or not at all."""
+"""Thread documents: serialized from stored rows, and restored in another store, completely or not at all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from clew.service.thread_queries import readable
 RESTORED_FROM = "restored_from"
 """The metadata key of a copy: tenant, thread, version and head of the original."""
 
-_AS_NEW = "Give as_new=True to begin a new thread with what the document says."
+_AS_NEW = "Give as_new=True to begin a new thread with the messages of the document."
 
 
 class Restored(NamedTuple):
@@ -61,8 +61,8 @@ class Restored(NamedTuple):
 def serialize(core: Core, thread_id: str) -> Operation[JsonObject]:
     """A thread as one JSON object, in the format of domain/formats/thread_document.py.
 
-    Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state or a name of the service's that looks
-    like one, and CorruptEventError for a thread that does not verify.
+    Raises UnknownThreadError, ThreadDeletedError, CredentialError for a state or a service's id that looks
+    like a credential, and CorruptEventError for a thread that does not verify.
     """
     yield from readable(core, thread_id, "serialize", "export")
     lineage = yield from read(partial(_lineage, core.log, thread_id, core.stream(thread_id)))
@@ -74,8 +74,8 @@ def restore(
 ) -> Operation[Restored]:
     """Check a whole document, then write the part of it that the store does not have.
 
-    Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError, and NotAuthorizedError where the thread is
-    there and may not be read, or an ancestor of one that is not there; then nothing is stored.
+    Raises ThreadDocumentError, ThreadAheadError or ThreadDivergedError, and NotAuthorizedError if the caller may not
+    read the existing thread, or an ancestor of a new one. After an error, nothing is stored.
     """
     if on_existing not in get_args(OnExisting):
         raise InvalidContentError(f"on_existing={on_existing!r} is neither 'raise' nor 'fork'.")
@@ -85,8 +85,8 @@ def restore(
         return Restored(*(yield from begin_again(core, lineage, actor)))
     if lineage.name.tenant != core.tenant:
         raise ThreadDocumentError(
-            f"thread.tenant: the document is of tenant {lineage.name.tenant!r}, and the store is open for "
-            f"{core.tenant!r}. Names are part of the hashes, so they stay: open it for that tenant. {_AS_NEW}"
+            f"thread.tenant: the document is of tenant {lineage.name.tenant!r}, but the store is open for "
+            f"{core.tenant!r}. Names are part of the hashes and cannot change: open it for that tenant. {_AS_NEW}"
         )
     yield from read(partial(_check_there, core, lineage))
     ahead = yield from _add_missing(core, lineage)
@@ -210,7 +210,7 @@ def _batch(log: EventLog, missing: Sequence[Entry]) -> Batch:
         for number, entry in enumerate(missing):
             batch.add(number, entry)
     except ImportFormatError as error:
-        raise ThreadDocumentError(f"It does not follow from what the store has: {error}") from None
+        raise ThreadDocumentError(f"It does not continue the rows of the store: {error}") from None
     if batch.failed:  # another writer has just started or extended a thread with that id
         raise batch.failed[0].error
     return batch
@@ -228,7 +228,7 @@ def _lineage(log: EventLog, thread_id: str, name: str) -> Lineage:
         if log.shredded() == shredded:
             break
     raise CorruptEventError(
-        f"Thread {thread_id!r} cannot be serialized: it does not verify, and verify says where. {wrong}"
+        f"Thread {thread_id!r} cannot be serialized: it does not verify, and verify() shows where. {wrong}"
     ) from None
 
 
@@ -253,7 +253,7 @@ def _document(lineage: Lineage) -> JsonObject:
         if isinstance(data, ContextStateRecorded):
             check_no_credentials(data.state, f"state of {data.provider!r} at version {event.version}")
         elif isinstance(data, ServiceThreadBound):
-            check_no_credentials(data.id, f"what the service calls the thread at version {event.version}")
+            check_no_credentials(data.id, f"the service's id of the thread at version {event.version}")
     return write_document(lineage)
 
 
@@ -266,7 +266,7 @@ def begin_again(core: Core, lineage: Lineage, actor: str | None) -> Operation[tu
     for event in lineage.events:
         control = advance(control, event)
     thread_id = core.thread_id()
-    intents = [_start(lineage, control), *_said_again(lineage)]
+    intents = [_start(lineage, control), *_copied_intents(lineage)]
     yield from commit(core, thread_id, intents, CommitOptions(actor=actor, base=Control()))
     return thread_id, control.kind
 
@@ -283,7 +283,7 @@ def _start(lineage: Lineage, control: Control) -> Start:
     return Start(control.title, control.labels, metadata, kind=control.kind)
 
 
-def _said_again(lineage: Lineage) -> list[Intent]:
+def _copied_intents(lineage: Lineage) -> list[Intent]:
     """The intents after the start: messages, the service's id after the messages that it has, and provider states."""
     builder = HistoryBuilder("")
     builder.add(lineage.events)
@@ -291,13 +291,13 @@ def _said_again(lineage: Lineage) -> list[Intent]:
     bound, had = _service(lineage)
     intents: list[Intent] = []
     at: dict[int, int] = {}
-    for said in history:
-        if bound is not None and said.version > had:
+    for item in history:
+        if bound is not None and item.version > had:
             intents.append(bound)
             bound = None
-        if said.message is not None:
-            intents.append(Say((said.message,)))
-        at[said.version] = len(intents) + 1
+        if item.message is not None:
+            intents.append(Say((item.message,)))
+        at[item.version] = len(intents) + 1
     if bound is not None:
         intents.append(bound)
     states = tuple(

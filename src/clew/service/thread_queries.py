@@ -37,7 +37,7 @@ PAGE = 500
 class ThreadSummary(NamedTuple):
     """A thread in a list. ``head`` is its hash in hex; ``metadata`` names an imported thread's ``source_id``.
 
-    ``kind`` says who holds the history: ``local`` is Clew, ``remote`` a service.
+    ``kind`` says where the history is: ``local`` in Clew, ``remote`` at a service.
     """
 
     id: str
@@ -106,7 +106,7 @@ def history(core: Core, thread_id: str, at: At = None, at_message: int | None = 
 def newest(core: Core, thread_id: str) -> Operation[History]:
     """The messages on the path at the newest version of a thread that exists.
 
-    The newest version is the log's, or the one of this process's last append: a later write names the version that it
+    The newest version is that of the log or of this process's last append. A later write checks the version that it
     expects.
     """
     stream = core.stream(thread_id)
@@ -279,7 +279,7 @@ def _at_time(core: Core, thread_id: str, control: Control, at: datetime) -> Oper
     found = yield from read(lambda: _last_until(core.log, stream, control.version, to_microseconds(at)))
     if not found:
         first = yield from event(core, thread_id, 1)
-        message = f"Thread {thread_id!r} had not begun at {at.isoformat()}: it did at {first.time.isoformat()}."
+        message = f"Thread {thread_id!r} did not exist at {at.isoformat()}: it began at {first.time.isoformat()}."
         raise UnknownVersionError(message)
     return found
 

@@ -26,7 +26,7 @@ def step(core: Core, thread_id: str, at: At = None, at_message: int | None = Non
     """A version of a thread, the newest by default, with the last messages on its path.
 
     The control is folded from the snapshot before the version; the messages are read backwards along the path until
-    there are enough. Only after a rewind to another branch are they read back to where the branches part.
+    there are enough. Only after a rewind to another branch are they read back to the fork of the two branches.
     """
     head = yield from readable(core, thread_id, "replay")
     version = yield from resolve(core, thread_id, head, at, at_message)

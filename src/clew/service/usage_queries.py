@@ -27,7 +27,7 @@ _COUNTED = (
 
 
 class Usage(NamedTuple):
-    """What was recorded in a thread, on a day, or in total; ``thread_id`` or ``day`` is None where it does not apply.
+    """Usage of a thread, of a day, or in total; ``thread_id`` or ``day`` is None if it does not apply.
 
     ``forks`` is the number of those threads that have a parent. Inherited events are counted where they were recorded.
     ``bytes`` are those of the stored events; tokens are those that models reported in runs, and those in the metadata
@@ -50,7 +50,7 @@ class Usage(NamedTuple):
 
 
 def usage(core: Core, *, thread: str | None, since: date | None, until: date | None, by: By) -> Operation[list[Usage]]:
-    """What was recorded on the days (UTC) from ``since`` to ``until``, both included.
+    """The usage on the days (UTC) from ``since`` to ``until``, both included.
 
     By thread, the largest first; by day, in order; in total, one. Only threads that the actor may audit are counted.
     Raises UnknownThreadError or NotAuthorizedError.

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 AGAIN_SECONDS = 1.0
-"""How long after a worker died it is restarted."""
+"""The delay before a failed worker is restarted."""
 
 TICK_SECONDS = 0.5
 
@@ -25,7 +25,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Workers:
     """A process for each of ``arguments``, which calls ``target`` with them.
 
-    ``said`` is called with a sentence when one dies. With ``again`` a process that ends is replaced until ``stop``, and
+    ``warn`` is called with a sentence when one dies. With ``again`` a process that ends is replaced until ``stop``, and
     more can be added meanwhile; otherwise each runs once.
     """
 
@@ -33,16 +33,16 @@ class Workers:
         self,
         target: Callable[..., None],
         arguments: Sequence[tuple[Any, ...]],
-        said: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         again: bool,
     ) -> None:
         self._target = target
         self._arguments = list(arguments)
         self._more: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-        self._said = said
+        self._warn = warn
         self._again = again
-        # Not a fork of this process, whose connections and locks are its own.
+        # Not forked: a child must not inherit connections and locks.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[int, BaseProcess] = {}
         self._due: dict[int, float] = {}
@@ -87,7 +87,7 @@ class Workers:
             for process in self._running.values():
                 process.join()
             os.close(self._woken)
-            # A signal handler must not use the number, which may be another file's by then.
+            # A signal handler must not use the file descriptor, which may belong to another file by then.
             wake, self._wake = self._wake, -1
             os.close(wake)
         return fine
@@ -103,7 +103,7 @@ class Workers:
         for number in [number for number, due in self._due.items() if due <= now and not self._stops]:
             del self._due[number]
             process = self._context.Process(target=self._target, args=self._arguments[number], daemon=True)
-            # It receives them once its handlers are installed.
+            # It handles them as soon as its handlers are installed.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
             try:
                 process.start()
@@ -124,12 +124,12 @@ class Workers:
             self._due[number] = time.monotonic() + AGAIN_SECONDS
         if self._again or code:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            then = ", and is started again" if self._again else ""
-            self._said(f"Worker {number + 1} (process {process.pid}) {how}{then}.")
+            then = ", and is restarted" if self._again else ""
+            self._warn(f"Worker {number + 1} (process {process.pid}) {how}{then}.")
         return self._again or not code
 
     def _end(self) -> None:
-        """Pass on the signals that this process got since."""
+        """Forward the signals that this process has received since."""
         stops = self._stops
         if stops > self._ended:
             for process in self._running.values():
@@ -151,13 +151,13 @@ def ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        if parent is None:  # else it is about to end itself
+        if parent is None:  # otherwise it is about to end anyway
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 def _is_heeded(number: signal.Signals) -> bool:
-    """Whether a signal ends it: a process that was started with nohup outlives its terminal."""
+    """Whether this signal ends the process: one that was started with nohup ignores the end of its terminal."""
     return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 

@@ -86,10 +86,10 @@ def test_takes_an_object_without_any_messages() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (5, "int is no conversation"),
-        (None, "NoneType is no conversation"),
-        ("text", "str is no conversation"),
-        ([], "An empty list is no conversation"),
+        (5, "int is not a conversation"),
+        (None, "NoneType is not a conversation"),
+        ("text", "str is not a conversation"),
+        ([], "An empty list is not a conversation"),
         ({}, "The object has no 'messages'"),
         ({"messages": {"role": "user"}}, "'messages' is dict"),
         ([HELLO, {"role": "wizard"}], "message 2: the role 'wizard' is not known"),
@@ -168,13 +168,13 @@ def test_extends_an_active_thread_by_the_rest() -> None:
 @pytest.mark.parametrize("status", ["suspended", "ended", "deleted"])
 def test_refuses_to_extend_a_thread_that_is_not_active_and_says_its_status(status: Status) -> None:
     said = reason(conversation(HELLO, HI, BYE), there(conversation(HELLO), status=status))
-    assert "2 messages more than its thread" in said
+    assert "2 more messages than its thread" in said
     assert f"the thread is {status}, at version 2" in said
 
 
 def test_refuses_a_conversation_that_its_thread_has_left_behind() -> None:
     said = reason(conversation(HELLO), there(conversation(HELLO, HI, BYE)))
-    assert said.startswith("it ends after message 1, its thread has moved on to 3; the thread is active, at version 4")
+    assert said.startswith("it ends at message 1, but its thread has 3 messages; the thread is active, at version 4")
 
 
 @pytest.mark.parametrize("other", [{"role": "assistant", "content": "hi"}, {**HI, "n": 1}, {**HI, "content": None}])

@@ -168,30 +168,30 @@ def type_of(row: int, text: str) -> dict[str, Any]:
 
 
 SHAPES: dict[str, tuple[object, str]] = {
-    "nothing": (None, "It is NoneType, and no document of a thread"),
-    "text": (json.dumps(DOCUMENT), "It is str, and no document of a thread"),
-    "a list": ([DOCUMENT], "It is list, and no document of a thread"),
-    "another document": ({"clew": "chat", "version": 1}, "no document of a thread"),
-    "a newer one": (changed_to(version=2, more={}), "the document is in version 2, and this Clew reads version 1."),
+    "nothing": (None, "NoneType is not a thread document"),
+    "text": (json.dumps(DOCUMENT), "str is not a thread document"),
+    "a list": ([DOCUMENT], "list is not a thread document"),
+    "another document": ({"clew": "chat", "version": 1}, "is not a thread document"),
+    "a newer one": (changed_to(version=2, more={}), "the document has version 2, and this Clew reads version 1."),
     "a version that is too long to show": (changed_to(version=10**5000), "document.version: "),
     "an older one": (changed_to(version=0), "document.version: Input should be 1"),
     "true for 1": (changed_to(version=True), "version"),
     "a version in words": (changed_to(version="1"), "document.version"),
-    "no streams": (changed_to(streams=[]), "streams: there is none"),
+    "no streams": (changed_to(streams=[]), "streams: the list is empty"),
     "streams that are none": (changed_to(streams={}), "document.streams: Input should be a valid list"),
     "more": (changed_to(**{"x" * 10_000: 1}), "Extra inputs are not permitted"),
     "half of it": ({key: DOCUMENT[key] for key in list(DOCUMENT)[:5]}, "document.blobs: Field required"),
     "a state that is too long": (state_of(1, "A" * (MAX_BYTES * 4 // 3 + 8)), "String should have at most"),
     "no base64": (state_of(1, "?"), "streams[0].rows[1].state: it is not base64"),
     "no state": (state_of(1, ""), "streams[0].rows[1].state: it is not base64"),
-    "a type that no text can be": (type_of(1, "a\ud800"), "streams[0].rows[1].type: it is no name of a type"),
-    "a type that some stores cannot hold": (type_of(1, "a\0"), "streams[0].rows[1].type: it is no name of a type"),
+    "a type that no text can be": (type_of(1, "a\ud800"), "streams[0].rows[1].type: it is not the name of a type"),
+    "a type that some stores cannot hold": (type_of(1, "a\0"), "streams[0].rows[1].type: it is not the name of a type"),
     "a blob that nothing names": (
         changed_to(blobs=[{"digest": "0" * 64, "data": "eA=="}]),
-        "blobs[0]: it is not what the events come to",
+        "blobs[0]: it does not match the events",
     ),
     "a state of nobody's": (changed_to(states={"\x1b" * 500: 1}), "states.????"),
-    "a surrogate": (changed_to(states={"\ud800": 1}), "states.?: it is not what the events come to"),
+    "a surrogate": (changed_to(states={"\ud800": 1}), "states.?: it does not match the events"),
 }
 
 
@@ -216,31 +216,31 @@ def enveloped(**fields: int) -> bytes:
 
 FORGED: dict[str, tuple[list[Written], str]] = {
     "a start that is a message": ([("thread-started", SAID)], "rows[0]: its bytes are not an event of its type"),
-    "no start": ([("message-appended", SAID)], "rows[0]: 'message-appended' has no place here"),
-    "two starts": ([START, START], "rows[1]: 'thread-started' has no place here"),
-    "a fork in the middle": ([START, ("thread-forked", FORK)], "rows[1]: 'thread-forked' has no place here"),
-    "a stub alone": ([START, ("message-appended", STUB)], "a digest comes with a stub"),
-    "a digest alone": ([START, ("message-appended", SAID, GONE)], "a digest comes with a stub"),
-    "a shredded start": ([("thread-started", STUB, GONE)], "events of its type never are"),
-    "shredded, and nothing says so": ([START, ("message-appended", STUB, GONE)], "version 2, which was redacted"),
+    "no start": ([("message-appended", SAID)], "rows[0]: 'message-appended' is not allowed here"),
+    "two starts": ([START, START], "rows[1]: 'thread-started' is not allowed here"),
+    "a fork in the middle": ([START, ("thread-forked", FORK)], "rows[1]: 'thread-forked' is not allowed here"),
+    "a stub alone": ([START, ("message-appended", STUB)], "both a digest and a stub, or neither"),
+    "a digest alone": ([START, ("message-appended", SAID, GONE)], "both a digest and a stub, or neither"),
+    "a shredded start": ([("thread-started", STUB, GONE)], "events of its type are never shredded"),
+    "shredded, and nothing says so": ([START, ("message-appended", STUB, GONE)], "the stub of redacted version 2"),
     "redacted, and there again": (
         [START, ("message-appended", SAID), ("message-redacted", redaction(2))],
-        "version 2, which was redacted, is not what",
+        "the stub of redacted version 2 does not match",
     ),
     "another stub": (
         [START, ("message-appended", STUB, GONE), ("message-redacted", redaction(2, stub=STUB.decode() + " "))],
-        "version 2, which was redacted",
+        "the stub of redacted version 2",
     ),
-    "a message that is not counted": ([START, ("message-appended", SAID)], "rows[1]: it does not count the messages"),
+    "a message that is not counted": ([START, ("message-appended", SAID)], "rows[1]: its message count is wrong"),
     "more messages than there are": (
         [START, ("thread-ended", enveloped(n=7))],
-        "rows[1]: it does not count the messages",
+        "rows[1]: its message count is wrong",
     ),
-    "a rewind to what is to come": ([START, ("history-rewound", state(to=3))], "rows[1]: it goes back to a version"),
-    "a rewind to itself": ([START, ("history-rewound", state(to=2))], "rows[1]: it goes back to a version"),
-    "no time": ([START, ("thread-ended", enveloped(t=10**30))], "rows[1]: when it was recorded is no time"),
+    "a rewind to what is to come": ([START, ("history-rewound", state(to=3))], "rows[1]: it rewinds to a version"),
+    "a rewind to itself": ([START, ("history-rewound", state(to=2))], "rows[1]: it rewinds to a version"),
+    "no time": ([START, ("thread-ended", enveloped(t=10**30))], "rows[1]: its time is not valid"),
     "a time before the last": ([START, ("thread-ended", enveloped(t=0))], "rows[1]: it was recorded before"),
-    "a redaction of nothing": ([START, ("message-redacted", redaction(7))], "version 7, which was redacted"),
+    "a redaction of nothing": ([START, ("message-redacted", redaction(7))], "the stub of redacted version 7"),
 }
 
 
@@ -272,15 +272,15 @@ def test_a_fork_has_its_parent_before_it() -> None:
     fork = fork_of(parent)
     assert [event.version for event in verified([parent, fork], decoded).events] == [1, 2]
     for streams, said in (
-        ([fork], "streams[0]: it is no fork of the stream before it"),
-        ([fork, parent], "streams[0]: it is no fork"),
-        ([parent, parent], "is there twice"),
-        ([parent, fork, own(START, name="default/thread/h")], "streams[2]: it is no fork"),
-        ([parent, fork._replace(fork=None)], "streams[1]: it is no fork"),
-        ([parent, fork._replace(fork=Fork("default/thread/h", 1))], "streams[1]: it is no fork"),
+        ([fork], "streams[0]: it is not a fork of the stream before it"),
+        ([fork, parent], "streams[0]: it is not a fork"),
+        ([parent, parent], "occurs twice"),
+        ([parent, fork, own(START, name="default/thread/h")], "streams[2]: it is not a fork"),
+        ([parent, fork._replace(fork=None)], "streams[1]: it is not a fork"),
+        ([parent, fork._replace(fork=Fork("default/thread/h", 1))], "streams[1]: it is not a fork"),
         ([parent._replace(rows=parent.rows[:0]), fork], "streams[0]: it has no rows"),
-        ([parent, fork_of(parent, hash_=bytes(32))], "rows[0]: what it says it is forked from"),
-        ([parent, fork_of(parent, name="other/thread/g")], "is of another tenant than the thread"),
+        ([parent, fork_of(parent, hash_=bytes(32))], "rows[0]: it names another fork point"),
+        ([parent, fork_of(parent, name="other/thread/g")], "belongs to another tenant than the thread"),
         ([parent, fork_of(parent, name="default/memory/g")], "is not the name of a thread"),
         ([parent, fork_of(parent, name="default/thread/%67")], "is not the name of a thread"),
         ([parent, fork_of(parent, name="default/thread/")], "is not the name of a thread"),
@@ -289,7 +289,7 @@ def test_a_fork_has_its_parent_before_it() -> None:
             verified(streams, decoded)
         assert said in str(caught.value)
     beyond = fork_of(parent, cut=2)
-    with pytest.raises(ThreadDocumentError, match="version 2, which it is forked from, is not before it"):
+    with pytest.raises(ThreadDocumentError, match="its fork point, version 2, is missing from the stream before it"):
         verified([parent._replace(rows=parent.rows[:1]), beyond], decoded)
 
 
@@ -297,7 +297,7 @@ def test_versions_follow_on_each_other_though_hashes_may_be_made_to() -> None:
     started = own(START).rows[0]
     later = link(started.hash, started.stream, 3, "message-appended", digest(SAID))
     skipping = Row(0, started.stream, 3, "message-appended", SAID, later, None)
-    with pytest.raises(ThreadDocumentError, match=r"rows\[1\]: it is version 3, and 2 should be here"):
+    with pytest.raises(ThreadDocumentError, match=r"rows\[1\]: found version 3, expected 2"):
         verified([OwnRows(started.stream, None, (started, skipping))], decoded)
 
 
@@ -308,7 +308,7 @@ def test_events_that_this_clew_does_not_know_come_along() -> None:
         document: Any = store.thread("t").serialize()
     assert json.loads(json.dumps(write_document(read_document(document, decoded)))) == document
     document["history"] = []
-    with pytest.raises(ThreadDocumentError, match="Version 3 is of a type or a form that this Clew does not know"):
+    with pytest.raises(ThreadDocumentError, match="Version 3 has a type or a form that this Clew does not know"):
         read_document(document, decoded)
 
 

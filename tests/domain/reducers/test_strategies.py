@@ -168,7 +168,7 @@ def test_their_names_have_their_limits() -> None:
 @pytest.mark.parametrize("kind", [KeepLast, SlidingWindow, TokenBudget])
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2", None])
 def test_a_limit_that_is_none_is_refused(kind: Any, limit: Any) -> None:
-    with pytest.raises(AgentConfigurationError, match=rf"{kind.__name__}: .*={limit!r} is no limit"):
+    with pytest.raises(AgentConfigurationError, match=rf"{kind.__name__}: .*={limit!r} is not a limit"):
         kind(limit)
 
 

@@ -81,7 +81,7 @@ def test_a_length_without_room_for_the_note_is_refused(characters: Any) -> None:
 
 
 def test_other_nonsense_is_refused() -> None:
-    with pytest.raises(AgentConfigurationError, match=r"keep_last=-1 is no limit\. Give a whole number, 0 or more"):
+    with pytest.raises(AgentConfigurationError, match=r"keep_last=-1 is not a limit\. Give a whole number, 0 or more"):
         TrimToolResults(100, -1)
     with pytest.raises(AgentConfigurationError, match="is not a moment"):
         TrimToolResults(100, when="never")  # type: ignore[arg-type]  # on purpose

@@ -101,5 +101,5 @@ def _check_key() -> None:
     if not os.environ.get("OPENAI_API_KEY"):
         raise AgentConfigurationError(
             "There is no key for the model service. Set OPENAI_API_KEY, and OPENAI_BASE_URL for another service than "
-            "OpenAI's. If the service needs no key, any value works."
+            "OpenAI. If the service needs no key, any value works."
         )

@@ -106,7 +106,7 @@ def verdict_text(verdict: Verdict) -> Text:
 
 
 @command("clew migrate --backup before.db", heading="Maintain")
-@for_each_shard(first=lambda directory: directory.make())  # the directory has tables of its own
+@for_each_shard(first=lambda directory: directory.make())  # the directory has its own tables
 def migrate(
     context: typer.Context,
     backup: Annotated[

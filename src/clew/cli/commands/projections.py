@@ -212,7 +212,7 @@ def _follow(
 
 @contextmanager
 def _store_may_be_away() -> Iterator[None]:
-    """For a process that was told to end: a store that is away at that moment is a warning, not a failure."""
+    """For a process that is about to end: then an unavailable store is a warning, not a failure."""
     from clew.domain.errors import StoreUnavailableError
 
     try:

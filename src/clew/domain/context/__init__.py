@@ -1,1 +1,1 @@
-"""What components give to a run and learn from it, and what a history is reduced to: values, events, pure functions."""
+"""Context of runs: contributions, states and failures of components, and reductions of histories."""

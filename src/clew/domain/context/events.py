@@ -62,7 +62,7 @@ class ContextProvided(Value):
 
 @event_type(
     "context-failed",
-    headline="The run went on without a component",
+    headline="A component failed",
     sentence=event_sentences.context_failed,
     sample={"provider": "mem0", "hook": "invoking", "error": {"kind": "TimeoutError"}},
     statuses=UNDELETED,
@@ -77,13 +77,13 @@ class ContextFailed(Value):
 
 @event_type(
     "context-state-recorded",
-    headline="A component keeps something of the thread",
+    headline="The state of a component was recorded",
     sentence=event_sentences.context_state_recorded,
     sample={"provider": "preferences", "state": {"units": "km"}},
     statuses=UNDELETED,
 )
 class ContextStateRecorded(Value):
-    """The state of a component in this thread. ``seen`` is the version of the last message that it was shown."""
+    """The state of a component in this thread. ``seen`` is the version of the last message that it received."""
 
     provider: str
     state: Json = None
@@ -92,18 +92,18 @@ class ContextStateRecorded(Value):
 
 @event_type(
     "history-reduced",
-    headline="A part of the history was left out of what the model is sent",
+    headline="The history was reduced for the model",
     sentence=event_sentences.history_reduced,
     sample={"agent": "joker", "reducer": "keep-last(2)", "upto": 9, "left_out": [[2, 5]]},
     statuses=UNDELETED,
 )
 class HistoryReduced(Value):
-    """What of the history the requests of an agent are made of from here on; the history itself stays as it is.
+    """The part of the history that requests of an agent contain from now on; the history itself does not change.
 
-    ``left_out`` are spans of versions, both ends included. ``summary`` is said in their place, before what is kept.
-    ``trimmed`` are the versions of messages whose results are cut to so many characters. ``upto`` is the version up to
-    which the history was looked at: what is said later is in the requests. ``over_budget`` says that what must be sent
-    is more than was allowed.
+    ``left_out`` are spans of versions, both ends included. ``summary`` is sent in their place, before the other
+    messages. ``trimmed`` has versions of messages and the characters that their results are cut to. ``upto`` is the
+    last version that the reducer saw: later messages are sent. ``over_budget`` is true if the messages that must be
+    sent exceed the budget.
     """
 
     agent: str

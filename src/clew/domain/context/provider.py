@@ -124,7 +124,7 @@ class ProviderContext(Protocol):
 class ContextProvider:
     """Gives context to runs and learns from their messages. All hooks are optional.
 
-    A provider holds no conversation: its state in a thread is ``ctx.state``. So one instance serves many threads, and a
+    A provider object holds nothing of a thread: its state is ``ctx.state``. So one instance serves many threads, and a
     fork or a rewind takes the state along. ``id`` names it on the log, by default after its class; two providers with
     the same id cannot serve the same run. ``scope`` is its own memory scope, if it has one. ``state_model`` is a
     pydantic model of its state, None for plain JSON. With ``every_model_call`` it is invoked before each model call of
@@ -158,7 +158,7 @@ class ContextProvider:
         """A message was appended. Each message is shown once, in order."""
 
     async def invoking(self, ctx: ProviderContext, messages: Sequence[HistoryMessage]) -> Context | None:
-        """The model is about to be asked; ``messages`` are those since its last answer. Returns context for it."""
+        """Called before a request to the model; ``messages`` are those since its last answer. Returns its context."""
 
     async def invoked(
         self,
@@ -167,7 +167,7 @@ class ContextProvider:
         response_messages: Sequence[HistoryMessage] | None = None,
         exception: BaseException | None = None,
     ) -> None:
-        """The run is over: with these messages, or with this exception."""
+        """The run has ended: with these messages, or with this exception."""
 
     async def on_checkpoint(self, ctx: ProviderContext, name: str) -> None:
         """A checkpoint is about to be made."""

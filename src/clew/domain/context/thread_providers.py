@@ -57,16 +57,16 @@ def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
     """
     several: Sequence[Any] = () if given is None else (given,) if isinstance(given, ContextProvider) else given
     if not isinstance(several, Sequence) or isinstance(several, str):
-        raise AgentConfigurationError(f"context_providers: {type(given).__name__} is no context provider.")
+        raise AgentConfigurationError(f"context_providers: {type(given).__name__} is not a context provider.")
     for provider in several:
         if not isinstance(provider, ContextProvider):
             raise AgentConfigurationError(
-                f"context_providers: {_name(provider)} is none. Give an object of a clew.ContextProvider."
+                f"context_providers: {_name(provider)} is not a context provider. Give a clew.ContextProvider."
             )
         check_id(provider.id, f"id of {type(provider).__name__}")
         if provider.id == HISTORY_STORE:
             raise AgentConfigurationError(
-                f"{type(provider).__name__}: by the id {HISTORY_STORE!r} go history stores. Give it another."
+                f"{type(provider).__name__}: history stores use the id {HISTORY_STORE!r}. Give it another id."
             )
         if provider.on_failure not in {"fail", "continue"}:
             raise AgentConfigurationError(
@@ -74,13 +74,13 @@ def as_providers(given: ContextProviders | None) -> tuple[ContextProvider, ...]:
             )
         if provider.timeout is not None and not _is_time(provider.timeout):
             raise AgentConfigurationError(
-                f"{provider.id}: timeout={provider.timeout!r} is no time. Give seconds above 0, or None."
+                f"{provider.id}: timeout={provider.timeout!r} is not a timeout. Give seconds above 0, or None."
             )
     ids = [provider.id for provider in several]
     twice = next((id_ for id_ in ids if ids.count(id_) > 1), None)
     if twice is not None:
         raise AgentConfigurationError(
-            f"context_providers: two have the id {twice!r}, and state is kept by it. Give one of them another id."
+            f"context_providers: two have the id {twice!r}, but each needs its own state. Give one of them another id."
         )
     return tuple(several)
 

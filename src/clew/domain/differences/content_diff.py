@@ -36,8 +36,8 @@ class FieldDiff(NamedTuple):
 def plain(content: Content) -> JsonObject:
     """The compared part of a content, as JSON.
 
-    Ids that pair calls with results and requests with answers are left out: they differ in every run and say nothing.
-    Arguments and results that are JSON in a text are taken as that JSON.
+    Ids that pair calls with results and requests with answers are left out: they differ in every run.
+    Arguments and results that are JSON text are compared as JSON.
     """
     match content:
         case FunctionCall(name=name, arguments=arguments):
@@ -64,7 +64,7 @@ def parsed(text: str) -> Json:
 
 
 def canonical(value: Any) -> str:
-    """Equal text for equal JSON: the order of keys does not matter; 1, 1.0 and true are three values."""
+    """Equal text for equal JSON: the order of keys does not matter; 1, 1.0 and true all differ."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
@@ -115,7 +115,7 @@ def _in_lists(a: list[Any], b: list[Any], path: Path) -> Iterator[FieldDiff]:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("A key is there twice.")
+        raise ValueError("A key occurs twice.")
     return found
 
 

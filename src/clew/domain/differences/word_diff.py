@@ -50,10 +50,10 @@ def words(text: str) -> list[str]:
 
 
 def word_diff(a: str, b: str) -> tuple[DiffPart, ...]:
-    """What both texts have and what only one of them has, in order; what is only in ``a`` before what is only in ``b``.
+    """The common and the different parts of two texts, in order; parts only in ``a`` before parts only in ``b``.
 
-    Whole words and single signs are compared. The parts that are not only in ``b`` make up ``a``, and the other way
-    round. A few equal words between greater differences count as different: that is easier to read.
+    Whole words and single signs are compared. The parts that are not only in ``b`` make up ``a``, and vice versa. A few
+    equal words between greater differences count as different: that is easier to read.
     """
     if a == b:
         return (DiffPart("same", a),) if a else ()

@@ -20,7 +20,7 @@ _SALT_END = 17
 _HASH_BYTES = 32
 _HIGHEST = 2**63 - 1
 
-# Characters that control a terminal, or that some readers take for the end of a line.
+# Characters that control a terminal, or that some readers treat as the end of a line.
 _ESCAPED = re.compile("[\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069]")
 
 _EVENT = {"stream": str, "version": int, "type": str, "hash": str}
@@ -83,12 +83,12 @@ def read_line(text: bytes) -> Line:
     """Parse a line. Raises ImportFormatError for a line of another format or a newer version."""
     value = _parse(text)
     if not isinstance(value, dict) or len(value) != 1:
-        raise ImportFormatError("It is no line of Clew's own JSONL: each is a JSON object with one field, its kind.")
+        raise ImportFormatError("It is not a line of Clew's own JSONL: each is a JSON object with one field, its kind.")
     ((kind, fields),) = value.items()
     if kind not in {"format", "event", "blob", "end"}:
-        raise ImportFormatError(f"{_shown(kind)} is no kind of line that this Clew knows. {_NEWER}")
+        raise ImportFormatError(f"{_quoted(kind)} is not a kind of line that this Clew knows. {_NEWER}")
     if not isinstance(fields, dict):
-        raise ImportFormatError(f"{kind!r} holds no object. {_DAMAGED}")
+        raise ImportFormatError(f"{kind!r} does not hold an object. {_DAMAGED}")
     if kind == "format":
         return _header(fields)
     if kind == "end":
@@ -107,7 +107,7 @@ def is_header(text: bytes) -> bool:
     return isinstance(fields, dict) and fields.get("name") == FORMAT
 
 
-_NEWER = "A newer Clew has written the file: import it with that one."
+_NEWER = "A newer Clew wrote the file: import it with that version."
 _DAMAGED = "The file is damaged: export it again, or take another copy."
 
 
@@ -135,10 +135,10 @@ def _data(data: bytes) -> dict[str, str]:
 def _header(fields: dict[str, Any]) -> Header:
     version = fields.get("version")
     if fields.get("name") != FORMAT or type(version) is not int:
-        raise ImportFormatError(f"Its first line names no version of Clew's own JSONL. {_DAMAGED}")
+        raise ImportFormatError(f"Its first line does not name a version of Clew's own JSONL. {_DAMAGED}")
     if version != FORMAT_VERSION or len(fields) > 2:  # noqa: PLR2004  # name and version
         raise ImportFormatError(
-            f"It is in version {version} of Clew's own JSONL, and this Clew reads version {FORMAT_VERSION}. {_NEWER}"
+            f"It has version {version} of Clew's own JSONL, and this Clew reads version {FORMAT_VERSION}. {_NEWER}"
         )
     return Header(version)
 
@@ -147,7 +147,7 @@ def _entry(fields: dict[str, Any]) -> Entry:
     _check_fields(fields, _EVENT, _MAYBE)
     forked = fields.keys() & {"parent", "cut"}
     if len(forked) == 1:
-        raise ImportFormatError(f"A fork's first event says its parent and its cut, here is but one. {_DAMAGED}")
+        raise ImportFormatError(f"A fork's first event needs parent and cut, and only one is given. {_DAMAGED}")
     fork = Fork(fields["parent"], fields["cut"]) if forked else None
     shredded = _hex(fields["digest"], "digest") if "digest" in fields else None
     hash_ = _hex(fields["hash"], "hash")
@@ -158,7 +158,7 @@ def _blob(fields: dict[str, Any]) -> Blob:
     _check_fields(fields, _BLOB, _MAYBE_OF_BLOB)
     kind = fields["kind"]
     if kind not in {"definition", "content"}:
-        raise ImportFormatError(f"{_shown(kind)} is no kind of blob that this Clew knows. {_NEWER}")
+        raise ImportFormatError(f"{_quoted(kind)} is not a kind of blob that this Clew knows. {_NEWER}")
     match sorted(fields.keys() - _BLOB.keys()):
         case ["text"]:
             data = fields["text"].encode()
@@ -168,7 +168,7 @@ def _blob(fields: dict[str, Any]) -> Blob:
             raise ImportFormatError(f"A blob has 'text' or 'data'. {_DAMAGED}")
     blob = Blob(_hex(fields["digest"], "digest"), kind, data)
     if digest(blob.data) != blob.digest:
-        raise ImportFormatError(f"The blob {blob.digest.hex()} holds other bytes than its digest is of. {_DAMAGED}")
+        raise ImportFormatError(f"The blob {blob.digest.hex()} does not match its digest. {_DAMAGED}")
     return blob
 
 
@@ -193,7 +193,7 @@ def _parse(text: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ImportFormatError(f"It is not UTF-8, at byte {error.start + 1}. {_DAMAGED}") from None
     except (ValueError, RecursionError):
-        raise ImportFormatError(f"It is not JSON, or not all of it. {_DAMAGED}") from None
+        raise ImportFormatError(f"It is not valid JSON. {_DAMAGED}") from None
 
 
 def _check_fields(fields: dict[str, Any], needed: dict[str, type], maybe: dict[str, type]) -> None:
@@ -201,9 +201,9 @@ def _check_fields(fields: dict[str, Any], needed: dict[str, type], maybe: dict[s
     for name, value in fields.items():
         kind = known.get(name)
         if kind is None:
-            raise ImportFormatError(f"{_shown(name)} is no field that this Clew knows. {_NEWER}")
+            raise ImportFormatError(f"{_quoted(name)} is not a field that this Clew knows. {_NEWER}")
         if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= _HIGHEST):
-            raise ImportFormatError(f"{name!r} is not what it should be. {_DAMAGED}")
+            raise ImportFormatError(f"{name!r} has the wrong type. {_DAMAGED}")
         if isinstance(value, str) and not _is_unicode(value):
             raise ImportFormatError(f"{name!r} holds a lone surrogate, which is not valid Unicode. {_DAMAGED}")
     for name in needed:
@@ -240,5 +240,5 @@ def _unbase64(text: str, name: str) -> bytes:
         raise ImportFormatError(f"{name!r} is not base64. {_DAMAGED}") from None
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     return ascii(name) if len(name) <= 40 else ascii(name[:40]) + "…"  # noqa: PLR2004  # a line's worth

@@ -152,7 +152,7 @@ class Occurrences:
     _counts: dict[str, int] = field(default_factory=dict)
 
     def next(self, conversation: Conversation) -> int:
-        """Its place among the conversations of this content, from 1; always 1 for one with an id."""
+        """The number of the conversation among those with equal content, from 1; always 1 for one with an id."""
         if conversation.id is not None:
             return 1
         digest = conversation.digest
@@ -161,17 +161,17 @@ class Occurrences:
 
 
 def read_conversation(value: object) -> Conversation:
-    """The conversation that parsed JSON says: a list of messages, or an object with ``messages``.
+    """The conversation in parsed JSON: a list of messages, or an object with ``messages``.
 
-    Raises ImportFormatError for what is neither, InvalidContentError for JSON that cannot be stored.
+    Raises ImportFormatError for anything else, and InvalidContentError for JSON that cannot be stored.
     """
     if isinstance(value, list):
         if not value:
-            raise ImportFormatError("An empty list is no conversation. Give at least one message.")
+            raise ImportFormatError("An empty list is not a conversation. Give at least one message.")
         return _conversation(None, {}, value)
     if not isinstance(value, dict):
         kind = type(value).__name__
-        raise ImportFormatError(f"{kind} is no conversation. Give a list of messages, or an object with 'messages'.")
+        raise ImportFormatError(f"{kind} is not a conversation. Give a list of messages, or an object with 'messages'.")
     if "messages" not in value:
         raise ImportFormatError("The object has no 'messages'. A conversation is an object with a list of that name.")
     messages = value["messages"]
@@ -192,7 +192,7 @@ def thread_id(key: Json) -> str:
 
 
 def plan(conversation: Conversation, there: StoredThread | None) -> Plan:
-    """What to do with a conversation, given the thread of its id, None when there is none."""
+    """What to do with a conversation, given the thread with its id; None if that does not exist."""
     if there is None:
         return Begin(conversation.start())
     started = there.started
@@ -203,18 +203,18 @@ def plan(conversation: Conversation, there: StoredThread | None) -> Plan:
     if equal < min(len(values), len(conversation.values)):
         return Refuse(f"it differs from its thread at message {equal + 1}; {_state(there)}")
     if len(values) > len(conversation.values):
-        return Refuse(f"it ends after message {equal}, its thread has moved on to {len(values)}; {_state(there)}")
+        return Refuse(f"it ends at message {equal}, but its thread has {len(values)} messages; {_state(there)}")
     if unequal := _unequal_fields(source_fields(started), conversation.fields):
         return Refuse(f"it differs from its thread in {unequal}; {_state(there)}")
     if equal == len(conversation.values):
         return Skip()
     if there.control.status != "active":
-        return Refuse(f"it has {len(conversation.values) - equal} messages more than its thread; {_state(there)}")
+        return Refuse(f"it has {len(conversation.values) - equal} more messages than its thread; {_state(there)}")
     return Extend(conversation.messages[equal:], there.control.version)
 
 
 def failure(item: Item, error: ClewError | str) -> Failure:
-    """The failure of an item, on one line whatever is in its keys."""
+    """The failure of an item, on one line even if its keys have line ends."""
     text = str(error) if item.number is None else f"conversation {item.number}: {error}"
     line = "".join(char if char.isprintable() else " " for char in text)
     return Failure(item.file, item.line, line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + "…")
@@ -232,18 +232,18 @@ def _digest(value: Json) -> str:
 
 
 def _values(messages: Sequence[HistoryMessage]) -> list[JsonObject | None]:
-    """The messages in the format that they came in, None for one that is redacted."""
+    """The messages in the imported format, None for a redacted message."""
     found: list[JsonObject | None] = []
-    for said in messages:
-        if said.message is None:
+    for each in messages:
+        if each.message is None:
             found.append(None)
         else:
-            found += encode(said.message)
+            found += encode(each.message)
     return found
 
 
 def _equal_beginning(there: Sequence[JsonObject | None], given: Sequence[JsonObject]) -> int:
-    """How many messages from the first are equal; a redacted one equals any."""
+    """How many messages at the beginning are equal; a redacted message equals any."""
     count = 0
     for old, new in zip(there, given, strict=False):
         if old is not None and not same(old, new):

@@ -27,7 +27,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 MOVED: tuple[Kind, ...] = ("thread", "memory")
 """Kinds of streams that are exported and imported."""
 
-AGAIN = "Export it again, or take another copy of the file; what is imported until then stays, and is skipped."
+AGAIN = "Export it again, or take another copy of the file. Events that were already imported stay and are skipped."
 
 
 class RefusedLine(NamedTuple):
@@ -68,7 +68,7 @@ class There(Protocol):
 
 
 def named_blobs(event: Event) -> list[bytes]:
-    """The digests of the blobs that an event names: the definitions of an agent and of the tools it was given."""
+    """The digests of the blobs that an event names: the definitions of an agent and of its tools."""
     match event.data:
         case RunStarted(fingerprint=fingerprint) | RunResumed(fingerprint=fingerprint):
             names: tuple[str, ...] = fingerprint.digests
@@ -96,8 +96,8 @@ def check_stream(entry: Entry, tenant: str) -> None:
             raise ImportFormatError(f"{name[:300]!r} is not the name of a thread: {error}") from None
         if parts.tenant != tenant:
             raise ImportFormatError(
-                f"The file holds threads of tenant {parts.tenant!r}, and the store is open for {tenant!r}. "
-                f"Names are part of the hashes, so they stay: open it for {parts.tenant!r} (clew --tenant)."
+                f"The file has threads of tenant {parts.tenant!r}, but the store is open for {tenant!r}. "
+                f"Names are part of the hashes and cannot change: open it for {parts.tenant!r} (clew --tenant)."
             )
 
 
@@ -117,7 +117,7 @@ class Batch:
     forks: dict[str, Fork] = field(default_factory=dict)
     shreds: dict[Address, Shred] = field(default_factory=dict)
     redacted_by: dict[Address, int] = field(default_factory=dict)
-    """For each shred the version of its redaction."""
+    """The version of the redaction of each shred."""
     open: dict[Address, int] = field(default_factory=dict)
     failed: list[RefusedLine] = field(default_factory=list)
     diverged: dict[str, int] = field(default_factory=dict)
@@ -140,10 +140,10 @@ class Batch:
         previous = self._previous(entry)
         if link(previous, row.stream, row.version, row.type, row.digest or digest(row.state)) != row.hash:
             raise ImportFormatError(
-                f"{_named(row)}: its hash does not follow from what it holds and what is before it. {AGAIN}"
+                f"{_named(row)}: its hash does not match its content and the event before it. {AGAIN}"
             )
         if (row.stream, row.version) in self._hashes:
-            raise ImportFormatError(f"{_named(row)}: the file has it twice. {AGAIN}")
+            raise ImportFormatError(f"{_named(row)}: it occurs twice in the file. {AGAIN}")
         found = self.there.row(row.stream, row.version)
         if found is None and entry.begins:
             found = self.there.first(row.stream)
@@ -165,7 +165,7 @@ class Batch:
         if fork is None or from_ is None or fork.cut < from_:
             return False
         self.diverged[row.stream] = row.version
-        error = ImportFormatError(f"{_named(row)}: it is a fork of a thread that was refused, and is refused with it.")
+        error = ImportFormatError(f"{_named(row)}: it is a fork of a thread that was refused, so it is refused, too.")
         self.failed.append(RefusedLine(line, error))
         return True
 
@@ -184,7 +184,7 @@ class Batch:
         if fork is None and row.version == 1:
             return ROOT
         if fork is not None and (row.version != fork.cut + 1 or not fork.cut):
-            raise ImportFormatError(f"{_named(row)}: a fork begins with the version after its cut. {AGAIN}")
+            raise ImportFormatError(f"{_named(row)}: a fork must begin with the version after its cut. {AGAIN}")
         stream, version = (row.stream, row.version - 1) if fork is None else (fork.parent, fork.cut)
         known = self._hashes.get((stream, version))
         if known is not None:
@@ -192,7 +192,7 @@ class Batch:
         found = self.there.row(stream, version)
         if found is None:
             raise ImportFormatError(
-                f"{_named(row)}: it follows version {version} of {stream!r}, which is neither before it in the file "
+                f"{_named(row)}: it follows version {version} of {stream!r}, which is neither earlier in the file "
                 f"nor in the store. Lines are missing. {AGAIN}"
             )
         return found.hash
@@ -202,10 +202,12 @@ class Batch:
         event = self._decoded(row)
         forked = row.type == "thread-forked"
         if forked != (fork is not None) or (isinstance(event.data, ThreadForked) and not _names_fork(event.data, fork)):
-            raise ImportFormatError(f"{_named(row)}: what it says it is forked from is not what the line says. {AGAIN}")
+            raise ImportFormatError(f"{_named(row)}: the event and its line name different fork points. {AGAIN}")
         if row.digest is not None:
             if row.type in NEVER_SHREDDED:
-                raise ImportFormatError(f"{_named(row)}: it is shredded, and events of its type never are. {AGAIN}")
+                raise ImportFormatError(
+                    f"{_named(row)}: it is shredded, but events of its type are never shredded. {AGAIN}"
+                )
             self.open[row.stream, row.version] = number
         elif isinstance(event.data, MessageRedacted):
             self._redact(row, event.data)
@@ -218,17 +220,17 @@ class Batch:
         self._places[row.stream, row.version] = len(self.rows)
         self.rows.append(row)
 
-    def _redact(self, row: Row, said: MessageRedacted) -> None:
+    def _redact(self, row: Row, redaction: MessageRedacted) -> None:
         """Compare a redaction with its row, and shred the row if it is not shredded."""
-        address = row.stream, said.version
+        address = row.stream, redaction.version
         target = self._row_after(address)
-        if target is None or target.type in NEVER_SHREDDED or _digest(target).hex() != said.digest:
-            raise ImportFormatError(f"{_named(row)}: what it says was redacted is not there. {AGAIN}")
-        shredded = target._replace(state=_stub_bytes(said.stub), digest=_digest(target))
+        if target is None or target.type in NEVER_SHREDDED or _digest(target).hex() != redaction.digest:
+            raise ImportFormatError(f"{_named(row)}: the event that it redacts is missing. {AGAIN}")
+        shredded = target._replace(state=_stub_bytes(redaction.stub), digest=_digest(target))
         if target.digest is None:
             self._decoded(shredded)
-        if shredded.state.decode("latin-1") != said.stub or (target.digest is not None and target != shredded):
-            raise ImportFormatError(f"{_named(row)}: what is left of the message is not what the event says. {AGAIN}")
+        if shredded.state.decode("latin-1") != redaction.stub or (target.digest is not None and target != shredded):
+            raise ImportFormatError(f"{_named(row)}: the stub of the message does not match the event. {AGAIN}")
         if address in self._places:
             self.rows[self._places[address]] = shredded
         elif target.digest is None:
@@ -250,7 +252,7 @@ class Batch:
         except CorruptEventError:
             raise ImportFormatError(f"{_named(row)}: its bytes are not an event of its type. {AGAIN}") from None
         if isinstance(event.data, Shredded) != (row.digest is not None):
-            raise ImportFormatError(f"{_named(row)}: a digest comes with a stub, and a stub with a digest. {AGAIN}")
+            raise ImportFormatError(f"{_named(row)}: it must have both a digest and a stub, or neither. {AGAIN}")
         return event
 
 
@@ -281,9 +283,11 @@ def _stub_bytes(text: str) -> bytes:
     return text.encode("latin-1", errors="replace")
 
 
-def _names_fork(said: ThreadForked, fork: Fork | None) -> bool:
+def _names_fork(forked: ThreadForked, fork: Fork | None) -> bool:
     parent = None if fork is None else parse_stream_name(fork.parent)
-    return fork is not None and parent is not None and (parent.id, fork.cut) == (said.parent_id, said.parent_version)
+    return (
+        fork is not None and parent is not None and (parent.id, fork.cut) == (forked.parent_id, forked.parent_version)
+    )
 
 
 def _thread(row: Row) -> str:

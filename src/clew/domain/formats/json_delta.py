@@ -1,7 +1,8 @@
 """The difference between two JSON values, which is small if they are nearly equal.
 
-A patch is an object: ``{"is": value}`` replaces everything; else ``set`` holds keys that are added, ``drop`` names keys
-that go, and ``in`` holds patches for keys that are in both, or for places of lists of one length (as decimal text).
+A patch is an object. ``{"is": value}`` replaces the whole value. Otherwise ``set`` has the added keys, ``drop`` names
+the removed keys, and ``in`` has patches for keys in both values, or for indexes of equally long lists (as decimal
+text).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def difference(old: Json, new: Json) -> JsonObject | None:
             if (patch := difference(before, after)) is not None:
                 inner[str(place)] = patch
         return {"in": inner} if inner else None
-    # Floats by their text: 0.0 and -0.0 are equal numbers and not the same JSON.
+    # Floats are compared as text: 0.0 and -0.0 are equal numbers, but not the same JSON.
     equal = repr(old) == repr(new) if isinstance(old, float) else old == new
     return None if type(old) is type(new) and equal else {"is": new}
 

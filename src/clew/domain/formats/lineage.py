@@ -1,4 +1,4 @@
-"""Lineages as stored rows: the rows of each stream that a document of a thread needs, and their verification."""
+"""Lineages as stored rows: the rows of each stream that a thread document needs, and their verification."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BEGINS = {"thread-started", "thread-forked"}
 
 
 class OwnRows(NamedTuple):
-    """The rows of one stream and its fork point; of an ancestor the rows up to the cut and those they need.
+    """The rows of one stream and its fork point; for an ancestor, the rows up to the cut and later rows that they need.
 
-    Later rows are needed for two reasons: a shredded row verifies only with its redaction, and only the event after an
+    There are two reasons for later rows: a shredded row verifies only with its redaction, and only the event after an
     answer at the cut shows that the answer is complete.
     """
 
@@ -67,18 +67,18 @@ class Lineage(NamedTuple):
 
 def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event]) -> Iterator[Row]:
     """The rows of a stream that a thread forked at ``cut`` needs; None stands for the thread's own stream."""
-    gone: set[int] = set()
+    unmatched: set[int] = set()
     kind = ""
     for row in rows:
-        if cut is not None and row.version > cut and not gone:
+        if cut is not None and row.version > cut and not unmatched:
             answers = kind == MESSAGE_APPENDED and row.type == "model-answered"
             if row.version > cut + 1 or not answers:
                 return
         if row.digest is not None:
-            gone.add(row.version)
-        elif gone and row.type == "message-redacted":
+            unmatched.add(row.version)
+        elif unmatched and row.type == "message-redacted":
             data = decode(row).data
-            gone.discard(data.version if isinstance(data, MessageRedacted) else 0)
+            unmatched.discard(data.version if isinstance(data, MessageRedacted) else 0)
         kind = row.type
         yield row
 
@@ -86,7 +86,7 @@ def needed(rows: Iterable[Row], cut: int | None, decode: Callable[[Row], Event])
 def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Lineage:
     """The verified lineage of streams, oldest first. Raises ThreadDocumentError for rows that do not fit."""
     if not streams:
-        raise ThreadDocumentError(f"streams: there is none. {AGAIN}")
+        raise ThreadDocumentError(f"streams: the list is empty. {AGAIN}")
     events: list[Event] = []
     beyond: list[Event] = []
     names: set[str] = set()
@@ -95,9 +95,9 @@ def verified(streams: Sequence[OwnRows], decode: Callable[[Row], Event]) -> Line
         where = f"streams[{number}]"
         _check_name(own.name, tenant, where)
         if own.name in names:
-            raise ThreadDocumentError(f"{where}: {_shown(own.name)} is there twice. {AGAIN}")
+            raise ThreadDocumentError(f"{where}: {_quoted(own.name)} occurs twice. {AGAIN}")
         names.add(own.name)
-        previous = _left(streams[number - 1] if number else None, own.fork, where)
+        previous = _hash_before(streams[number - 1] if number else None, own.fork, where)
         end = streams[number + 1].fork if number + 1 < len(streams) else None
         found = _verified_rows(own, previous, decode, where)
         _check_course([*events, *found], len(events), where)
@@ -118,11 +118,9 @@ def _verified_rows(own: OwnRows, previous: bytes, decode: Callable[[Row], Event]
     for expected, row in enumerate(own.rows, start=first):
         here = f"{where}.rows[{expected - first}]"
         if row.version != expected:
-            raise ThreadDocumentError(f"{here}: it is version {row.version}, and {expected} should be here. {AGAIN}")
+            raise ThreadDocumentError(f"{here}: found version {row.version}, expected {expected}. {AGAIN}")
         if link(previous, row.stream, row.version, row.type, row.digest or digest(row.state)) != row.hash:
-            raise ThreadDocumentError(
-                f"{here}: its hash does not follow from what it holds and what is before it. {AGAIN}"
-            )
+            raise ThreadDocumentError(f"{here}: its hash does not match its content and the row before it. {AGAIN}")
         event = _event(row, decode, here)
         _check_kind(row, event, own.fork, previous if expected == first else None, here)
         if row.digest is not None:
@@ -134,8 +132,7 @@ def _verified_rows(own: OwnRows, previous: bytes, decode: Callable[[Row], Event]
     for version in sorted(shredded.keys() | redacted.keys()):
         if shredded.get(version) != redacted.get(version):
             raise ThreadDocumentError(
-                f"{where}: what is left of version {version}, which was redacted, is not what the event says that "
-                f"redacted it. {AGAIN}"
+                f"{where}: the stub of redacted version {version} does not match the event that redacted it. {AGAIN}"
             )
     return events
 
@@ -148,11 +145,11 @@ def _event(row: Row, decode: Callable[[Row], Event], where: str) -> Event:
     try:
         event.time  # noqa: B018  # a forged number may not be a time
     except OverflowError:
-        raise ThreadDocumentError(f"{where}: when it was recorded is no time. {AGAIN}") from None
+        raise ThreadDocumentError(f"{where}: its time is not valid. {AGAIN}") from None
     if isinstance(event.data, Shredded) != (row.digest is not None):
-        raise ThreadDocumentError(f"{where}: a digest comes with a stub, and a stub with a digest. {AGAIN}")
+        raise ThreadDocumentError(f"{where}: it must have both a digest and a stub, or neither. {AGAIN}")
     if row.digest is not None and row.type in NEVER_SHREDDED:
-        raise ThreadDocumentError(f"{where}: it is shredded, and events of its type never are. {AGAIN}")
+        raise ThreadDocumentError(f"{where}: it is shredded, but events of its type are never shredded. {AGAIN}")
     return event
 
 
@@ -166,14 +163,14 @@ def _check_course(events: Sequence[Event], after: int, where: str) -> None:
         data = event.data
         previous = data.to if isinstance(data, HistoryRewound) else at
         if not 0 <= previous <= at:
-            raise ThreadDocumentError(f"{here}: it goes back to a version that is not before it. {AGAIN}")
+            raise ThreadDocumentError(f"{here}: it rewinds to a version that is not before it. {AGAIN}")
         if isinstance(data, Opaque):  # it may have no count
             continue
         there = events[previous - 1].messages if previous else 0
         if there >= 0 and event.messages != there + (event.type == MESSAGE_APPENDED):
-            raise ThreadDocumentError(f"{here}: it does not count the messages that there are. {AGAIN}")
+            raise ThreadDocumentError(f"{here}: its message count is wrong. {AGAIN}")
         if at and event.recorded_at < events[at - 1].recorded_at:
-            raise ThreadDocumentError(f"{here}: it was recorded before the event that it follows on. {AGAIN}")
+            raise ThreadDocumentError(f"{here}: it was recorded before the event that it follows. {AGAIN}")
 
 
 def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, where: str) -> None:
@@ -183,29 +180,31 @@ def _check_kind(row: Row, event: Event, fork: Fork | None, cut: bytes | None, wh
     """
     begins = None if cut is None else "thread-started" if fork is None else "thread-forked"
     if (row.type if row.type in _BEGINS else None) != begins:
-        raise ThreadDocumentError(f"{where}: {_shown(row.type)} has no place here. {AGAIN}")
+        raise ThreadDocumentError(f"{where}: {_quoted(row.type)} is not allowed here. {AGAIN}")
     data = event.data
     if fork is None or cut is None or not isinstance(data, ThreadForked):
         return
-    said = data.parent_id, data.parent_version, data.parent_hash
-    if said != (_parsed(fork.parent).id, fork.cut, cut.hex()):
-        raise ThreadDocumentError(f"{where}: what it says it is forked from is not what is before it. {AGAIN}")
+    named = data.parent_id, data.parent_version, data.parent_hash
+    if named != (_parsed(fork.parent).id, fork.cut, cut.hex()):
+        raise ThreadDocumentError(f"{where}: it names another fork point than the stream before it has. {AGAIN}")
 
 
-def _left(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes:
+def _hash_before(parent: OwnRows | None, fork: Fork | None, where: str) -> bytes:
     """The hash before the first row of a stream."""
     if parent is None and fork is None:
         return ROOT
     if parent is None or fork is None or fork.parent != parent.name:
-        raise ThreadDocumentError(f"{where}: it is no fork of the stream before it. {AGAIN}")
+        raise ThreadDocumentError(f"{where}: it is not a fork of the stream before it. {AGAIN}")
     for row in parent.rows:
         if row.version == fork.cut:
             return row.hash
-    raise ThreadDocumentError(f"{where}: version {fork.cut}, which it is forked from, is not before it. {AGAIN}")
+    raise ThreadDocumentError(
+        f"{where}: its fork point, version {fork.cut}, is missing from the stream before it. {AGAIN}"
+    )
 
 
 def _check_name(name: str, tenant: str, where: str) -> None:
-    """Raise unless it is the name of a thread of the tenant, in Clew's spelling."""
+    """Raise unless it is the name of a thread of the tenant, spelled as Clew spells it."""
     parts = _parsed(name)
     try:
         check_id(parts.id, "thread id")
@@ -214,14 +213,14 @@ def _check_name(name: str, tenant: str, where: str) -> None:
     except InvalidNameError:
         right = False
     if not right:
-        raise ThreadDocumentError(f"{where}: {_shown(name)} is not the name of a thread. {AGAIN}")
+        raise ThreadDocumentError(f"{where}: {_quoted(name)} is not the name of a thread. {AGAIN}")
     if parts.tenant != tenant:
-        raise ThreadDocumentError(f"{where}: {_shown(name)} is of another tenant than the thread. {AGAIN}")
+        raise ThreadDocumentError(f"{where}: {_quoted(name)} belongs to another tenant than the thread. {AGAIN}")
 
 
 def _parsed(name: str) -> StreamName:
     return parse_stream_name(name) or StreamName("", "", "")
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     return ascii(name[:300])

@@ -31,8 +31,8 @@ def as_markdown(thread_id: str, state: ThreadState, forks: Iterable[ForkedThread
     """A thread at a version: its title and facts, every message on its path, and its forks."""
     control = state.control
     parts = [f"# {_inline(control.title or '') or _code(thread_id)}", "\n".join(_facts(thread_id, state))]
-    for number, said in enumerate(state.messages, start=1):
-        parts += _message(number, said)
+    for number, message in enumerate(state.messages, start=1):
+        parts += _message(number, message)
     listed = [
         f"- {_code(fork.thread_id)} at version {fork.cut}" + ("" if fork.title is None else f": {_inline(fork.title)}")
         for fork in forks
@@ -62,16 +62,16 @@ def _facts(thread_id: str, state: ThreadState) -> Iterator[str]:
         yield f"- Metadata: {_code(json.dumps(control.metadata, ensure_ascii=False))}"
 
 
-def _message(number: int, said: HistoryMessage) -> Iterator[str]:
-    by = "" if said.author is None else f" {_code(said.author)}"
-    yield f"## {number}. {said.role}{by}"
-    recorded = "" if said.actor is None else f", recorded by {_code(said.actor)}"
-    yield f"{_time(said.time)}, version {said.version}{recorded}"
-    if said.redacted:
+def _message(number: int, message: HistoryMessage) -> Iterator[str]:
+    by = "" if message.author is None else f" {_code(message.author)}"
+    yield f"## {number}. {message.role}{by}"
+    recorded = "" if message.actor is None else f", recorded by {_code(message.actor)}"
+    yield f"{_time(message.time)}, version {message.version}{recorded}"
+    if message.redacted:
         yield "*Redacted.*"
-    elif not said.contents:
+    elif not message.contents:
         yield "*No content.*"
-    for content in said.contents:
+    for content in message.contents:
         yield from _content(content)
 
 

@@ -1,13 +1,13 @@
-"""The OpenAI chat message format, to Clew's messages and back, without losing anything.
+"""Conversion between OpenAI chat messages and Clew's messages, without loss.
 
-Decoding takes what Clew has words for; encoding says it in the plainest OpenAI form. Where that is not what came in,
-``Message.source["openai"]`` keeps the difference: ``parts`` (the content was a list though a string would do),
-``function_call`` (the call came in the older form), and ``patch`` (see ``clew.domain.formats.json_delta``). What would
-nest too deep for that is kept as ``text``, the whole message as JSON. So encoding what was decoded gives it back equal,
-by construction and not field by field.
+Decoding reads the fields that Clew's messages have; encoding writes the simplest OpenAI form. If that differs from the
+original, ``Message.source["openai"]`` stores the difference: ``parts`` (the content was a list where a string would
+do), ``function_call`` (the call had the older form), and ``patch`` (see ``clew.domain.formats.json_delta``). If the
+patch would nest too deep, ``text`` stores the whole message as JSON instead. So a decoded message is always encoded
+equal to its original, whatever fields it has.
 
-What OpenAI has no form for is written as a content part with Clew's own JSON: reasoning, approvals, media that is no
-picture, and function results outside tool messages. Pictures lose their media type, and calls come after the words.
+Content without an OpenAI form is written as a content part with Clew's own JSON: reasoning, approvals, media other than
+images, and function results outside tool messages. Images lose their media type, and calls come after other contents.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OWN_TYPES = ("reasoning", "media", "function-result", "approval-request", "appr
 def decode(value: object, number: int) -> Message:
     """Decode an OpenAI chat message; ``number`` counts from 1 and is for errors.
 
-    Raises ImportFormatError for what is no such message, InvalidContentError for JSON that cannot be stored.
+    Raises ImportFormatError for anything else, and InvalidContentError for JSON that cannot be stored.
     """
     where = f"message {number}"
     if not isinstance(value, dict):
@@ -93,12 +93,12 @@ def _role(value: dict[Any, Any], where: str) -> Role:
     if isinstance(role, str) and role in _ROLES:
         return _ROLES[role]
     if "role" not in value:
-        said = "it has no role"
-    elif isinstance(role, str) and len(role) <= 20 and role.isidentifier():  # noqa: PLR2004  # longer is no role but text
-        said = f"the role {role!r} is not known"
+        problem = "it has no role"
+    elif isinstance(role, str) and len(role) <= 20 and role.isidentifier():  # noqa: PLR2004  # a longer value is not a role but text
+        problem = f"the role {role!r} is not known"
     else:
-        said = "its role is not known"
-    raise ImportFormatError(f"{where}: {said}. It must be one of {', '.join(_ROLES)}.")
+        problem = "its role is not known"
+    raise ImportFormatError(f"{where}: {problem}. It must be one of {', '.join(_ROLES)}.")
 
 
 def _with_source(message: Message, value: JsonObject) -> Message:
@@ -115,7 +115,7 @@ def _with_source(message: Message, value: JsonObject) -> Message:
     source: JsonObject = {_FORMAT: hints}
     try:
         check_json(source, "source")
-    except InvalidContentError:  # the value is good, so it is the levels that the patch adds
+    except InvalidContentError:  # the value is valid, so the patch nests too deep
         source = {_FORMAT: {"text": json.dumps(value, ensure_ascii=False)}}
     return message.model_copy(update={"source": source})
 
@@ -154,7 +154,7 @@ def _read_part(part: Json) -> Content:
         case {"type": str(kind)} if kind in _OWN_TYPES:
             try:
                 own = _OWN.validate_python(part)
-            except ValidationError:  # another provider's part of that name
+            except ValidationError:  # another provider's part with the same type
                 return Raw(value=part)
             return own if same(_own_json(own), part) else Raw(value=part)
         case _:
@@ -180,7 +180,7 @@ def _call_id(call: Json) -> str:
 
 
 def _read_function(call_id: str, function: Any) -> FunctionCall:
-    """``arguments`` stays the text that it is; an object, which some programs write, becomes its JSON."""
+    """``arguments`` is usually text and stays unchanged; some programs write an object, which becomes JSON text."""
     arguments = function.get("arguments", "")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return FunctionCall(call_id=call_id, name=function["name"], arguments=text)
@@ -197,7 +197,7 @@ def _is_older_call(value: JsonObject) -> bool:
 
 
 def _plain(message: Message, hints: JsonObject) -> list[JsonObject]:
-    """The plainest form of a message; ``hints`` are those of its source except the patch."""
+    """The simplest form of a message; ``hints`` are those of its source except the patch."""
     if message.role == "tool" and message.contents and len(message.results) == len(message.contents):
         return [_plain_result(message, result, hints) for result in message.results]
     words = [content for content in message.contents if not isinstance(content, FunctionCall)]

@@ -1,6 +1,6 @@
 """Thread documents: a thread with its whole past as one JSON object, which can be stored, sent and restored.
 
-The events are stored bytes, in base64. Everything else derives from them: it is for readers, and is compared with the
+The events are stored bytes, in base64. Everything else is derived from them, for readers; it is compared with the
 events when the document is read.
 """
 
@@ -47,7 +47,7 @@ class _Shape(BaseModel):
 
 
 class RowShape(_Shape):
-    """A stored event. Of one that was shredded ``state`` is the stub, and ``digest`` that of the bytes that were."""
+    """A stored event. For a shredded event, ``state`` is the stub and ``digest`` the digest of the original bytes."""
 
     version: Version
     type: str
@@ -57,7 +57,7 @@ class RowShape(_Shape):
 
 
 class StreamShape(_Shape):
-    """The events of one thread of the lineage; ``parent`` and ``cut`` are None for the one that all began with."""
+    """The events of one thread of the lineage; ``parent`` and ``cut`` are None for the oldest ancestor."""
 
     name: str
     parent: str | None
@@ -66,7 +66,7 @@ class StreamShape(_Shape):
 
 
 class ThreadShape(_Shape):
-    """Which thread it is: ``head`` is the hash of its newest event, and names its whole past."""
+    """The identity of the thread: ``head`` is the hash of its newest event, which covers its whole past."""
 
     id: str
     tenant: str
@@ -78,21 +78,21 @@ class ThreadShape(_Shape):
 
 
 class ServiceShape(_Shape):
-    """What the service that holds the thread calls it, None for a thread that Clew holds."""
+    """The id of the thread at the service that holds it, None for a thread that Clew holds."""
 
     service_thread_id: str | None
     kind: ServiceKind | None
 
 
 class BlobShape(_Shape):
-    """Bytes that what was said refers to; ``data`` is in base64. What agents are made of is never among them."""
+    """Bytes that messages refer to; ``data`` is in base64. The definitions of agents are never included."""
 
     digest: Hash
     data: str
 
 
-class SaidShape(_Shape):
-    """A message, to be read: ``text`` is its words, ``contents`` what is in it beside them."""
+class MessageShape(_Shape):
+    """A message for readers: ``text`` is its text, ``contents`` are its other contents."""
 
     version: Version
     role: Role
@@ -105,17 +105,19 @@ class SaidShape(_Shape):
 
 
 class ThreadDocument(_Shape):
-    """A thread of Clew's: everything that happened, in ``streams``, the oldest ancestor first, and what it comes to."""
+    """A thread of Clew: its events in ``streams``, the oldest ancestor first, and the state that follows from them."""
 
     clew: Literal["thread"]
     version: Literal[1]
     thread: ThreadShape
     streams: list[StreamShape]
-    heads: Annotated[dict[str, Hash], Field(description="Of each stream the hash of its last row")]
+    heads: Annotated[dict[str, Hash], Field(description="The hash of the last row of each stream")]
     blobs: list[BlobShape]
-    states: Annotated[dict[str, Any], Field(description="What context providers keep of the thread, by their ids")]
+    states: Annotated[
+        dict[str, Any], Field(description="The states of context providers in the thread, by provider id")
+    ]
     service: ServiceShape
-    history: list[SaidShape]
+    history: list[MessageShape]
 
 
 def json_schema() -> JsonObject:
@@ -156,46 +158,46 @@ def write_document(lineage: Lineage) -> JsonObject:
         "blobs": [],
         "states": states,
         "service": _service(control, lineage.events),
-        "history": [_said(each) for each in history],
+        "history": [_message(each) for each in history],
     }
 
 
 def read_document(document: object, decode: Callable[[Row], Event]) -> Lineage:
-    """The lineage that a document holds, everything in it checked.
+    """The lineage in a document, completely checked.
 
-    Raises ThreadDocumentError, which says where it is not what was written, and says so of one of a newer version.
+    Raises ThreadDocumentError for a changed document or a newer version; the error names the place.
     """
     given = _checked(document)
     lineage = verified([_own(number, stream) for number, stream in enumerate(given.streams)], decode)
     expected = write_document(lineage)
     for name, value in expected.items():
-        where = _difference(document[name], value, name)  # type: ignore[index]  # it has the shape of one
+        where = _difference(document[name], value, name)  # type: ignore[index]  # _checked has seen that it is a dict
         if where is not None:
-            raise ThreadDocumentError(f"{_short(where)}: it is not what the events come to. {_advice(lineage.events)}")
+            raise ThreadDocumentError(f"{_shortened(where)}: it does not match the events. {_advice(lineage.events)}")
     return lineage
 
 
 def _checked(document: object) -> ThreadDocument:
-    """The document, if it has the shape of one."""
+    """The document, with the right structure. Raises ThreadDocumentError."""
     if not isinstance(document, dict) or document.get("clew") != KIND:
         raise ThreadDocumentError(
-            f"It is {type(document).__name__}, and no document of a thread, which says {{'clew': 'thread'}}. Give what "
-            "json.load() gives of a document that thread.serialize() has written."
+            f"{type(document).__name__} is not a thread document, which has {{'clew': 'thread'}}. Give the dict that "
+            "thread.serialize() returned, or that json.load() reads from its JSON."
         )
     version = document.get("version")
     if type(version) is int and VERSION < version < _MANY:
         raise ThreadDocumentError(
-            f"version: the document is in version {version}, and this Clew reads version {VERSION}. {_NEWER}"
+            f"version: the document has version {version}, and this Clew reads version {VERSION}. {_NEWER}"
         )
     try:
         return ThreadDocument.model_validate(document)
     except ValidationError as error:
-        raise ThreadDocumentError(f"{_short(explain('document', error))} {AGAIN}") from None
+        raise ThreadDocumentError(f"{_shortened(explain('document', error))} {AGAIN}") from None
 
 
 def _own(number: int, stream: StreamShape) -> OwnRows:
     if (stream.parent is None) != (stream.cut is None):
-        raise ThreadDocumentError(f"streams[{number}]: a fork says its parent and its cut, here is but one. {AGAIN}")
+        raise ThreadDocumentError(f"streams[{number}]: a fork needs parent and cut, and only one is given. {AGAIN}")
     fork = None if stream.parent is None or stream.cut is None else Fork(stream.parent, stream.cut)
     return OwnRows(stream.name, fork, tuple(_row(number, at, stream.name, row) for at, row in enumerate(stream.rows)))
 
@@ -205,10 +207,10 @@ def _row(number: int, at: int, stream: str, row: RowShape) -> Row:
         state = b64decode(row.state, validate=True)
     except ValueError:
         state = b""
-    if not state or _base64(state) != row.state:  # there is one way to write them
+    if not state or _base64(state) != row.state:  # the encoding must be canonical
         raise ThreadDocumentError(f"streams[{number}].rows[{at}].state: it is not base64. {AGAIN}")
     if not row.type.isprintable():
-        raise ThreadDocumentError(f"streams[{number}].rows[{at}].type: it is no name of a type. {AGAIN}")
+        raise ThreadDocumentError(f"streams[{number}].rows[{at}].type: it is not the name of a type. {AGAIN}")
     shredded = None if row.digest is None else bytes.fromhex(row.digest)
     return Row(0, stream, row.version, row.type, state, bytes.fromhex(row.hash), shredded)
 
@@ -240,22 +242,22 @@ def _service(control: Control, events: tuple[Event, ...]) -> JsonObject:
     return {"service_thread_id": name, "kind": None}
 
 
-def _said(said: HistoryMessage) -> JsonObject:
+def _message(message: HistoryMessage) -> JsonObject:
     found: JsonObject = {
-        "version": said.version,
-        "role": said.role,
-        "time": said.time.isoformat(),
-        "text": said.text,
-        "author": said.author,
-        "actor": said.actor,
-        "contents": [each.model_dump() for each in said.contents if not isinstance(each, Text)] or None,
-        "redacted": said.redacted or None,
+        "version": message.version,
+        "role": message.role,
+        "time": message.time.isoformat(),
+        "text": message.text,
+        "author": message.author,
+        "actor": message.actor,
+        "contents": [each.model_dump() for each in message.contents if not isinstance(each, Text)] or None,
+        "redacted": message.redacted or None,
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _difference(given: Any, expected: Any, where: str) -> str | None:
-    """The place where JSON values differ, None if they do not: 1, 1.0 and true are three values, as in JSON."""
+    """The first place where JSON values differ, None if they are equal: 1, 1.0 and true all differ."""
     if type(given) is not type(expected):
         return where
     if isinstance(expected, dict):
@@ -286,10 +288,10 @@ def _advice(events: tuple[Event, ...]) -> str:
     unknown = next((event for event in events if isinstance(event.data, Opaque)), None)
     if unknown is None:
         return AGAIN
-    return f"Version {unknown.version} is of a type or a form that this Clew does not know. {_NEWER}"
+    return f"Version {unknown.version} has a type or a form that this Clew does not know. {_NEWER}"
 
 
-def _short(words: str) -> str:
-    """Words in one short line: what was given may be long, and hold anything."""
+def _shortened(words: str) -> str:
+    """The text on one short line: a document may hold long texts with any characters."""
     shown = words if len(words) <= 2 * _SHOWN else f"{words[:_SHOWN]}…{words[-_SHOWN:]}"
     return shown if shown.isprintable() else "".join(each if each.isprintable() else "?" for each in shown)

@@ -46,13 +46,13 @@ class NamespaceView(NamedTuple):
         return [self._passage(number, score) for number, score in ranking]
 
     def _passage(self, number: int, score: float) -> Passage:
-        kept = self.documents[number >> _PLACES]
-        of = kept.added
+        stored = self.documents[number >> _PLACES]
+        of = stored.added
         return Passage(
             self.passages[number],
             score,
             of.document,
-            kept.version,
+            stored.version,
             of.source_name,
             of.source_link,
             of.namespaces,
@@ -75,7 +75,7 @@ class _Namespace:
 class DocumentFold:
     """The documents of a store: a fold of its stream.
 
-    One caller at a time may add events, and nobody may call ``view()`` meanwhile; all other methods are safe.
+    One caller at a time may add events, and no caller may call ``view()`` meanwhile; all other methods are safe.
     ``recorded_at`` is the time of the newest event, ``opened`` the event that opened the store, None before it.
     """
 
@@ -125,37 +125,37 @@ class DocumentFold:
 
     def live(self, namespace: str, document: str) -> bool:
         """Whether the namespace has a document with this id."""
-        kept = self._live.get(document)
-        return kept is not None and namespace in kept.added.namespaces
+        stored = self._live.get(document)
+        return stored is not None and namespace in stored.added.namespaces
 
     def linked(self, namespace: str, link: str) -> tuple[str, ...]:
         """The ids of the documents with this link in the namespace, oldest first."""
         return self._linked.get((namespace, link), ())
 
-    def _add(self, kept: StoredDocument) -> None:
-        added = kept.added
-        self._live[added.document] = kept
+    def _add(self, stored: StoredDocument) -> None:
+        added = stored.added
+        self._live[added.document] = stored
         for namespace in added.namespaces:
             shown = self._shown.setdefault(namespace, _Namespace())
-            shown.documents[kept.version] = kept
-            shown.passages.update(kept.numbered)
-            shown.change(kept.version)
+            shown.documents[stored.version] = stored
+            shown.passages.update(stored.numbered)
+            shown.change(stored.version)
             if added.source_link is not None:
                 key = namespace, added.source_link
                 self._linked[key] = (*self._linked.get(key, ()), added.document)
 
     def _remove(self, document: str, version: int) -> None:
-        kept = self._live.pop(document, None)
-        if kept is None:
+        stored = self._live.pop(document, None)
+        if stored is None:
             return
-        for namespace in kept.added.namespaces:
+        for namespace in stored.added.namespaces:
             shown = self._shown[namespace]
-            del shown.documents[kept.version]
-            for number in kept.numbered:
+            del shown.documents[stored.version]
+            for number in stored.numbered:
                 del shown.passages[number]
             shown.change(version)
-            if kept.added.source_link is not None:
-                key = namespace, kept.added.source_link
+            if stored.added.source_link is not None:
+                key = namespace, stored.added.source_link
                 self._linked[key] = tuple(each for each in self._linked[key] if each != document)
 
 
@@ -255,7 +255,7 @@ def decide_additions(fold: DocumentFold, namespace: str, new: Sequence[tuple[str
     written: list[MemoryEvent] = []
     for id_, document in new:
         link = document.source_link
-        # A document of another namespace may have been added here, too, so there can be more than one.
+        # Documents of other namespaces can be in this one, too, so several can have the same link.
         old = () if link is None else replaced.get(link) or fold.linked(namespace, link)
         written += (DocumentRemoved(document=each, reason="replaced") for each in old[:-1])
         written.append(_added(id_, document, old[-1] if old else None))
@@ -333,7 +333,7 @@ def _cut(text: str, coarse: int) -> Iterator[str]:
 
 
 def _parts(text: str, border: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Where the parts of a text begin and end that a border lies between."""
+    """The start and end of each part of a text between borders."""
     start = 0
     for found in border.finditer(text):
         if found.start() > start:

@@ -110,7 +110,7 @@ class FactSuperseded(Value):
 
 @event_type(
     "fact-retracted",
-    headline="A fact was taken back",
+    headline="A fact was retracted",
     sentence=event_sentences.fact_retracted,
     sample={"fact": "f2", "reason": "moved"},
     stream="memory",

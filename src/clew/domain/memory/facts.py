@@ -1,4 +1,4 @@
-"""Facts, documents and where they came from, as they are read."""
+"""Facts and documents as they are read, and their origin."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FactStatus: TypeAlias = Literal["live", "superseded", "retracted"]
 
 
 class Fact(NamedTuple):
-    """Something that a scope knows, or knew.
+    """A fact that a scope knows, or knew.
 
-    ``version`` is that of its event in the scope's stream, ``recorded_at`` its time. It holds from ``valid_from`` until
-    before ``valid_to``, None for ever. ``learned`` is where it was learned, ``promoted`` the fact of a narrower scope
-    that it was taken from; ``replaces`` is the id of the one that it superseded. ``status`` is as of the version at
-    which the scope was read.
+    ``version`` is the version of its event in the scope's stream, ``recorded_at`` the event's time. The fact holds from
+    ``valid_from`` until before ``valid_to``; None means for ever. ``learned`` is where it was learned, ``promoted`` the
+    fact of a narrower scope that it was copied from, ``replaces`` the id of the fact that it superseded. ``status`` is
+    its status at the version at which the scope was read.
     """
 
     scope: str
@@ -40,22 +40,22 @@ class Fact(NamedTuple):
 
     @property
     def reference(self) -> FactReference:
-        """What events call it."""
+        """The reference to this fact in events."""
         return FactReference(scope=self.scope, fact=self.id, version=self.version)
 
 
 class FoundFact(NamedTuple):
-    """A fact that was found; ``score`` is 1 for the best there could be."""
+    """A fact that a search found; ``score`` is between 0 and 1, the best possible."""
 
     fact: Fact
     score: float
 
 
 class FactOrigin(NamedTuple):
-    """Where a fact came from: the message that it was learned from, None when it was not learned in a thread.
+    """The origin of a fact: the message that it was learned from, None if it was not learned in a thread.
 
-    ``thread_id`` and ``version`` say where that is, ``redacted`` whether its content is gone, and ``actor`` who had the
-    fact remembered. ``promoted_from`` says the same of the fact that it was taken from.
+    ``thread_id`` and ``version`` are the address of the message, ``redacted`` is true if its content was redacted, and
+    ``actor`` is the actor of the write. ``promoted_from`` is the origin of the fact that it was promoted from.
     """
 
     fact: Fact
@@ -68,7 +68,7 @@ class FactOrigin(NamedTuple):
 
 
 class FactUse(NamedTuple):
-    """A model call that was given a fact: its version, that of the ``context-provided`` event, and the run."""
+    """A model call that received a fact: its version, the version of the ``context-provided`` event, and the run."""
 
     thread_id: str
     version: int
@@ -77,9 +77,9 @@ class FactUse(NamedTuple):
 
 
 class Document:
-    """A text to look things up in: ``source_name`` and ``source_link`` are what an answer cites.
+    """A text for search; answers cite its ``source_name`` and ``source_link``.
 
-    It can be found in each of its ``namespaces``. A document with the link of another takes its place.
+    Searches in each of its ``namespaces`` can find it. A new document replaces an older one with the same link.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Document:
 
 
 class Passage(NamedTuple):
-    """A part of a document that was found: ``text`` is the part, and the rest says what it is of.
+    """A part of a document that a search found: ``text`` is the part, the other fields describe the document.
 
-    ``version`` is that of the document's event in the stream; ``score`` is 1 for the best there could be.
+    ``version`` is that of the document's event in the stream; ``score`` is between 0 and 1, the best possible.
     """
 
     text: str
@@ -119,18 +119,18 @@ class Passage(NamedTuple):
 
 
 class Allow(NamedTuple):
-    """A scope's screen lets a fact in as it is."""
+    """The screen of a scope accepts a fact unchanged."""
 
 
 class Redact(NamedTuple):
-    """A scope's screen lets a fact in with other words, and without its metadata; its key is what is given here."""
+    """The screen of a scope accepts a fact with this text and key, and without its metadata."""
 
     text: str
     key: str | None = None
 
 
 class Refuse(NamedTuple):
-    """A scope's screen keeps a fact out."""
+    """The screen of a scope refuses a fact."""
 
     reason: str
 

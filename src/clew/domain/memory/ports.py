@@ -15,11 +15,11 @@ Screen: TypeAlias = Callable[[Fact], Screened]
 """Decides whether a fact may be promoted into a scope."""
 
 MemoryAt: TypeAlias = int | datetime | None
-"""A version of a scope's stream, or an aware time; None is now."""
+"""A version of a scope's stream, or an aware time; None means now."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. ``model`` names what it does so with: vectors of two models are not compared."""
+    """Turns texts into vectors. Vectors of different models are never compared."""
 
     @property
     def model(self) -> str:
@@ -28,28 +28,28 @@ class Embedder(Protocol):
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """The number of numbers in a vector."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector for each text. Raises EmbeddingError for what the service behind it refuses."""
+        """A vector for each text. Raises EmbeddingError if its service fails or refuses."""
         ...
 
 
 class VectorIndex(Protocol):
-    """Keeps vectors by what they are of, and finds the nearest: a projection, which can be dropped and made again.
+    """Stores the vectors of texts and finds the nearest ones. It is a projection: it can be dropped and rebuilt.
 
-    ``space`` is a model's name with its dimensions. A vector is kept by the SHA-256 of the text that it is of, so that
-    a text is embedded once, whichever scopes have it; where a database keeps tenants apart, once for each.
-    Calls may block, and come from any thread.
+    ``space`` is a model's name with its dimensions. The key of a vector is the SHA-256 of its text. So a text is
+    embedded once for all scopes, or once per tenant if the database separates tenants. Calls may block, and may come
+    from any thread.
     """
 
     def missing(self, space: str, digests: Collection[bytes]) -> set[bytes]:
-        """Which of these have no vector yet."""
+        """The digests that have no vector."""
         ...
 
     def put(self, space: str, vectors: Mapping[bytes, Sequence[float]]) -> None:
-        """Keep vectors; those that are there stay as they are."""
+        """Store vectors by digest; existing ones do not change."""
         ...
 
     def nearest(
@@ -57,23 +57,22 @@ class VectorIndex(Protocol):
     ) -> list[tuple[int, float]]:
         """The entries nearest to a vector, by cosine, best first: pairs of entry and similarity.
 
-        ``entries`` maps numbers of the caller's to digests; what has no vector is left out. ``collection`` and
-        ``stamp`` name them: with the same two they are the same entries, so that an index can keep what it made of
-        them.
+        ``entries`` maps the caller's numbers to digests; entries without a vector are left out. Calls with the same
+        ``collection`` and ``stamp`` must pass the same entries, so an index can be cached between calls.
         """
         ...
 
     def drop(self) -> None:
-        """Forget everything: it is made again from the log."""
+        """Delete all vectors; they are rebuilt from the log."""
         ...
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release all resources."""
         ...
 
 
 class MemoryPort(Protocol):
-    """A memory scope, as context providers see it. What they remember has the thread and the run as its provenance."""
+    """A memory scope, as context providers see it. Their writes have the thread and the run as provenance."""
 
     @property
     def name(self) -> str:
@@ -82,10 +81,10 @@ class MemoryPort(Protocol):
 
     @property
     def reads(self) -> tuple[ScopeRead, ...]:
-        """The scopes that were read through it, at which versions."""
+        """The scopes that were read through this object, with their versions."""
         ...
 
-    async def remember(  # noqa: PLR0913  # all that can be said of a fact
+    async def remember(  # noqa: PLR0913  # keyword-only, the fields of a fact
         self,
         text: str,
         *,
@@ -98,7 +97,7 @@ class MemoryPort(Protocol):
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> Fact:
-        """Know something from now on. Raises InvalidContentError or InvalidTimeError."""
+        """Remember a new fact. Raises InvalidContentError or InvalidTimeError."""
         ...
 
     async def supersede(
@@ -113,7 +112,7 @@ class MemoryPort(Protocol):
         actor: str | None = None,
         idempotency_key: str | None = None,
     ) -> Fact:
-        """Know something else instead of a live fact, of the same key and kind. Raises UnknownFactError."""
+        """Replace a live fact by one with the same key and kind. Raises UnknownFactError."""
         ...
 
     async def retract(
@@ -124,7 +123,7 @@ class MemoryPort(Protocol):
         valid_to: datetime | None = None,
         actor: str | None = None,
     ) -> None:
-        """Hold a live fact to be true no more; it stays in the past. Raises UnknownFactError."""
+        """Retract a live fact; earlier versions still have it. Raises UnknownFactError."""
         ...
 
     async def facts(
@@ -136,10 +135,10 @@ class MemoryPort(Protocol):
         valid_at: datetime | None = None,
         history: bool = False,
     ) -> list[Fact]:
-        """The live facts in the order in which they were remembered; with ``history`` also those that no longer are.
+        """The live facts in the order in which they were remembered; with ``history`` also facts that are not live.
 
-        ``at`` is what was known then; ``valid_at`` is what is held to be true of that time, by default that of the
-        reading.
+        ``at`` selects what the scope knew at that version or time. ``valid_at`` selects the facts that hold at that
+        time, by default now.
         """
         ...
 
@@ -153,24 +152,24 @@ class MemoryPort(Protocol):
         at: MemoryAt = None,
         valid_at: datetime | None = None,
     ) -> list[FoundFact]:
-        """The live facts that have most to do with some words, best first."""
+        """The live facts that match the query best, best first."""
         ...
 
     async def why(self, fact: Fact | str) -> FactOrigin:
-        """Where a fact came from. Raises UnknownFactError."""
+        """The origin of a fact. Raises UnknownFactError."""
         ...
 
     async def used_by(self, fact: Fact | str) -> list[FactUse]:
-        """The model calls that were given a fact, oldest first."""
+        """The model calls that received a fact, oldest first."""
         ...
 
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """Functions with which a model stores, looks up, changes and clears what is in this scope, and no other."""
+        """Functions for a model to store, look up, change and clear memories in this scope only."""
         ...
 
 
 class DocumentPort(Protocol):
-    """A view on a store of documents, which sees one namespace of it."""
+    """A view of one namespace of a document store."""
 
     @property
     def name(self) -> str:
@@ -179,17 +178,17 @@ class DocumentPort(Protocol):
 
     @property
     def namespace(self) -> str:
-        """The namespace that is read and written."""
+        """The namespace of this view."""
         ...
 
     async def upsert(self, documents: Sequence[Document], *, actor: str | None = None) -> list[str]:
-        """Add documents, each in place of the one with its link; returns their ids. All are added or none."""
+        """Add documents, each replacing the one with the same link; returns their ids. All are added, or none."""
         ...
 
     async def remove(self, document: str, *, reason: str | None = None, actor: str | None = None) -> None:
-        """Let a document be found no more, by its id or its link. Raises UnknownDocumentError."""
+        """Remove a document by its id or its link. Raises UnknownDocumentError."""
         ...
 
     async def search(self, query: str, *, top: int = 5, min_score: float = 0.0, at: MemoryAt = None) -> list[Passage]:
-        """The passages that have most to do with some words, best first, of this namespace only."""
+        """The passages of this namespace that match the query best, best first."""
         ...

@@ -1,9 +1,9 @@
-"""Which texts have most to do with some words: an index of words that grows and shrinks, and the fusion of rankings.
+"""Ranking of texts by relevance to a query: an index of words (BM25), and the fusion of rankings.
 
-Every score is between 0 and 1. Of words it is the share of the query that a text answers: each word weighs more the
-fewer texts have it, and a text of usual length that has each word of the query once has 1. Of meaning it is the cosine,
-and 0 where that is negative. Fused it is the mean of what each ranking gives, less the further down it stands there, so
-that 1 means: first in all of them, with nothing to wish for.
+Every score is between 0 and 1. For words, it is the share of the query that a text matches: rare words weigh more, and
+a text of average length that has each word of the query once scores 1. For meaning, it is the cosine similarity, or 0
+if that is negative. A fused score is the mean over the rankings, where lower places count less: 1 means first place
+with a score of 1 in every ranking.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ FUSION = 60
 
 _SATURATION = 1.2
 _LENGTH = 0.75
-"""BM25's k1 and b, as Robertson and Zaragoza give them (2009)."""
+"""BM25's k1 and b, with the values of Robertson and Zaragoza (2009)."""
 
 _MANY = 1_000
 _COMMON = 0.05
-"""Of how many texts on, and in what share of them, a word is so common that it only helps others to choose."""
+"""A word is common if more than this share of the texts has it, in an index of at least ``_MANY`` texts."""
 
 _WORD = re.compile(r"\w+")
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
-"""Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+"""Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in order, without case and accents; of scripts without spaces each pair of characters."""
+    """The words of a text, in order, without case and accents; pairs of characters in scripts without spaces."""
     folded = text.casefold()
     if not folded.isascii():
         parts = unicodedata.normalize("NFKD", folded)
@@ -60,87 +60,87 @@ def _pairs(word: str) -> Iterator[str]:
 
 
 class TextIndex:
-    """Texts by number, found by their words as BM25 ranks them. It changes with each text, and needs no rebuilding."""
+    """An index of numbered texts: searched by words, ranked with BM25, and updated text by text."""
 
     def __init__(self) -> None:
         self._texts: dict[int, Counter[str]] = {}
         self._lengths: dict[int, int] = {}
-        self._having: dict[str, dict[int, int]] = {}
+        self._texts_of: dict[str, dict[int, int]] = {}
         self._length = 0
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def add(self, number: int, text: str) -> None:
-        """Let a text be found by its number, in place of the one that was there."""
+        """Add a text under a number, or replace the text with that number."""
         self.remove(number)
         counted = Counter(words(text))
         self._texts[number] = counted
         self._lengths[number] = counted.total()
         self._length += counted.total()
         for word, times in counted.items():
-            self._having.setdefault(word, {})[number] = times
+            self._texts_of.setdefault(word, {})[number] = times
 
     def remove(self, number: int) -> None:
-        """Let a text be found no more; one that is not there is none."""
+        """Remove a text; an unknown number is ignored."""
         counted = self._texts.pop(number, None)
         if counted is None:
             return
         self._length -= self._lengths.pop(number)
         for word in counted:
-            having = self._having[word]
-            del having[number]
-            if not having:
-                del self._having[word]
+            texts = self._texts_of[word]
+            del texts[number]
+            if not texts:
+                del self._texts_of[word]
 
     def search(self, query: str, top: int, allowed: Collection[int] | None = None) -> Ranking:
-        """The best texts that have a word of the query, at most ``top``; where it is given, only of those allowed.
+        """The best texts that have a word of the query, at most ``top``; if ``allowed`` is given, only these numbers.
 
-        ``allowed`` should be a set or the keys of a dict. Texts that are equally good stand in the order of their
-        numbers. From 1,000 texts on, a word that more than a twentieth of them have decides only between texts that
-        have a rarer one, as long as those are enough: nobody asks for them by it, and to count them all takes time.
+        ``allowed`` should be a set or the keys of a dict. Texts with equal scores are in the order of their numbers.
+        In an index of 1,000 or more texts, a word that more than 5 % of them have only ranks texts that have a rarer
+        word of the query, if there are enough of those: a common word says little, and scoring all its texts is slow.
         """
-        asked = dict.fromkeys(words(query))
-        weighed = sorted(
-            ((self._weight(word), self._having.get(word, {})) for word in asked),
+        terms = dict.fromkeys(words(query))
+        weighted = sorted(
+            ((self._weight(word), self._texts_of.get(word, {})) for word in terms),
             key=lambda each: (-each[0], len(each[1])),
         )
-        total = left = sum(weight for weight, _ in weighed)
+        total = left = sum(weight for weight, _ in weighted)
         if not total or not self._length or top < 1:
             return []
         least, longer = _SATURATION * (1 - _LENGTH), _SATURATION * _LENGTH * len(self._texts) / self._length
         lengths, found = self._lengths, dict[int, float]()
         common = _COMMON * len(self._texts) if len(self._texts) >= _MANY else len(self._texts)
-        for weight, having in weighed:
-            settled = len(found) >= top and (len(having) > common or _is_settled(found, top, having, left))
+        for weight, texts in weighted:
+            settled = len(found) >= top and (len(texts) > common or _is_settled(found, top, texts, left))
             left -= weight
-            counted = having.items()
+            counted = texts.items()
             if settled:
-                counted = {number: having[number] for number in found if number in having}.items()
+                counted = {number: texts[number] for number in found if number in texts}.items()
             elif allowed is not None:
                 counted = {number: times for number, times in counted if number in allowed}.items()
-            most, had = weight * (_SATURATION + 1), found.get
+            most, previous = weight * (_SATURATION + 1), found.get
             for number, times in counted:
-                found[number] = had(number, 0.0) + most * times / (times + least + longer * lengths[number])
+                found[number] = previous(number, 0.0) + most * times / (times + least + longer * lengths[number])
         best = heapq.nsmallest(top, ((-score, number) for number, score in found.items()))
         return [(number, min(1.0, -score / total)) for score, number in best]
 
     def _weight(self, word: str) -> float:
-        """How much a word says; one that no text has counts like one that a single text has."""
-        having = max(1, len(self._having.get(word, ())))
-        return math.log(1 + max(0.0, len(self._texts) - having + 0.5) / (having + 0.5))
+        """The weight (IDF) of a word; a word without a text weighs as much as a word with one text."""
+        count = max(1, len(self._texts_of.get(word, ())))
+        return math.log(1 + max(0.0, len(self._texts) - count + 0.5) / (count + 0.5))
 
 
-def _is_settled(found: dict[int, float], top: int, having: Collection[int], left: float) -> bool:
-    """Whether a text that has none but the words that are left could not come among the best any more (MaxScore)."""
-    return len(having) > len(found) and heapq.nlargest(top, found.values())[-1] > left * (_SATURATION + 1)
+def _is_settled(found: dict[int, float], top: int, texts: Collection[int], left: float) -> bool:
+    """Whether texts with only the remaining words can no longer reach the best ``top`` (MaxScore)."""
+    return len(texts) > len(found) and heapq.nlargest(top, found.values())[-1] > left * (_SATURATION + 1)
 
 
 def fuse(rankings: Sequence[Ranking]) -> Ranking:
-    """One ranking of several, by reciprocal rank, weighted with the scores: rankings count alike.
+    """Fuse several rankings into one, by reciprocal rank weighted with the scores. All rankings count equally.
 
-    Of each, a text has its score there, times 61 by 60 and its place there, which is 1 for the first. Places alone
-    would drag a good ranking down to a bad one: docs/benchmarks.md says how far.
+    A ranking contributes its score times 61 / (60 + place), where the first place is 1. Fusion by places alone would
+    let a bad ranking spoil a good one: docs/benchmarks.md shows how much.
     """
     fused: dict[int, float] = {}
     for ranking in rankings:

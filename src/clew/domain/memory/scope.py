@@ -62,7 +62,7 @@ class AsOf:
         part = self.inherited.get(learned.thread)
         if part is None or learned.version > part.version:
             return False
-        # From a message that is older than the cut it may have been learned before this thread began, or after.
+        # A fact from a message before the cut may have been learned before this thread began, or after.
         return learned.version > self.version or position <= part.position
 
 
@@ -176,7 +176,7 @@ class ScopeFold:
         return _as_fact(scope, self._known[number], point)
 
     def texts(self) -> list[str]:
-        """The texts of all facts ever recorded; a fact's number is its place here, for good."""
+        """The texts of all facts ever recorded, by fact number; numbers never change."""
         return [known.statement.text for known in list(self._known)]
 
     def fact_at(self, version: int) -> str | None:

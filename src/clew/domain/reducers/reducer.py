@@ -118,7 +118,7 @@ class _Unions:
         """The representative of a version's set."""
         to = self._to
         while (above := to.get(version, version)) != version:
-            to[version] = to.get(above, above)  # shorten the way for the next time
+            to[version] = to.get(above, above)  # shorten the chain for the next call
             version = above
         return version
 
@@ -194,7 +194,7 @@ def checked_limit(owner: object, word: str, value: Any, least: int) -> None:
     """Raise AgentConfigurationError for a limit that is not a whole number, or is below ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise AgentConfigurationError(
-            f"{type(owner).__name__}: {word}={value!r} is no limit. Give a whole number, {least} or more."
+            f"{type(owner).__name__}: {word}={value!r} is not a limit. Give a whole number, {least} or more."
         )
 
 

@@ -25,11 +25,11 @@ from clew.domain.reducers.reducer import (
 from clew.domain.runs.errors import AgentConfigurationError
 
 NEW = 0
-"""The version of a summary that is on no log yet."""
+"""The version of a summary that is not recorded yet."""
 
 
 class Composable:
-    """A reducer that ``|`` puts before or after another."""
+    """A reducer that ``|`` chains with another."""
 
     __slots__ = ()
 
@@ -42,10 +42,10 @@ class Composable:
 
 @dataclass(frozen=True, init=False)
 class Reducers(Composable):
-    """Several reducers, each on what the one before it left: ``Reducers(a, b)``, or ``a | b``.
+    """A pipeline of reducers: each reduces the result of the one before it. Write ``Reducers(a, b)``, or ``a | b``.
 
-    They are asked at one moment: say ``when`` if theirs differ. Put a budget last: what comes after it may add to what
-    it measured. ``over_budget`` is said when any of them says it.
+    They all run at the same moment: give ``when`` if theirs differ. Put a budget last, because a later reducer could
+    exceed it again. The result is ``over_budget`` if that of any reducer is.
     """
 
     reducers: tuple[Reducer, ...]
@@ -53,14 +53,14 @@ class Reducers(Composable):
 
     def __init__(self, *reducers: Any, when: ReductionTrigger | None = None) -> None:
         if not reducers:
-            raise AgentConfigurationError("Reducers() has none. Give at least one, such as KeepLast(20).")
+            raise AgentConfigurationError("Reducers() is empty. Give at least one, such as KeepLast(20).")
         flat: list[Reducer] = []
         for each in reducers:
             flat += each.reducers if isinstance(each, Reducers) else [checked_reducer(each)]
         moments = {each.when for each in reducers} if when is None else {when}
         if len(moments) > 1:
             names = ", ".join(f"{each.name}: {each.when}" for each in flat)
-            raise AgentConfigurationError(f"These reducers are asked at different moments ({names}). Say when=.")
+            raise AgentConfigurationError(f"These reducers run at different moments ({names}). Give when=.")
         moment = moments.pop()
         checked_trigger(self, moment)
         object.__setattr__(self, "reducers", tuple(flat))
@@ -77,35 +77,35 @@ class Reducers(Composable):
         return any(map(counts_own, self.reducers))
 
     def reduce(self, given: Reducible) -> Reduction | Awaitable[Reduction]:
-        """What the last of them leaves; to be awaited when one of them is."""
-        return _through(self.reducers, given)
+        """The result of the last reducer; an awaitable if one of them returns an awaitable."""
+        return _reduce_all(self.reducers, given)
 
 
-def _through(reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
+def _reduce_all(reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
     done = reducers[0].reduce(given)
-    return _awaited(done, reducers, given) if isawaitable(done) else _then(done, reducers, given)
+    return _reduce_later(done, reducers, given) if isawaitable(done) else _reduce_rest(done, reducers, given)
 
 
-async def _awaited(done: Awaitable[Reduction], reducers: Sequence[Reducer], given: Reducible) -> Reduction:
-    last = _then(await done, reducers, given)
+async def _reduce_later(done: Awaitable[Reduction], reducers: Sequence[Reducer], given: Reducible) -> Reduction:
+    last = _reduce_rest(await done, reducers, given)
     return await last if isawaitable(last) else last
 
 
-def _then(done: Reduction, reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
-    """What the reducers after the first make of what it left."""
+def _reduce_rest(done: Reduction, reducers: Sequence[Reducer], given: Reducible) -> Reduction | Awaitable[Reduction]:
+    """Apply the reducers after the first to its result, ``done``."""
     first = checked(done, given, reducers[0].name)
     if len(reducers) == 1:
         return first
-    last = _through(reducers[1:], _left(given, first))
-    return _both_awaited(first, last) if isawaitable(last) else _both(first, last)
+    last = _reduce_all(reducers[1:], _next_input(given, first))
+    return _combined_later(first, last) if isawaitable(last) else _combined(first, last)
 
 
-async def _both_awaited(first: Reduction, last: Awaitable[Reduction]) -> Reduction:
-    return _both(first, await last)
+async def _combined_later(first: Reduction, last: Awaitable[Reduction]) -> Reduction:
+    return _combined(first, await last)
 
 
-def _left(given: Reducible, done: Reduction) -> Reducible:
-    """What a reducer left, as the next one is given it."""
+def _next_input(given: Reducible, done: Reduction) -> Reducible:
+    """The input of the next reducer, from the result of the one before it."""
     kept = set(done.kept)
     history = [
         cut(each, done.trimmed[each.version]) if each.version in done.trimmed else each
@@ -117,7 +117,7 @@ def _left(given: Reducible, done: Reduction) -> Reducible:
     return replace(given, history=history, summary=given.summary if given.summary in kept else None)
 
 
-def _both(first: Reduction, last: Reduction) -> Reduction:
+def _combined(first: Reduction, last: Reduction) -> Reduction:
     kept = [version for version in last.kept if version != NEW or first.summary is None]
     summary = first.summary if last.summary is None and NEW in last.kept else last.summary
     there = set(kept)

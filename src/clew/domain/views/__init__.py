@@ -1,1 +1,1 @@
-"""Views: what there is to find, to list and to step through."""
+"""Views of the log: the tree of forks, search, replay, the audit trail and diagnostics."""

@@ -85,6 +85,6 @@ class Walk:
 
 
 def removed_messages(before: Iterable[HistoryMessage], path: Walk) -> tuple[HistoryMessage, ...]:
-    """The messages before a rewind that are not on the path after it; the walk must reach back as far."""
+    """The messages before a rewind that are not on the path after it; the walk must reach back that far."""
     kept = {said.version for said in path.messages}
     return tuple(said for said in before if said.version not in kept)

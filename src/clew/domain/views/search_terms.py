@@ -57,19 +57,19 @@ def parse(text: str) -> Words:
     beginnings: list[str] = []
     without: list[str] = []
     for term in _TERM.finditer(text):
-        said = term["phrase"] if term["word"] is None else term["word"]
-        # As its words: how they are parted is nobody's concern, and nothing of the rest means anything to the index.
-        words = " ".join(_WORD.findall(said))
+        text_of_term = term["phrase"] if term["word"] is None else term["word"]
+        # Only its words: separators do not matter, and the index ignores all other characters.
+        words = " ".join(_WORD.findall(text_of_term))
         if not words:
             continue
         if term["without"]:
             without.append(words)
-        elif term["word"] is not None and said.endswith("*"):
+        elif term["word"] is not None and text_of_term.endswith("*"):
             beginnings.append(words)
         else:
             phrases.append(words)
     if not phrases and not beginnings:
-        what = "only what is not to be there" if without else "no word"
+        what = "only exceptions" if without else "no word"
         raise InvalidSearchError(f'{text!r} holds {what}. Give a word, a "phrase", or a beginning* of a word.')
     return Words(tuple(phrases), tuple(beginnings), tuple(without))
 
@@ -81,7 +81,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 def compared(text: str) -> list[str]:
     """The words of a text, in order and in their form for comparison."""
-    if text.isascii():  # bytes are the sooner translated
+    if text.isascii():  # bytes are translated faster
         return text.encode().translate(_ASCII_WORDS).decode().split()
     return list(map(folded, _WORD.findall(text)))
 
@@ -94,7 +94,7 @@ def folded(word: str) -> str:
 def only_words(text: str) -> str:
     """The text with a space for everything outside words.
 
-    An index that knows an older Unicode takes a newer sign for a letter, and "great\N{THINKING FACE}" for one word.
+    An index with an older Unicode treats a newer character as a letter, and "great\N{THINKING FACE}" for one word.
     """
     return text if text.isascii() else _NO_WORD.sub(" ", text)
 

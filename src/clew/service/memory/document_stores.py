@@ -1,4 +1,4 @@
-"""Document stores: opened, filled and emptied by events, and searched at any version."""
+"""Document stores: events open and change them, and searches work at any version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from clew.service.operations import Operation, read
 
 SEARCHED = 64
 SEARCHED_PASSAGES = 1_000_000
-"""The most namespaces of a store, and passages in them, that stay indexed in memory."""
+"""The most namespaces of a store, and passages in them, whose indexes are cached."""
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ async def upsert(core: Core, store: StoreView, documents: Sequence[Document], ac
     ids = await drive(_add(core, store, new, actor))
     try:
         await store.meaning.keep(vectors)
-    except StoreError as error:  # the documents are stored, and a search embeds them again
-        _log.warning("The vectors of %d passages could not be kept: %s", len(vectors), error)
+    except StoreError as error:  # the documents are stored, and a search will embed them again
+        _log.warning("The vectors of %d passages could not be stored: %s", len(vectors), error)
     return ids
 
 
@@ -111,8 +111,8 @@ def _open(core: Core, store: StoreView, actor: str | None) -> Operation[None]:
     asked = ScopeOpened(holds="documents")
     if store.meaning is not None:
         asked = ScopeOpened(holds="documents", embedder=store.meaning.model, dimensions=store.meaning.dimensions)
-    kept = yield from load_cached(core, store.name, DocumentFold)
-    if decide_opening(store.name, kept.fold, asked):
+    cached = yield from load_cached(core, store.name, DocumentFold)
+    if decide_opening(store.name, cached.fold, asked):
         yield from commit(
             core, store.name, DocumentFold, lambda fold, _: decide_opening(store.name, fold, asked), actor=actor
         )
@@ -129,39 +129,39 @@ def _add(core: Core, store: StoreView, documents: Sequence[Document], actor: str
 
 def _namespace(core: Core, store: StoreView, at: MemoryAt) -> Operation[SearchableNamespace]:
     yield from check(core, "memory")
-    kept = yield from load_cached(core, store.name, DocumentFold)
-    return (yield from read(partial(_namespace_at, core, store, kept, at)))
+    cached = yield from load_cached(core, store.name, DocumentFold)
+    return (yield from read(partial(_namespace_at, core, store, cached, at)))
 
 
-def _namespace_at(core: Core, store: StoreView, kept: CachedFold, at: MemoryAt) -> SearchableNamespace:
-    fold: DocumentFold = kept.fold
+def _namespace_at(core: Core, store: StoreView, cached: CachedFold, at: MemoryAt) -> SearchableNamespace:
+    fold: DocumentFold = cached.fold
     version = _version(store.name, fold, at)
     with core.caches.lock(scope_stream(core, store.name)):  # the fold must not change meanwhile
         view = fold.view(store.namespace)
         if version >= view.stamp:
-            return SearchableNamespace(view, _searchable(core, store, kept, view, "now"))
-    past = _past(core, store.name, kept, version).view(store.namespace)
+            return SearchableNamespace(view, _searchable(core, store, cached, view, "now"))
+    past = _past(core, store.name, cached, version).view(store.namespace)
     with core.caches.lock(scope_stream(core, store.name)):
-        return SearchableNamespace(past, _searchable(core, store, kept, past, "past"))
+        return SearchableNamespace(past, _searchable(core, store, cached, past, "past"))
 
 
-def _searchable(core: Core, store: StoreView, kept: CachedFold, view: NamespaceView, when: str) -> SearchIndex:
+def _searchable(core: Core, store: StoreView, cached: CachedFold, view: NamespaceView, when: str) -> SearchIndex:
     """The search index of a namespace; recently used ones are cached."""
-    made = kept.made.get("searchable")
+    made = cached.made.get("searchable")
     if made is None:
-        made = kept.made["searchable"] = BoundedCache(SEARCHED, SEARCHED_PASSAGES)
+        made = cached.made["searchable"] = BoundedCache(SEARCHED, SEARCHED_PASSAGES)
     space = "" if store.meaning is None else store.meaning.space
     name = f"{when} {space} {store.namespace}"
     found = made.get(name)
     if found is None:
-        found = SearchIndex(f"{scope_stream(core, store.name)}#{kept.shredded} {name}", store.meaning)
+        found = SearchIndex(f"{scope_stream(core, store.name)}#{cached.shredded} {name}", store.meaning)
     made.put(name, found, len(view.passages) + 1)
     return found
 
 
-def _past(core: Core, name: str, kept: CachedFold, version: int) -> DocumentFold:
+def _past(core: Core, name: str, cached: CachedFold, version: int) -> DocumentFold:
     """The state of the store at a version, folded from the beginning; the last one is cached."""
-    known = kept.made.get("past")
+    known = cached.made.get("past")
     if isinstance(known, DocumentFold) and known.version == version:
         return known
     fold = DocumentFold()
@@ -169,7 +169,7 @@ def _past(core: Core, name: str, kept: CachedFold, version: int) -> DocumentFold
         upto = min(version, fold.version + PAGE)
         for event in core.log.lineage(scope_stream(core, name), after=fold.version, upto=upto):
             fold.add(event)
-    kept.made["past"] = fold
+    cached.made["past"] = fold
     return fold
 
 

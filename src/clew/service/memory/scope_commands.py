@@ -89,21 +89,19 @@ def promote(
 ) -> Operation[Fact]:
     """Copy a live fact into a wider scope, if the screen of that scope allows it."""
     if (to.core.log is not scope.core.log) or to.core.tenant != scope.core.tenant:
-        raise ScopeError(
-            f"promote: scope {to.name!r} is of another tenant or store than {scope.name!r}. Facts stay in their own."
-        )
+        raise ScopeError(f"promote: scope {to.name!r} belongs to another tenant or store than {scope.name!r}.")
     if to.name == scope.name:
-        raise ScopeError(f"promote: the fact is in scope {scope.name!r} already. Give a wider one.")
+        raise ScopeError(f"promote: the fact is already in scope {scope.name!r}. Give a wider one.")
     found = yield from load_fact(scope, fact)
     if found.status != "live":
         raise UnknownFactError(scope.name, found.id)
-    said = yield from read(partial(_screened, to, found))
-    check_fact(said.text, said.key, found.kind, said.metadata)
+    screened = yield from read(partial(_screened, to, found))
+    check_fact(screened.text, screened.key, found.kind, screened.metadata)
     statement = Statement(
-        text=said.text,
-        key=said.key,
+        text=screened.text,
+        key=screened.key,
         kind=found.kind,
-        metadata=said.metadata,
+        metadata=screened.metadata,
         valid_from=to_microseconds(found.valid_from),
         valid_to=None if found.valid_to is None else to_microseconds(found.valid_to),
         learned=found.learned,
@@ -175,18 +173,18 @@ def _commit(
             f"Scope {scope.name!r} does not belong to the provider {learner.provider!r}, which may only read it. "
             "Promote the fact with promote(fact, to=…), or give the provider that scope."
         )
-    yield from check_access(scope)  # the result contains what was there before
+    yield from check_access(scope)  # the result includes the state before
     as_of = yield from view_of_scope(scope)
     opening = ScopeOpened(holds="facts", embedder=scope.model, dimensions=scope.dimensions)
 
     def decided(fold: ScopeFold, now: int) -> list[MemoryEvent]:
-        check_kind(scope, fold)  # another writer may have opened it since
+        check_kind(scope, fold)  # another writer may have opened it meanwhile
         return decide(scope.name, fold, intent, now=now, as_of=as_of, opening=opening)
 
     key = options.idempotency_key
     if key is None and learner is not None and learner.run_id is not None:
-        said = json.dumps([learner.run_id, learner.provider, *words[:-1]])
-        key, words = f"run {sha256(said.encode()).hexdigest()}", words[:-1]
+        identity = json.dumps([learner.run_id, learner.provider, *words[:-1]])
+        key, words = f"run {sha256(identity.encode()).hexdigest()}", words[:-1]
     done = yield from commit(
         scope.core,
         scope.name,
@@ -206,17 +204,17 @@ def _words(verb: str, text: str | None, options: WriteOptions, fact: str | None 
 
 
 def _screened(to: Scope, fact: Fact) -> Fact:
-    """The fact as the screen lets it in: unchanged, or with other words and a key and nothing else.
+    """The fact as the screen accepts it: unchanged, or with another text and key, and without metadata.
 
     Raises FactRefusedError, also if the screen fails or returns something else.
     """
     if to.screen is None:
         return fact
     try:
-        said: object = to.screen(fact)
+        screened: object = to.screen(fact)
     except Exception as error:
         raise FactRefusedError(to.name, f"its screen failed with {type(error).__name__}.") from error
-    match said:
+    match screened:
         case Allow():
             return fact
         case Redact(text=text, key=key) if isinstance(text, str) and text.strip():
@@ -226,5 +224,5 @@ def _screened(to: Scope, fact: Fact) -> Fact:
         case Refuse(reason=reason):
             raise FactRefusedError(to.name, str(reason))
         case _:
-            name = said.__name__ if isinstance(said, type) else type(said).__name__
+            name = screened.__name__ if isinstance(screened, type) else type(screened).__name__
             raise FactRefusedError(to.name, f"its screen returned {name}, not Allow(), Redact(text) or Refuse(reason).")

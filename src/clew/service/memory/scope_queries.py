@@ -140,8 +140,8 @@ def _select(scope: Scope, kept: CachedFold, point: ReadPoint, kind: str | None) 
     numbers = fold.numbers(point, kind=kind)
     texts: Texts | None = kept.made.get("texts")
     if texts is None or texts.stamp < len(fold):
-        said = fold.texts()
-        texts = Texts(len(said), dict(enumerate(said)))
+        all_texts = fold.texts()
+        texts = Texts(len(all_texts), dict(enumerate(all_texts)))
         kept.made["texts"] = texts
     # After a shredding the same numbers may stand for other facts.
     collection = f"{scope_stream(scope.core, scope.name)}#{kept.shredded}"
@@ -185,7 +185,7 @@ EVENTS = 100
 
 
 def why(scope: Scope, fact: Fact | str) -> Operation[FactOrigin]:
-    """Where a fact came from, as far as it is still known."""
+    """The origin of a fact, as far as it is still known."""
     return (yield from _why(scope.core, (yield from load_fact(scope, fact)), frozenset()))
 
 

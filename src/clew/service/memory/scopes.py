@@ -64,7 +64,7 @@ class Scope:
 
 
 def check_access(scope: Scope) -> Operation[None]:
-    """Raise NotAuthorizedError if the caller may not use memory. The runs of a thread may use what their agent has."""
+    """Raise NotAuthorizedError if the caller may not use memory. Runs of a thread may use the memory of their agent."""
     if scope.learner is None:
         yield from check(scope.core, "memory")
 
@@ -154,7 +154,7 @@ def to_utc_microseconds(time: object, name: str) -> int | None:
 
 
 def _view_as_of(core: Core, thread_id: str, cut: tuple[str, int]) -> AsOf:
-    """What a thread that reads as of a cut sees: its ancestors up to the fork at that cut count as its past."""
+    """How a thread reads as of a cut: its ancestors up to the fork at that cut count as its past."""
     log, parent = core.log, core.stream(cut[0])
     inherited: dict[str, Inherited] = {}
     stream = log.stream(core.stream(thread_id))

@@ -161,7 +161,7 @@ class SearchIndex:
         await self._learn(meaning, texts)
         request = _Query(query, vector, depth, allowed)
         found = await asyncio.to_thread(self._rank_by_both, meaning, texts, request)
-        if found is None:  # the index was dropped in the meantime
+        if found is None:  # the index was dropped meanwhile
             async with self._learning:
                 await meaning.learn(texts.by_number.values())
             found = await asyncio.to_thread(self._rank_by_both, meaning, texts, request)
@@ -193,14 +193,14 @@ class SearchIndex:
     def _rank_by_both(self, meaning: EmbeddingIndex, texts: Texts, request: _Query) -> list[Ranking] | None:
         """The rankings by words and by meaning; None when the index lacks vectors.
 
-        They run one after the other: in parallel both would compete for the interpreter lock.
+        They run in sequence: in parallel both would compete for the interpreter lock.
         """
         query, vector, depth, allowed = request
         worded = self._rank_by_words(texts, query, depth, allowed)
         with self._lock:
             self._update(texts)
             entries = self._digests
-        # Behind all texts that are not allowed, however good, there are still ``depth`` others.
+        # Enough for ``depth`` allowed texts, even if all others are nearer.
         wanted = min(len(entries), depth + (0 if allowed is None else max(0, len(entries) - len(allowed))))
         found = meaning.index.nearest(meaning.space, self.collection, entries, texts.stamp, vector, wanted)
         if len(found) < wanted:
