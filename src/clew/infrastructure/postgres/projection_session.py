@@ -171,7 +171,7 @@ def live(session: Session, name: str) -> tuple[int, SqlTables]:
 
 
 def fetch(session: Session, tables: SqlTables, query: Query, *, alone: bool = False) -> list[RowValues]:
-    """The stored rows that match a query; ``alone`` it is a transaction of its own."""
+    """The stored rows that match a query; with ``alone`` the read is a separate transaction."""
     try:
         select, parameters = tables.select(query)
     except UnicodeEncodeError:

@@ -192,7 +192,7 @@ class PostgresProjections:
     def _read(self, do: Callable[[Session], T]) -> T:
         """Read; again if tables were dropped or a standby removed rows, and on another connection if it was cut.
 
-        Each statement is a transaction of its own: it reads one generation, whose tables exist or do not.
+        Each statement is a separate transaction: it reads one generation, whose tables exist or do not.
         """
         for left in reversed(range(TRIES)):
             try:
@@ -268,7 +268,7 @@ class PostgresProjections:
         return bool(self._counted(session, "dead_tuples", table))
 
     def _counted(self, session: Session, what: str, table: str) -> int | None:
-        """A count of the server's for a table; None if there is no table of that name."""
+        """A statistic of the server for a table; None if the table does not exist."""
         sql = f"SELECT pg_stat_get_{what}(to_regclass(%s))"
         found: int | None = session.connection.execute(sql.encode(), (table,)).fetchall()[0][0]
         return found

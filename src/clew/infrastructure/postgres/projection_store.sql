@@ -1,4 +1,4 @@
--- The generations of projections, and what is beside their tables. Each heading names a statement.
+-- The generations of projections, and the tables next to theirs. Each heading names a statement.
 
 -- lock
 -- One lock of the database's for all projections, shared by those who fill some, and one for each of these.

@@ -104,7 +104,7 @@ class Readers:
                 self._lent -= 1
                 if self._resting:
                     self._change.notify_all()
-                # Another caller at the same time had a connection of its own, and one is enough.
+                # A concurrent caller has opened its own connection, and one is enough.
                 if watcher is not None and (self._closed or self._watcher is not None):
                     watcher.connection.close()
                 elif watcher is not None:
@@ -122,7 +122,7 @@ class Readers:
                 self._watcher = None
 
     def rest(self) -> None:
-        """Let no new read begin, and wait a while for those that run; ``go_on`` ends it."""
+        """Stop new reads from starting, and wait a while for running ones, until ``go_on``."""
         self._lock.acquire()
         self._resting = True
         until = time.monotonic() + REST_SECONDS
@@ -130,7 +130,7 @@ class Readers:
             self._change.wait(left)
 
     def go_on(self) -> None:
-        """End the rest."""
+        """Allow reads again."""
         self._resting = False
         self._lock.release()
 
@@ -326,7 +326,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
 
     @contextmanager
     def get_connection(self, *, commit: bool) -> Iterator[SQLiteConnection]:
-        """The library's way in: the writing connection, inside ``exclusive``, or one for reading."""
+        """A connection for the library: the writing one inside ``exclusive``, else one for reading."""
         try:
             if not commit:
                 with self.readers.reading() as connection:
@@ -378,7 +378,7 @@ class ClewSQLiteDatastore(SQLiteDatastore):
             self.lock.threads.release()
 
     def after_fork_in_child(self) -> None:
-        """Start again with connections, threads and a lock of the child's own.
+        """Start again in the child with new connections, threads and a new lock.
 
         The connections of the parent are closed first. This does not release the parent's locks. But while SQLite
         believes that this process has the file open, it takes no locks for new connections either, and the parent's

@@ -381,7 +381,7 @@ class SQLiteProjections:
             self._mutex.release()
 
     def after_fork_in_child(self) -> None:
-        """Start with connections and a lock of the child's own.
+        """Start again in the child with new connections and a new lock.
 
         The parent's connections are closed first: while SQLite believes that this process has the file open, it takes
         no locks for new connections, and the parent's last close deletes the write-ahead log that the child uses.
