@@ -164,8 +164,8 @@ def evolve(state: ThreadState, event: Event) -> ThreadState:
         target = min(event.data.to, state.version)  # no append stores a later target; a forged one must not loop
         messages, then = past[target]
         context = context._replace(states=then.states, reductions=then.reductions, completed=then.completed)
-    elif (said := as_message(event)) is not None:
-        messages = (*messages, said)
+    elif (item := as_message(event)) is not None:
+        messages = (*messages, item)
     return ThreadState(advance(state.control, event), messages, context, past)
 
 
@@ -222,9 +222,9 @@ class HistoryBuilder:
         for event in events:
             version = event.version
             if event.type == MESSAGE_APPENDED:
-                said = as_message(event)
-                if said is not None:
-                    self._messages.append(said)
+                item = as_message(event)
+                if item is not None:
+                    self._messages.append(item)
                     self._versions.append(version)
             elif event.type in CONTEXT_STATE_EVENTS:
                 self._context.add(event)

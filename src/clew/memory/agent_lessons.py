@@ -147,7 +147,7 @@ class AgentLessons(ContextProvider):
         exception: BaseException | None = None,
     ) -> None:
         """Learn from the run. Raises ModelError, AnswerFormatError and the errors of the screen and the scope."""
-        said = [*request_messages, *(response_messages or ())]
+        exchanged = [*request_messages, *(response_messages or ())]
         asked = with_text(request_messages, "user")
         if self._client is None or exception is not None or not asked or not response_messages:
             return
@@ -155,7 +155,7 @@ class AgentLessons(ContextProvider):
         known = lessons[-MOST_KNOWN:]
         given: JsonObject = {
             "known": [{"number": number, "text": fact.text} for number, fact in enumerate(known, 1)],
-            "messages": [*numbered_messages(said)],
+            "messages": [*numbered_messages(exchanged)],
         }
         learned = await ask(self._client, _INSTRUCTIONS, given, _AgentLessons, model=self._model)
         there = {fact.text.casefold() for fact in lessons}

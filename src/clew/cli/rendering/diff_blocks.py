@@ -81,19 +81,19 @@ def summary(found: Diff) -> str:
     """The number of messages of each kind."""
     counts = found.counts
     kinds = ((counts.same, "the same"), (counts.changed, "changed"), (counts.only_a, "only in a"))
-    said = [f"{count:,} {kind}" for count, kind in (*kinds, (counts.only_b, "only in b")) if count]
-    return ", ".join(said) or "no messages"
+    item = [f"{count:,} {kind}" for count, kind in (*kinds, (counts.only_b, "only in b")) if count]
+    return ", ".join(item) or "no messages"
 
 
 def blocks(row: DiffRow, *, whole: bool) -> Iterator[Block]:
     """The blocks of a row. In a row that both sides have, what only one side has is marked."""
     if row.kind != "changed":
-        said = row.a or row.b
-        if said is not None and said.contents:
-            for content in said.contents:
+        item = row.a or row.b
+        if item is not None and item.contents:
+            for content in item.contents:
                 yield from _whole(content, "same", whole=whole)
-        elif said is not None:
-            yield Block((DiffPart("same", "[redacted]" if said.redacted else "[no content]"),))
+        elif item is not None:
+            yield Block((DiffPart("same", "[redacted]" if item.redacted else "[no content]"),))
         return
     for field in row.fields:
         yield Block(_values(field, whole=whole), _shown_path(field.path))
@@ -201,6 +201,6 @@ def _shown_path(path: Path) -> str:
     return one_line(shown)
 
 
-def _versions(said: Sequence[HistoryMessage | None]) -> str:
-    first, *_, last = [each.version for each in said if each is not None] * 2
+def _versions(item: Sequence[HistoryMessage | None]) -> str:
+    first, *_, last = [each.version for each in item if each is not None] * 2
     return str(first) if first == last else f"{first}–{last}"  # noqa: RUF001  # the dash of ranges

@@ -107,15 +107,15 @@ def history(found: History, runs: Sequence[RunSummary]) -> dict[str, Any]:
 
 
 def _run(run: RunSummary) -> dict[str, Any]:
-    told = run._asdict()
-    told["agent"] = run.agent.model_dump()
-    told["started_at"] = json_time(run.started)
-    told["ended_at"] = None if run.ended is None else json_time(run.ended)
-    told["error"] = None if run.error is None else {name: getattr(run.error, name) for name in _FAILURE}
-    told["approvals"] = [asdict(each) for each in run.approvals]
-    told["interrupted"] = [each._asdict() for each in run.interrupted]
-    told["context"] = [_contribution(each) for each in run.context]
-    return told
+    found = run._asdict()
+    found["agent"] = run.agent.model_dump()
+    found["started_at"] = json_time(run.started)
+    found["ended_at"] = None if run.ended is None else json_time(run.ended)
+    found["error"] = None if run.error is None else {name: getattr(run.error, name) for name in _FAILURE}
+    found["approvals"] = [asdict(each) for each in run.approvals]
+    found["interrupted"] = [each._asdict() for each in run.interrupted]
+    found["context"] = [_contribution(each) for each in run.context]
+    return found
 
 
 def _contribution(found: Contribution) -> dict[str, Any]:
@@ -345,17 +345,17 @@ def found_fact(found: FoundFact) -> dict[str, Any]:
     return {**fact(found.fact), "score": found.score}
 
 
-def why(told: FactOrigin, uses: Sequence[FactUse]) -> dict[str, Any]:
+def why(origin: FactOrigin, uses: Sequence[FactUse]) -> dict[str, Any]:
     """The origin of a fact, and the model calls that received it."""
-    return {**_why(told), "used_by": [use._asdict() for use in uses]}
+    return {**_why(origin), "used_by": [use._asdict() for use in uses]}
 
 
-def _why(told: FactOrigin) -> dict[str, Any]:
+def _why(origin: FactOrigin) -> dict[str, Any]:
     return {
-        "fact": fact(told.fact),
-        "thread_id": told.thread_id,
-        "version": told.version,
-        "message": None if told.message is None else message(told.message),
-        "redacted": told.redacted,
-        "promoted_from": None if told.promoted_from is None else _why(told.promoted_from),
+        "fact": fact(origin.fact),
+        "thread_id": origin.thread_id,
+        "version": origin.version,
+        "message": None if origin.message is None else message(origin.message),
+        "redacted": origin.redacted,
+        "promoted_from": None if origin.promoted_from is None else _why(origin.promoted_from),
     }

@@ -98,7 +98,7 @@ def frame(step: Step, stepper: Stepper, thread_id: str, width: int, height: int,
 
 
 def _help() -> list[Text]:
-    return [Text.assemble((f"{keys:>20}", "bold"), f"  {told}") for keys, told in HELP]
+    return [Text.assemble((f"{keys:>20}", "bold"), f"  {meaning}") for keys, meaning in HELP]
 
 
 def _footer(stepper: Stepper) -> Text:

@@ -211,15 +211,15 @@ SHORTEST = 40
 """The fewest characters that a result can be cut to: enough for the note on its full length."""
 
 
-def cut(said: HistoryMessage, characters: int) -> HistoryMessage:
+def cut(item: HistoryMessage, characters: int) -> HistoryMessage:
     """The message with each of its results cut to a number of characters, including the note."""
-    if said.message is None:
-        return said
-    contents = tuple(_cut(content, characters) for content in said.message.contents)
-    if contents == said.message.contents:
-        return said
+    if item.message is None:
+        return item
+    contents = tuple(_cut(content, characters) for content in item.message.contents)
+    if contents == item.message.contents:
+        return item
     # Its source describes the uncut result.
-    return said._replace(message=said.message.model_copy(update={"contents": contents, "source": {}}))
+    return item._replace(message=item.message.model_copy(update={"contents": contents, "source": {}}))
 
 
 def _cut(content: Content, characters: int) -> Content:

@@ -70,8 +70,8 @@ class Walk:
                 continue
             if isinstance(event.data, HistoryRewound):
                 self.at = max(0, min(event.data.to, self.at))
-            elif (said := as_message(event)) is not None:
-                self.messages.append(said)
+            elif (item := as_message(event)) is not None:
+                self.messages.append(item)
             if event.messages == 0:
                 self.at = 0
 
@@ -86,5 +86,5 @@ class Walk:
 
 def removed_messages(before: Iterable[HistoryMessage], path: Walk) -> tuple[HistoryMessage, ...]:
     """The messages before a rewind that are not on the path after it; the walk must reach back that far."""
-    kept = {said.version for said in path.messages}
-    return tuple(said for said in before if said.version not in kept)
+    kept = {item.version for item in path.messages}
+    return tuple(item for item in before if item.version not in kept)
