@@ -120,6 +120,43 @@ def test_its_statuses_and_its_content_are_checked(url: str) -> None:
             pin(conversations, 4)
 
 
+def test_a_type_without_statuses_says_what_to_declare() -> None:
+    event_type("message-pinned")(MessagePinned)
+    try:
+        with Conversations.open("memory:") as conversations:
+            conversations.start_thread(thread_id="trip")
+            with pytest.raises(ValueError, match=r"'message-pinned' is declared without statuses.*statuses="):
+                pin(conversations, 1)
+    finally:
+        withdraw("message-pinned")
+
+
+def test_a_type_for_ended_threads_is_refused_on_an_active_one() -> None:
+    event_type("message-pinned", statuses={"ended"})(MessagePinned)
+    try:
+        with Conversations.open("memory:") as conversations:
+            thread = conversations.start_thread(thread_id="trip")
+            with pytest.raises(ThreadStatusError, match=r"is active.*declared for other statuses"):
+                pin(conversations, 1)
+            thread.end()
+            pin(conversations, 1)
+    finally:
+        withdraw("message-pinned")
+
+
+def test_a_field_that_was_left_out_is_a_dash_in_the_audit_trail_and_the_log(clew: Clew) -> None:
+    event_type("message-pinned", sentence="noted {note}", statuses=UNDELETED)(MessagePinned)
+    try:
+        with Conversations.open(f"sqlite:///{clew.folder / 'clew.db'}") as conversations:
+            conversations.start_thread(thread_id="trip")
+            pin(conversations, 1)
+            (entry,) = conversations.audit(type="message-pinned")
+        assert entry.what == "noted —"
+        assert "noted —" in clew.text("log", "trip")
+    finally:
+        withdraw("message-pinned")
+
+
 @pytest.mark.usefixtures("declared")
 def test_its_sample_can_be_stored_and_read() -> None:
     with Conversations.open("memory:") as conversations:

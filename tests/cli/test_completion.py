@@ -16,6 +16,7 @@ from tests.cli.commands import COMMANDS
 
 from clew import Conversations
 from clew.cli.candidates import MOST
+from clew.projections import SHIPPED
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew
@@ -76,13 +77,7 @@ def test_completes_checkpoints_of_the_thread_that_is_named(stored: Clew) -> None
 
 
 def test_completes_projections_wherever_one_is_named(clew: Clew) -> None:
-    assert candidates(clew, "clew", "project", "run", "--name", "") == [
-        "directory",
-        "search",
-        "audit",
-        "usage",
-        "memory",
-    ]
+    assert candidates(clew, "clew", "project", "run", "--name", "") == [each.name for each in SHIPPED]
     assert candidates(clew, "clew", "rebuild", "se") == ["search"]
 
 

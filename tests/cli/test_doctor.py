@@ -16,12 +16,13 @@ from clew.domain.views.diagnostics import Finding, binary_size
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION
+from clew.projections import SHIPPED
 from clew.service.doctor import examine, of_projection, of_verdict
 from clew.service.projection_status import ProjectionStatus
 
 ALWAYS = ["sqlite", "fts5", "json"]
 OF_A_FILE = ["permissions", "disk", "wal", "projections-wal", "schema", "database", "runs"]
-PROJECTIONS = [f"projection {name}" for name in ("directory", "search", "audit", "usage", "memory")]
+PROJECTIONS = [f"projection {each.name}" for each in SHIPPED]
 
 
 def findings(clew: CalledClew, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:

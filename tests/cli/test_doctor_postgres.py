@@ -15,10 +15,11 @@ from clew.domain.messages import Message
 from clew.domain.views.diagnostics import Finding
 from clew.infrastructure.postgres import doctor
 from clew.infrastructure.postgres.sql_files import statements
+from clew.projections import SHIPPED
 
 AROUND = ["server", "rights", "tenants", "durability", "readers", "connections", "replication", "pgvector"]
 INSIDE = ["schema", "database", "size", "vacuum", "runs"]
-PROJECTIONS = [f"projection {name}" for name in ("directory", "search", "audit", "usage", "memory")]
+PROJECTIONS = [f"projection {each.name}" for each in SHIPPED]
 
 
 def findings(clew: CalledClew, url: str, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:

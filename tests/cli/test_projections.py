@@ -20,8 +20,9 @@ from tests.servers.postgres_server import PostgresServer
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
+from clew.projections import SHIPPED
 
-NAMES = ["directory", "search", "audit", "usage", "memory"]
+NAMES = [each.name for each in SHIPPED]
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -73,6 +73,45 @@ def test_every_declared_sample_is_an_event_that_has_words(declared: EventType) -
     assert said.isprintable()
     assert declared.name not in said
     assert declared.headline[0].isupper()
+
+
+class SongNoted(Value):
+    note: str | None = None
+    marks: tuple[int, ...] = ()
+    times: int = 1
+
+
+@pytest.fixture
+def declare() -> Iterator[Callable[[Any], EventType]]:
+    """Declares the notes of songs with a sentence."""
+
+    def declare(sentence: Any) -> EventType:
+        event_type("song-noted", sentence=sentence)(SongNoted)
+        return EVENT_TYPES["song-noted"]
+
+    yield declare
+    if "song-noted" in EVENT_TYPES:
+        withdraw("song-noted")
+
+
+def test_a_sentence_names_only_fields_of_its_model(declare: Callable[[Any], EventType]) -> None:
+    with pytest.raises(ValueError, match="'song-noted' names fields that SongNoted lacks: at, name"):
+        declare("noted {note} of {name} at {at}")
+    assert "song-noted" not in EVENT_TYPES
+
+
+def test_a_field_that_is_not_stored_has_its_default_and_none_is_a_dash(declare: Callable[[Any], EventType]) -> None:
+    noted = declare("noted {note} {times} times")
+    assert noted.describe({"note": "x", "times": 2}) == "noted 'x' 2 times"
+    assert noted.describe({"note": None}) == noted.describe({}) == "noted — 1 times"
+
+
+@pytest.mark.parametrize("sentence", ["marked {marks}", lambda data: f"noted {data['note'].upper()}"])
+def test_an_event_whose_sentence_fails_is_recorded(declare: Callable[[Any], EventType], sentence: Any) -> None:
+    noted = declare(sentence)
+    assert noted.describe({"marks": [1]}) == "recorded 'song-noted'"
+    with pytest.raises(ValueError, match="marks"):
+        noted.describe({"marks": {"x": 1}})
 
 
 def test_an_event_without_words_is_recorded(songs: EventType) -> None:

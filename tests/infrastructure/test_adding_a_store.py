@@ -21,6 +21,7 @@ from clew.infrastructure.inmemory.vectors import InMemoryVectors
 from clew.infrastructure.recorder import Append, Appended
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections
 from clew.infrastructure.stores import SCHEMES, Store, store_at
+from clew.service.doctor import examine
 
 
 class JournalRecorder(InMemoryRecorder):
@@ -94,3 +95,14 @@ def test_a_new_scheme_opens_the_store(tmp_path: Path, monkeypatch: pytest.Monkey
         assert [each.id for each in conversations.threads()] == ["refund", "what-if"]
         assert [hit.thread_id for hit in conversations.search("depot")] == ["what-if"]
         assert conversations.verify().first_bad is None
+
+
+def test_the_doctor_examines_a_store_without_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "journal", JournalStore)
+    url = f"journal://{tmp_path}/journal"
+    with Conversations.open(url) as conversations:
+        conversations.start_thread("Refund")
+    found = {each.name: each for each in examine(url, tenant="default")}
+    assert {each.state for each in found.values()} == {"ok"}
+    assert "schema" not in found
+    assert found["verified"].found.startswith("1 threads, 1 events verified")

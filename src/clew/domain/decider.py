@@ -195,6 +195,7 @@ class Decided(NamedTuple):
 
 
 _ADVICE: dict[Status, str] = {
+    "active": "The event is declared for other statuses only.",
     "suspended": "Resume it first.",
     "ended": "Fork it to continue.",
     "deleted": "Only its events can be read.",
@@ -206,7 +207,7 @@ def decide(thread_id: str, control: Control, intent: Intent) -> list[Decided]:
 
     The control of a thread that does not exist is ``Control()``. Raises ThreadExistsError, UnknownThreadError,
     ThreadStatusError, ThreadDeletedError, CheckpointExistsError, UnknownVersionError, InvalidNameError or
-    InvalidContentError.
+    InvalidContentError, and ValueError for a recorded event whose type is declared without statuses.
     """
     if not isinstance(intent, Start | Branch):
         check_allowed(thread_id, control, intent)
@@ -231,7 +232,7 @@ def check_allowed(thread_id: str, control: Control, intent: _Change) -> None:
                 status == "suspended" and not any(isinstance(step, RunStarted | RunResumed) for step in steps)
             )
         case Record(events=events):
-            allowed = all(status in _declared(type(event)).statuses for event in events)
+            allowed = all(status in _recordable(type(event)).statuses for event in events)
         case _:
             allowed = status in _STATUSES[type(intent)]
     if not allowed:
@@ -415,6 +416,14 @@ _DECISIONS: dict[type, Callable[[str, Control, Any], list[Decided]]] = {
 
 def _declared(model: type[Value]) -> EventType:
     return EVENT_TYPES[TYPE_NAMES[model]]
+
+
+def _recordable(model: type[Value]) -> EventType:
+    declared = _declared(model)
+    if not declared.statuses:
+        advice = 'declare those of the threads that take it, such as @event_type(…, statuses=("active",)).'
+        raise ValueError(f"The event type {declared.name!r} is declared without statuses: {advice}")
+    return declared
 
 
 _STATUSES: dict[type, frozenset[Status]] = {

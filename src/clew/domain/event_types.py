@@ -65,11 +65,22 @@ class EventType:
     def describe(self, data: Mapping[str, Any]) -> str:
         """The sentence on an event with this data, for audit entries: without the words of messages and facts.
 
-        Raises LookupError, TypeError, ValueError or AttributeError for data that is not of this type.
+        Without a sentence that suits the data the event is "recorded". Raises ValueError for data that is not of this
+        type.
         """
-        if isinstance(self.sentence, str):
-            return _FIELD.sub(lambda field: _shown(data[field[1]]), self.sentence)
-        return self.sentence(data)
+        try:
+            if callable(self.sentence):
+                return self.sentence(data)
+            return _FIELD.sub(lambda field: _shown(self._value(field[1], data)), self.sentence)
+        except Exception:  # noqa: BLE001 - sentences are also other people's code
+            self.model.model_validate(data)
+            return f"recorded {quoted(self.name)}"
+
+    def _value(self, field: str, data: Mapping[str, Any]) -> object:
+        """Stored data leaves out None."""
+        if field in data or self.model.model_fields[field].is_required():
+            return data[field]
+        return self.model.model_fields[field].get_default(call_default_factory=True)
 
 
 _TYPES: dict[str, EventType] = {}
@@ -95,11 +106,16 @@ def event_type(
     """Declare the model below as the data of events that are stored as ``name``, permanently.
 
     ``statuses`` are those of a thread that takes the event outside a run. ``sentence`` may name fields that are text
-    or whole numbers: ``made checkpoint {name} at version {at}``. Text comes quoted and shortened. Without words the
-    event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError for a name that is taken.
+    or whole numbers: ``made checkpoint {name} at version {at}``. Text comes quoted and shortened, None as a dash.
+    Without words the event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError for a
+    name that is taken, and for a sentence with a field that the model lacks.
     """
 
     def declare(model: type[ModelT]) -> type[ModelT]:
+        missing = set(_FIELD.findall(sentence)) - set(model.model_fields) if isinstance(sentence, str) else ()
+        if missing:
+            fields = ", ".join(sorted(missing))
+            raise ValueError(f"The sentence of {name!r} names fields that {model.__name__} lacks: {fields}.")
         if name in _TYPES:
             raise ValueError(f"The event type {name!r} is already declared, by {_TYPES[name].model.__name__}.")
         _TYPES[name] = EventType(
@@ -140,4 +156,6 @@ def _shown(value: object) -> str:
         return quoted(value)
     if type(value) is int:
         return str(value)
+    if value is None:
+        return "—"
     raise TypeError(f"{type(value).__name__} cannot stand in a sentence.")

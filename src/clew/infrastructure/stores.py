@@ -76,9 +76,12 @@ class Store(ABC):
         """Names of a tenant's streams for tab completion, read without opening the store."""
         raise StoreUrlError(f"{self.name} cannot list names for tab completion.")
 
-    def schemas(self) -> Schemas:
-        """The schema of the database and the schema that this Clew knows. Raises what migrate() raises."""
-        raise StoreUrlError(f"{self.name} has no schema. Only a database has one.")
+    def schemas(self) -> Schemas | None:
+        """The schema of the database and the schema that this Clew knows; None for a store without schemas.
+
+        Raises what migrate() raises.
+        """
+        return None
 
     def migrate(
         self, *, backup: str | None = None, partitions: int | None = None, row_level_security: bool = False
@@ -88,10 +91,14 @@ class Store(ABC):
         First copies it to the file ``backup``, which must not exist. ``partitions`` divides the tables of an empty
         PostgreSQL database, into 2 to 1024, or 0 for none. It is a StoreSchemaError if the tables already exist with
         another number. With ``row_level_security`` a PostgreSQL database separates tenants itself from then on; no
-        other program may be connected. Raises StoreUrlError, StoreSchemaError or StoreUnavailableError.
+        other program may be connected. Raises StoreUrlError, also for a store without schemas, StoreSchemaError or
+        StoreUnavailableError.
         """
         del backup, partitions, row_level_security
-        return self.schemas()
+        schemas = self.schemas()
+        if schemas is None:
+            raise StoreUrlError(f"{self.name} has no schema. Only a database has one.")
+        return schemas
 
     def check_environment(self) -> Iterator[Finding]:
         """For ``clew doctor``: the library or the server, before the database is opened."""

@@ -137,7 +137,7 @@ def what(event: Recorded | Unreadable) -> str:
         return f"recorded {quoted(event.type)}, which this Clew does not know"
     try:
         return declared.describe(event.data)
-    except (LookupError, TypeError, ValueError, AttributeError):  # JSON, but not of this event: the row was changed
+    except ValueError:  # JSON, but not of this event: the row was changed
         return _unreadable(event.type)
 
 

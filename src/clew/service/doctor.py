@@ -41,10 +41,11 @@ def examine(
         yield Finding(name, "failed", str(error), "Solve this first: the other checks need it.")
         return
     yield from store.check_files()
-    if found.found != found.known:
-        yield _of_schema(store.name, found.found, found.known)
-        return
-    yield Finding("schema", "ok", f"{store.name} has schema {found.known}, which this Clew needs.")
+    if found is not None:
+        if found.found != found.known:
+            yield _of_schema(store.name, found.found, found.known)
+            return
+        yield Finding("schema", "ok", f"{store.name} has schema {found.known}, which this Clew needs.")
     try:
         core = open_core(url, tenant=tenant, create=False, now=clock.now, projections=projections, embedded=False)
     except ClewError as error:

@@ -205,7 +205,7 @@ def test_half_a_copy_does_not_stay(old: Path, tmp_path: Path, monkeypatch: pytes
         sqlite_migrations.migrate(str(old), backup=str(tmp_path / "copy"))
     monkeypatch.undo()
     assert not (tmp_path / "copy").exists()
-    assert store_at(f"sqlite:///{old}").schemas().found == NOW
+    assert sqlite_migrations.schemas(str(old)).found == NOW
 
 
 @pytest.mark.usefixtures("newer")

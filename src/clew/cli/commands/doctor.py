@@ -133,7 +133,7 @@ def migrate(
 
     chosen: Chosen = context.obj
     store = store_at(chosen.url)
-    path, schema = store.name, store.schemas()
+    path, schema = store.name, store.schemas() or store.migrate()  # without schemas, its error
     if schema.found != schema.known:
         if schema.found and must_confirm(context, yes=yes):  # without tables there is nothing to lose
             name = one_line(path)

@@ -123,7 +123,7 @@ class MissingExtraError(AgentConfigurationError):
     """An optional package is not installed."""
 
     def __init__(self, asked: str, package: str, extra: str, then: str = "") -> None:
-        install = f"pip install 'clew[{extra}]'" + (f" and {then}" if then else "")
+        install = f"pip install '.[{extra}]' in Clew's source folder" + (f" and {then}" if then else "")
         super().__init__(f"{asked} needs the package {package!r}, which is not installed: {install}.")
         self.package = package
         self.extra = extra
