@@ -8,7 +8,8 @@ and a run without tools costs two commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakValueDictionary
@@ -83,10 +84,40 @@ class Run:
         self._stopped = True
 
     async def carry_out(self, on_start: Callable[[Run], None] | None, resuming: Sequence[Intent] | None = None) -> None:
-        """Carry out the run until it ends or waits for approvals.
+        """Carry out the run until it ends or waits for approvals, and record the end of one that fails or is cancelled.
 
         ``resuming`` is what is recorded first of a run that continues; None for a new run.
         """
+        with self._live(on_start):
+            limit = self._setup.limits.seconds
+            try:
+                async with asyncio.timeout(limit) as scope:
+                    await self._rounds(await self._first_calls(resuming))
+            except TimeoutError as error:
+                if not scope.expired():
+                    await self._fail(error)
+                    raise
+                too_long = RunLimitError(
+                    f"The run took longer than {limit:g} s, the most that it may (max_seconds). "
+                    "What it did is on the log."
+                )
+                await self._fail(too_long)
+                raise too_long from None
+            except asyncio.CancelledError:
+                reason: InterruptReason = "stopped" if self._stopped else "cancelled"
+                await self._end(RunAbandoned(reason=reason), reason)
+                raise
+            except RunTakenOverError as error:
+                await self._tools.stop()
+                await self._providers.taken_over(error)
+                raise  # the end of the run is not this attempt's to record
+            except Exception as error:
+                await self._fail(error)
+                raise
+
+    @contextmanager
+    def _live(self, on_start: Callable[[Run], None] | None) -> Iterator[None]:
+        """List the run among those of this process until all of it is recorded."""
         holder = self.journal.holder
         live_runs[holder] = self
         if on_start is not None:
@@ -95,7 +126,7 @@ class Run:
         self._cancelled_before = 0 if self._task is None else self._task.cancelling()
         outside = _enclosing.set((*_enclosing.get(), holder))
         try:
-            await self._until_over(resuming)
+            yield
         except StoreError:
             unrecorded_ends.add(holder)
             raise
@@ -103,33 +134,6 @@ class Run:
             self.journal.stop_renewing()
             self.over.set()
             _enclosing.reset(outside)
-
-    async def _until_over(self, resuming: Sequence[Intent] | None) -> None:
-        """Run the rounds, and record the end of a run that fails or is cancelled."""
-        limit = self._setup.limits.seconds
-        try:
-            async with asyncio.timeout(limit) as scope:
-                await self._rounds(await self._first_calls(resuming))
-        except TimeoutError as error:
-            if not scope.expired():
-                await self._fail(error)
-                raise
-            too_long = RunLimitError(
-                f"The run took longer than {limit:g} s, the most that it may (max_seconds). What it did is on the log."
-            )
-            await self._fail(too_long)
-            raise too_long from None
-        except asyncio.CancelledError:
-            reason: InterruptReason = "stopped" if self._stopped else "cancelled"
-            await self._end(RunAbandoned(reason=reason), reason)
-            raise
-        except RunTakenOverError as error:
-            await self._tools.stop()
-            await self._providers.taken_over(error)
-            raise  # the end of the run is not this attempt's to record
-        except Exception as error:
-            await self._fail(error)
-            raise
 
     async def _first_calls(self, resuming: Sequence[Intent] | None) -> list[CallState]:
         """Prepare the context; returns the calls that a run which continues has left open."""

@@ -143,10 +143,6 @@ class Control(NamedTuple):
     service_thread_id: str | None = None
     as_of: tuple[str, int] | None = None
 
-    def moved(self, version: int, head: bytes, messages: int, updated_at: int) -> Control:
-        """A copy at another version. These four fields change with every event; they are the first four."""
-        return Control(version, head, messages, updated_at, *self[4:])  # half the time of _replace
-
 
 def detached(control: Control) -> Control:
     """A copy that shares no mutable object."""
@@ -162,7 +158,8 @@ def advance(control: Control, event: Event) -> Control:
     """The control after one more event of the lineage."""
     messages = control.messages if event.messages < 0 else event.messages
     updated_at = max(control.updated_at, event.recorded_at)
-    after = control.moved(event.version, event.hash or b"", messages, updated_at)
+    # The first four fields change with every event. This takes half the time of _replace.
+    after = Control(event.version, event.hash or b"", messages, updated_at, *control[4:])
     if event.type == MESSAGE_APPENDED:  # most events
         return after
     change = _CHANGES.get(type(event.data))

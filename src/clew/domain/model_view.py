@@ -7,6 +7,7 @@ both in real logs. The log stays as it is; the view is repaired and lists the re
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clew.domain.messages import Content, FunctionCall, FunctionResult, Message, Text, only_text
@@ -134,11 +135,8 @@ def model_view(history: Iterable[HistoryMessage]) -> ModelView:
         if rest or not message.contents:
             view.append((version, _with_contents(message, rest)))
         view += _results(pairing, version)
-    return ModelView(
-        tuple(message for _, message in view),
-        tuple(sorted(pairing.repairs, key=lambda repair: repair.version)),
-        tuple(version for version, _ in view),
-    )
+    repairs = tuple(sorted(pairing.repairs, key=attrgetter("version")))
+    return ModelView(tuple([message for _, message in view]), repairs, tuple([version for version, _ in view]))
 
 
 def _is_plain(messages: Sequence[tuple[int, Message | None]]) -> bool:

@@ -295,8 +295,10 @@ class SQLiteWriter:
             for row in made.rows:
                 written += len(row[3])
             if made.has_side_tables:
-                written += _side_tables_size(made)
-                if made.append.drafts:
+                for blob in made.append.blobs:
+                    written += len(blob.data)
+                for draft in made.append.drafts:
+                    written += len(draft.data or b"")
                     self._checkpoints.wipe_due = True
         self._checkpoints.written += written
         self._plans.clear()
@@ -418,12 +420,6 @@ def _put_side_tables(connection: sqlite3.Connection, made: Plan) -> None:
             connection.execute(_DROP_DRAFT, (draft.stream,))
         else:
             connection.execute(_PUT_DRAFT, draft)
-
-
-def _side_tables_size(made: Plan) -> int:
-    """About how many bytes they add to the write-ahead log."""
-    sizes = [len(blob.data) for blob in made.append.blobs]
-    return sum(sizes) + sum(len(draft.data or b"") for draft in made.append.drafts)
 
 
 def _has_side_tables(connection: sqlite3.Connection, plans: Sequence[Plan]) -> bool:
