@@ -33,7 +33,7 @@ def filled(clew: Clew) -> Clew:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("notes.txt", b"Dear diary", "not JSON"),
+        ("notes.txt", b"Dear diary", "not valid JSON"),
         ("picture.json", b"\x89PNG\r\n\x1a\n\0\0", "UTF-8"),
         ("cut.json", json.dumps([TEAPOT]).encode()[:-20], "not valid JSON"),
         ("cut.jsonl", json.dumps(TEAPOT).encode()[:-20], "not valid JSON"),
@@ -56,7 +56,7 @@ def test_a_directory_without_conversations_and_a_path_that_is_not_there_are_refu
     (clew.folder / "empty").mkdir()
     (clew.folder / "empty" / "notes.txt").write_text("[]")
     assert "no *.json or *.jsonl file" in clew.refused(1, "import", "empty")
-    assert "no such file" in clew.refused(1, "import", "nowhere")
+    assert "does not exist" in clew.refused(1, "import", "nowhere")
     assert [each.name for each in clew.folder.iterdir()] == ["empty"]
 
 
