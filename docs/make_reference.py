@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import importlib
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +27,7 @@ WIDTH = 100
 MODULES: tuple[ModuleType, ...] = (clew, types, events, projections, testing, errors)
 ANNOTATED = re.compile(r"Annotated\[(\w+), Field\([^)]*\)\]")
 TYPE_VARIABLE = re.compile(r"\b(?:Local|Remote|Thread)T(?:_co)?\b")
+WORD = re.compile(r"""("[^"]*"|'[^']*')|(?<![\w.])([A-Za-z_]\w*)""")
 THREAD_OF = {"LocalT_co": "LocalThread", "RemoteT_co": "RemoteThread", "ThreadT": "Thread", "ThreadT_co": "Thread"}
 """The classes that stand for the type variables of agents."""
 
@@ -204,7 +209,7 @@ def properties(name: str, cls: type) -> Iterator[tuple[str, str, str]]:
         if isinstance(found, property) and not each.startswith("_") and not is_internal(name, cls, each):
             if each in known:
                 continue
-            type_ = str(inspect.signature(found.fget).return_annotation) if found.fget else ""
+            type_ = with_public_names(inspect.signature(found.fget).return_annotation, found.fget) if found.fget else ""
             way = f"await {each}" if awaited_property(found) else each
             yield way, type_.replace("|", "\\|"), " ".join(prose(found).split())
 
@@ -222,6 +227,7 @@ def fields(cls: type) -> Iterator[str]:
     if issubclass(cls, tuple | BaseModel) or dataclasses.is_dataclass(cls) or typing.is_typeddict(cls):
         for name, annotation in inspect.get_annotations(cls).items():
             type_ = ANNOTATED.sub(r"\1", str(getattr(annotation, "__forward_arg__", annotation)))
+            type_ = with_public_names(type_, cls)
             tag = name == "type" and type_.startswith("Literal") and issubclass(cls, BaseModel)
             hidden = name.startswith(("_", "model_config")) or type_.startswith("ClassVar")
             if not hidden and not tag:
@@ -244,7 +250,7 @@ def default_of(cls: type, name: str) -> Any:
 def calling(function: Callable[..., Any]) -> str:
     """The keywords with which a function is called; empty for a plain call."""
     returned = str(inspect.signature(function).return_annotation)
-    if inspect.isasyncgenfunction(function) or returned.startswith("AsyncIterator"):
+    if inspect.isasyncgenfunction(function) or returned.startswith(("AsyncIterator", "AsyncGenerator")):
         return "async for … in"
     if inspect.iscoroutinefunction(function) or returned.startswith("Coroutine"):
         return "await"
@@ -263,12 +269,45 @@ def signature(name: str, function: Callable[..., Any], *, constructor: bool = Fa
             shown.append("*")
         if each.name not in {"self", "cls"}:
             star = "**" if each.kind is each.VAR_KEYWORD else ("*" if each.kind is each.VAR_POSITIONAL else "")
-            shown.append(f"{star}{each.name}: {each.annotation}{default(each.default)}")
+            shown.append(f"{star}{each.name}: {with_public_names(each.annotation, function)}{default(each.default)}")
     if constructor:
         return call(name, shown)
     way = calling(function)
     streamed = f"\nasync for update in {name}(…, stream=True)" if "AgentStream" in str(found.return_annotation) else ""
-    return f"{way} {call(name, shown, f' -> {found.return_annotation}')}".lstrip() + streamed
+    result = with_public_names(found.return_annotation, function)
+    return f"{way} {call(name, shown, f' -> {result}')}".lstrip() + streamed
+
+
+def with_public_names(annotation: object, owner: Any) -> str:
+    """An annotation in the module of ``owner``, with the names that readers can import."""
+
+    def public_word(found: re.Match[str]) -> str:
+        return found[0] if found[1] else public_names_in(owner.__module__).get(found[2], found[2])
+
+    return WORD.sub(public_word, str(annotation))
+
+
+@cache
+def public_names_in(module_name: str) -> dict[str, str]:
+    """The names in a module whose objects have another public name; classes of Conversations stay without ``Sync``."""
+    module = sys.modules[module_name]
+    known = dict(vars(module))
+    for node in ast.walk(ast.parse(inspect.getsource(module))):  # also what only type checkers import
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("clew"):
+            source = importlib.import_module(node.module)
+            known |= {each.asname or each.name: getattr(source, each.name) for each in node.names}
+    public_names = {name: ("Any", "Json") if found is Any else names_of(id(found)) for name, found in known.items()}
+    return {
+        name: names[0]
+        for name, names in public_names.items()
+        if names and name not in names and f"Sync{name}" not in names
+    }
+
+
+@cache
+def names_of(identity: int) -> tuple[str, ...]:
+    """The public names of an object."""
+    return tuple(name for module in MODULES for name in module.__all__ if id(getattr(module, name)) == identity)
 
 
 def default(value: object) -> str:

@@ -31,6 +31,12 @@ INTERNAL = frozenset(
         "Thread.reads_at",
         "Thread.runs",
         "Thread.scope",
+        "ThreadPort.bound_to",
+        "ThreadPort.branch",
+        "ThreadPort.notify",
+        "ThreadPort.reads_at",
+        "ThreadPort.runs",
+        "ThreadPort.scope",
         "ThreadProviders.copy",
         "Tool.signature",
     }
@@ -70,8 +76,8 @@ PARTS = {
     "Results": (
         "History HistoryMessage types.ThreadState types.Control types.Step types.ModelView types.Repair "
         "types.ThreadSummary types.Branch types.BranchCheckpoint types.Hit types.SnippetPart types.AuditEntry "
-        "types.Usage types.Diff types.DiffRow types.DiffCounts types.ContentDiff types.DiffPart types.FieldDiff "
-        "types.Verdict types.Fault types.ImportReport types.Failure types.Item types.RefusedLine "
+        "types.UsageCounts types.Diff types.DiffRow types.DiffCounts types.ContentDiff types.DiffPart types.FieldDiff "
+        "types.Verdict types.IntegrityFault types.ImportReport types.ImportFailure types.Item types.RefusedLine "
         "types.EventsReport"
     ),
     "Events": "Event",

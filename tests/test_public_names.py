@@ -180,3 +180,24 @@ def test_a_page_imports_what_is_public_only(page: Path) -> None:
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_imports_what_is_public_only(example: Path) -> None:
     assert list(private_imports(example.read_text(encoding="utf-8"))) == []
+
+
+def test_a_public_name_is_of_one_object() -> None:
+    objects: dict[str, set[int]] = {}
+    for module in MODULES:
+        for name in module.__all__:
+            objects.setdefault(name, set()).add(id(getattr(module, name)))
+    assert [name for name, found in objects.items() if len(found) > 1] == []
+
+
+def test_signatures_in_the_reference_have_public_names() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    for shown in (
+        "async for … in ask(body: JsonObject, *, stream: bool) -> AsyncGenerator[ModelUpdate]",
+        "    script: ScriptLine | ScriptFunction | Sequence[ScriptLine | ScriptFunction],",
+        '    by: UsageBy = "total",',
+        'Column(name: str, kind: ColumnKind = "text", adds: bool = False)',
+    ):
+        assert shown in page
+    assert re.findall(r"\b(?:RunLog|Intent|LineFunction)\b", page) == []
+    assert re.findall(r": (?:By|Kind|Line|Update|When)\b", page) == []

@@ -14,7 +14,7 @@ from clew.domain.authorization import Authorize
 from clew.domain.decider import Start
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
-from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import Screen
@@ -50,7 +50,7 @@ from clew.service.operations import Pages, read, run
 from clew.service.projection_status import ProjectionStatus
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
-from clew.service.usage_queries import By, Usage
+from clew.service.usage_queries import By, UsageCounts
 from clew.sync.memory import MemoryScope
 from clew.sync.subscription import Subscription
 from clew.sync.threads import LocalThread, RemoteThread, thread_class
@@ -241,7 +241,7 @@ class Conversations:
 
     def usage(
         self, *, thread: str | None = None, since: date | None = None, until: date | None = None, by: By = "total"
-    ) -> list[Usage]:
+    ) -> list[UsageCounts]:
         """How much was recorded on the days (UTC) from ``since`` to ``until``: in total, by thread or by day.
 
         By thread the biggest come first. Raises UnknownThreadError or InvalidContentError.
@@ -332,7 +332,7 @@ class Conversations:
 
     def import_items(
         self,
-        items: Iterable[Item | Failure],
+        items: Iterable[Item | ImportFailure],
         *,
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,

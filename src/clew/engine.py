@@ -26,7 +26,7 @@ from clew.domain.decider import Start
 from clew.domain.decider_state import Control
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
-from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import Embedder, Screen
@@ -66,7 +66,7 @@ from clew.service.projection_status import ProjectionStatus
 from clew.service.run_log import Beginning, ThreadRuns
 from clew.service.thread_directory import Order
 from clew.service.thread_queries import At, ThreadSummary
-from clew.service.usage_queries import By, Usage
+from clew.service.usage_queries import By, UsageCounts
 
 T = TypeVar("T")
 
@@ -277,7 +277,7 @@ class Engine:
 
     async def usage(
         self, *, thread: str | None = None, since: date | None = None, until: date | None = None, by: By = "total"
-    ) -> list[Usage]:
+    ) -> list[UsageCounts]:
         """How much was recorded on the days (UTC) from ``since`` to ``until``: in total, by thread or by day.
 
         By thread the biggest come first. Raises UnknownThreadError or InvalidContentError.
@@ -385,7 +385,7 @@ class Engine:
 
     async def import_items(
         self,
-        items: Iterable[Item | Failure],
+        items: Iterable[Item | ImportFailure],
         *,
         actor: str | None = None,
         progress: Callable[[ImportReport], None] | None = None,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clew.domain.differences.word_diff import Kind as DiffKind
     from clew.domain.event_types import Status
     from clew.domain.events import Event, MemoryReading
-    from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+    from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
     from clew.domain.formats.event_import import EventsReport, RefusedLine
     from clew.domain.history import History, HistoryMessage, ThreadState
     from clew.domain.history_stores import StoreFactory
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         WireFormat,
     )
     from clew.domain.models.client import Update as ModelUpdate
-    from clew.domain.ports import Fault, Verdict
+    from clew.domain.ports import IntegrityFault, Verdict
     from clew.domain.projection import Kind as ColumnKind
     from clew.domain.projection import Parked, RowValues
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from clew.service.thread_directory import Order as ThreadOrder
     from clew.service.thread_queries import At, ThreadSummary
     from clew.service.usage_queries import By as UsageBy
-    from clew.service.usage_queries import Usage
+    from clew.service.usage_queries import UsageCounts
     from clew.sync.memory import MemoryScope as SyncMemoryScope
     from clew.sync.subscription import Subscription as SyncSubscription
     from clew.sync.threads import LocalThread as SyncLocalThread
@@ -137,8 +137,6 @@ __all__ = [
     "FactOrigin",
     "FactStatus",
     "FactUse",
-    "Failure",
-    "Fault",
     "FaultKind",
     "FieldDiff",
     "FieldPath",
@@ -151,8 +149,10 @@ __all__ = [
     "HistoryMessage",
     "Hit",
     "HostedThread",
+    "ImportFailure",
     "ImportReport",
     "Input",
+    "IntegrityFault",
     "Item",
     "Json",
     "JsonObject",
@@ -234,8 +234,8 @@ __all__ = [
     "ToolFunction",
     "ToolOutcome",
     "ToolSchema",
-    "Usage",
     "UsageBy",
+    "UsageCounts",
     "VectorIndex",
     "Verdict",
     "WireFormat",
@@ -276,8 +276,6 @@ _HOMES = {
     "FactOrigin": "clew.domain.memory.facts",
     "FactStatus": "clew.domain.memory.facts",
     "FactUse": "clew.domain.memory.facts",
-    "Failure": "clew.domain.formats.conversation_import",
-    "Fault": "clew.domain.ports",
     "FaultKind": "clew.infrastructure.scripted_client",
     "FieldDiff": "clew.domain.differences.content_diff",
     "FieldPath": "clew.domain.differences.content_diff:Path",
@@ -290,8 +288,10 @@ _HOMES = {
     "HistoryMessage": "clew.domain.history",
     "Hit": "clew.service.message_search",
     "HostedThread": "clew.thread_store",
+    "ImportFailure": "clew.domain.formats.conversation_import",
     "ImportReport": "clew.domain.formats.conversation_import",
     "Input": "clew.agents.run_options",
+    "IntegrityFault": "clew.domain.ports",
     "Item": "clew.domain.formats.conversation_import",
     "Json": "clew.domain.json_values",
     "JsonObject": "clew.domain.json_values",
@@ -373,8 +373,8 @@ _HOMES = {
     "ToolFunction": "clew.agents.run_options",
     "ToolOutcome": "clew.agents.tools",
     "ToolSchema": "clew.domain.models.client",
-    "Usage": "clew.service.usage_queries",
     "UsageBy": "clew.service.usage_queries:By",
+    "UsageCounts": "clew.service.usage_queries",
     "VectorIndex": "clew.domain.memory.ports",
     "Verdict": "clew.domain.ports",
     "WireFormat": "clew.domain.models.client",

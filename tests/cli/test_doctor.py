@@ -10,7 +10,7 @@ from tests.cli.conftest import CalledClew
 
 from clew.conversations import Conversations
 from clew.domain.errors import StoreUrlError
-from clew.domain.ports import Fault, Verdict
+from clew.domain.ports import IntegrityFault, Verdict
 from clew.domain.projection import Parked
 from clew.domain.views.diagnostics import Finding, binary_size
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
@@ -259,4 +259,4 @@ def test_a_projection_that_is_behind_says_that_it_catches_up() -> None:
 def test_knows_what_a_verification_comes_to() -> None:
     expected = Finding("verified", "ok", "1 threads, 2 events verified: all.")
     assert of_verdict(Verdict(1, 2, None), "all") == expected
-    assert of_verdict(Verdict(1, 2, Fault("t", 2, "it is missing")), "all").state == "failed"
+    assert of_verdict(Verdict(1, 2, IntegrityFault("t", 2, "it is missing")), "all").state == "failed"

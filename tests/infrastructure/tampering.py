@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from clew.conversations import Conversations
 from clew.domain.messages import Message
-from clew.domain.ports import Fault
+from clew.domain.ports import IntegrityFault
 
 
 class Place(NamedTuple):
@@ -46,7 +46,7 @@ class Store:
     def thread(self, stream: int) -> str:
         return self.streams[stream].split("/")[2]
 
-    def fault(self, *changes: tuple[str, Any]) -> Fault | None:
+    def fault(self, *changes: tuple[str, Any]) -> IntegrityFault | None:
         """What verify finds after the changes, which are then taken back."""
         kept = [
             (table, self.raw.execute(f"SELECT rowid, * FROM {table}").fetchall())  # noqa: S608 - names of tables

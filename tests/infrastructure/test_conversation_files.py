@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew.domain.errors import ImportFormatError
-from clew.domain.formats.conversation_import import Failure, Item
+from clew.domain.formats.conversation_import import ImportFailure, Item
 from clew.infrastructure.conversation_files import (
     find_files,
     read_conversations,
@@ -89,7 +89,7 @@ def test_reports_a_bad_line_with_its_number_and_reads_the_others(tmp_path: Path,
     found = read(path)
     failed = found.pop(bad)
     assert found == [TWO, THREE]
-    assert isinstance(failed, Failure)
+    assert isinstance(failed, ImportFailure)
     assert (failed.file, failed.line) == (str(path), bad + 1)
     assert failed.error.startswith("It is not valid JSON: ")
 
@@ -113,7 +113,7 @@ def test_reads_json_lines_after_two_bad_ones_when_the_name_says_so(tmp_path: Pat
 def test_reports_a_line_that_python_cannot_read(tmp_path: Path, text: bytes, said: str) -> None:
     for before, after in [(lines(TWO), ""), ("", lines(TWO)), (lines(TWO), lines(TWO))]:
         path = write(tmp_path / "a.jsonl", before.encode() + text + b"\n" + after.encode())
-        failed = [found for found in read(path) if isinstance(found, Failure)]
+        failed = [found for found in read(path) if isinstance(found, ImportFailure)]
         assert len(failed) == 1
         assert failed[0].error.startswith(said)
         assert TWO in read(path)
@@ -122,7 +122,7 @@ def test_reports_a_line_that_python_cannot_read(tmp_path: Path, text: bytes, sai
 def test_reports_a_document_with_a_huge_integer_or_many_levels(tmp_path: Path) -> None:
     for text in ["1" * 5000, "[" * 100_000 + "]" * 100_000]:
         (failed,) = read(write(tmp_path / "a.json", f'{{"messages":\n [{text}]}}'))
-        assert isinstance(failed, Failure)
+        assert isinstance(failed, ImportFailure)
 
 
 def test_reads_integers_of_any_size_and_tells_them_from_floats(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from clew.conversations import Conversations
 from clew.domain.chain import digest, link
 from clew.domain.errors import CorruptEventError, UnknownThreadError
 from clew.domain.messages import Message
-from clew.domain.ports import Blob, Fault, Write
+from clew.domain.ports import Blob, IntegrityFault, Write
 from clew.infrastructure.envelope import decode, encode, stub
 
 COLUMNS = ("type", "version", "state", "hash")
@@ -46,7 +46,7 @@ def sample(cases: list[Any], scale: float, least: int = 60) -> list[Any]:
     return cases if count >= len(cases) else random.Random(7).sample(cases, count)
 
 
-def found_at(fault: Fault | None, *expected: tuple[str, int]) -> None:
+def found_at(fault: IntegrityFault | None, *expected: tuple[str, int]) -> None:
     assert fault is not None, f"nothing found at {expected}"
     assert (fault.thread_id, fault.version) in expected, fault
 

@@ -21,7 +21,7 @@ from clew.errors import NotAuthorizedError, UnknownThreadError
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.recorder import StreamInfo
 from clew.service import thread_queries
-from clew.service.usage_queries import Usage
+from clew.service.usage_queries import UsageCounts
 
 
 class Opened(NamedTuple):
@@ -284,7 +284,7 @@ def test_only_what_may_be_read_is_counted(opened: Opened) -> None:
     (day,) = opened.ada.usage(by="day")
     assert day._replace(day=None) == all_in_all
     opened.share()
-    assert opened.ada.usage() == [Usage(None, None, 0, 0, 0, 0, 0, 0, 0)]
+    assert opened.ada.usage() == [UsageCounts(None, None, 0, 0, 0, 0, 0, 0, 0)]
 
 
 def test_a_subscription_passes_by_what_may_not_be_read(opened: Opened) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from clew.domain.decider import Delete, End, Intent, Say, Start, Suspend
 from clew.domain.errors import ImportFormatError, ThreadDeletedError, UnknownThreadError
-from clew.domain.formats.conversation_import import Failure, ImportReport, Item, read_conversation, thread_id
+from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item, read_conversation, thread_id
 from clew.domain.messages import FunctionResult, Message
 from clew.domain.ports import Appended, Write
 from clew.infrastructure import clock
@@ -192,8 +192,8 @@ def test_refuses_a_thread_of_the_same_id_that_was_not_imported(core: Core) -> No
 
 
 def test_reports_what_cannot_be_imported_and_goes_on(core: Core) -> None:
-    unread = Failure("a.jsonl", 2, "It is not JSON")
-    items: list[Item | Failure] = [
+    unread = ImportFailure("a.jsonl", 2, "It is not JSON")
+    items: list[Item | ImportFailure] = [
         Item("a.jsonl", 1, conversation(HELLO, id="first")),
         unread,
         Item("a.jsonl", 3, conversation({"role": "wizard", "content": "secret"}, id="bad")),

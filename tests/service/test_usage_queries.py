@@ -13,7 +13,7 @@ from clew import Conversations, Message
 from clew.domain.errors import InvalidContentError, UnknownThreadError
 from clew.domain.formats.conversation_import import Item
 from clew.domain.json_values import JsonObject
-from clew.service.usage_queries import Usage
+from clew.service.usage_queries import UsageCounts
 
 DAY = 86_400
 
@@ -28,7 +28,7 @@ def used(conversations: Conversations, clock: SettableClock) -> Conversations:
     return conversations
 
 
-def counted(found: list[Usage]) -> list[tuple[object, ...]]:
+def counted(found: list[UsageCounts]) -> list[tuple[object, ...]]:
     return [
         (each.thread_id, each.day, each.threads, each.forks, each.events, each.messages, each.input_tokens)
         for each in found
@@ -75,7 +75,7 @@ def test_a_redaction_makes_it_less(used: Conversations) -> None:
 def test_the_calls_of_runs_and_their_tokens_are_counted_by_thread_and_day(
     conversations: Conversations, clock: SettableClock
 ) -> None:
-    def calls(found: list[Usage]) -> list[tuple[object, ...]]:
+    def calls(found: list[UsageCounts]) -> list[tuple[object, ...]]:
         return [
             (
                 each.thread_id,
@@ -107,7 +107,7 @@ def test_the_calls_of_runs_and_their_tokens_are_counted_by_thread_and_day(
 
 
 def test_where_nothing_is_there_is_nothing(conversations: Conversations) -> None:
-    assert conversations.usage() == [Usage(None, None, 0, 0, 0, 0, 0, 0, 0)]
+    assert conversations.usage() == [UsageCounts(None, None, 0, 0, 0, 0, 0, 0, 0)]
     assert conversations.usage(by="day") == conversations.usage(by="thread") == []
     with pytest.raises(UnknownThreadError):
         conversations.usage(thread="nobody")

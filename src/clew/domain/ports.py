@@ -177,10 +177,10 @@ class Verdict(NamedTuple):
 
     threads: int
     events: int
-    first_bad: Fault | None
+    first_bad: IntegrityFault | None
 
 
-class Fault(NamedTuple):
+class IntegrityFault(NamedTuple):
     """An event that is not as it was written."""
 
     thread_id: str

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clew.domain.errors import ClewError, ImportFormatError, InvalidContentError
-from clew.domain.formats.conversation_import import Failure, Item, failure
+from clew.domain.formats.conversation_import import ImportFailure, Item, failure
 from clew.domain.json_values import MAX_DEPTH
 
 _SUFFIXES = (".json", ".jsonl")
@@ -43,11 +43,12 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     return found
 
 
-def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | Failure]:
+def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | ImportFailure]:
     """The conversations of files and directories, and failures for files that cannot be read.
 
     Raises ImportFormatError at once for a path that does not exist, for a directory without files, and for a file
-    without conversations if it is the only one. Among several files, such a file is a Failure, and the others are read.
+    without conversations if it is the only one. Among several files, such a file is an ImportFailure, and the others
+    are read.
     """
     files = find_files(paths)
     for file in files:
@@ -60,7 +61,7 @@ def read_conversations(paths: Iterable[str | Path]) -> Iterator[Item | Failure]:
             yield failure(Item(_name(file), None, None), text)
 
 
-def read_file(path: Path) -> Iterator[Item | Failure]:
+def read_file(path: Path) -> Iterator[Item | ImportFailure]:
     """The conversations of one file. Raises ImportFormatError if it has none or cannot be read."""
     try:
         with path.open("rb") as file:
@@ -75,7 +76,7 @@ def _inside(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
 
 
-def _read(path: Path, file: BinaryIO) -> Iterator[Item | Failure]:
+def _read(path: Path, file: BinaryIO) -> Iterator[Item | ImportFailure]:
     lines = _lines(path, file)
     first, second = next(lines, None), next(lines, None)
     if first is None:
@@ -107,7 +108,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, text
 
 
-def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Failure]:
+def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | ImportFailure]:
     """The conversations of one JSON value."""
     try:
         value = _parse(text)
@@ -125,7 +126,7 @@ def _document(path: Path, text: bytes, line: int | None) -> Iterator[Item | Fail
         yield Item(_name(path), line, value)
 
 
-def _items(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[Item | Failure]:
+def _items(path: Path, lines: Iterable[tuple[int, bytes]]) -> Iterator[Item | ImportFailure]:
     """The conversations of JSON lines."""
     for number, text in lines:
         try:

@@ -11,7 +11,7 @@ from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
 from clew.domain.names import parse_stream_name
-from clew.domain.ports import Blob, Fault, StreamInfo, Verdict
+from clew.domain.ports import Blob, IntegrityFault, StreamInfo, Verdict
 from clew.infrastructure.envelope import decode, peek
 from clew.infrastructure.recorder import read_control
 
@@ -37,7 +37,7 @@ def verify_store(recorder: Recorder) -> Verdict:
                 return Verdict(threads, events, fault)
         after = page[-1].key
     for key, version in recorder.orphans(1):
-        return Verdict(threads, events, Fault(_owner(recorder, key), version, "no append has put it there"))
+        return Verdict(threads, events, IntegrityFault(_owner(recorder, key), version, "no append has put it there"))
     return Verdict(threads, events, _check_blobs(recorder))
 
 
@@ -60,7 +60,7 @@ def verify_lineages(recorder: Recorder, names: Iterable[str]) -> Verdict:
     return Verdict(len(verified), events, None)
 
 
-def _check_blobs(recorder: Recorder) -> Fault | None:
+def _check_blobs(recorder: Recorder) -> IntegrityFault | None:
     """The first blob whose bytes do not match its digest. It belongs to no thread and has no version."""
     after = LOWEST
     while page := recorder.blobs(after=after, limit=PAGE):
@@ -68,7 +68,7 @@ def _check_blobs(recorder: Recorder) -> Fault | None:
             found = recorder.blob(name, key)
             if found is None or not is_whole(found):
                 shown = name.hex() if isinstance(name, bytes) else repr(name)
-                return Fault(f"#blob:{shown}", 0, "its bytes are not those that it is named by")
+                return IntegrityFault(f"#blob:{shown}", 0, "its bytes are not those that it is named by")
         after = page[-1][0]
     return None
 
@@ -86,7 +86,7 @@ def _owner(recorder: Recorder, key: int) -> str:
     return f"#{key}"
 
 
-def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
+def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
     """How many events were checked, and the first fault of the stream's own events or snapshots."""
     count, fault = _verify_rows(recorder, stream)
     name = parse_stream_name(stream.name)
@@ -95,7 +95,7 @@ def _verify_stream(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault |
     return count, fault
 
 
-def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | None]:
+def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, IntegrityFault | None]:
     """How many rows there are, and the first fault."""
     is_thread = _is_thread(stream.name)
     thread_id = _display_name(stream.name)
@@ -103,7 +103,7 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | N
     first = next(rows, None)
     expected = _first_version(stream)
     if first is None:
-        return 0, Fault(thread_id, expected, "it is missing")
+        return 0, IntegrityFault(thread_id, expected, "it is missing")
     if not is_thread and stream.cut is None and first.version == 0:  # other applications of the library may begin so
         expected = 0
     previous = _root(recorder, stream)
@@ -111,19 +111,19 @@ def _verify_rows(recorder: Recorder, stream: StreamInfo) -> tuple[int, Fault | N
     if reason is None and previous is None:
         reason = "the version that it is forked from is not there"
     if reason is not None or previous is None:
-        return 1, Fault(thread_id, first.version, reason or "")
+        return 1, IntegrityFault(thread_id, first.version, reason or "")
     shreds = _Shreds({}, {})
     for count, row in enumerate(chain((first,), rows), start=1):
         if row.version != expected:
             if isinstance(row.version, int) and row.version < expected:
-                return count, Fault(thread_id, row.version, "it lies before the first version")
-            return count, Fault(thread_id, expected, "it is missing")
+                return count, IntegrityFault(thread_id, row.version, "it lies before the first version")
+            return count, IntegrityFault(thread_id, expected, "it is missing")
         if not _is_linked(previous, row):
             reason = "its hash does not match its content and the event before it"
-            return count, Fault(thread_id, row.version, reason)
+            return count, IntegrityFault(thread_id, row.version, reason)
         reason = shreds.note(row, is_thread=is_thread)
         if reason is not None:
-            return count, Fault(thread_id, row.version, reason)
+            return count, IntegrityFault(thread_id, row.version, reason)
         previous = row.hash
         expected += 1
     return expected - first.version, shreds.compare(thread_id, lambda version: _row(recorder, stream.name, version))
@@ -134,7 +134,7 @@ def _is_thread(name: str) -> bool:
     return parsed is not None and parsed.kind == "thread"
 
 
-def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | None:
+def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> IntegrityFault | None:
     """Snapshots are outside the chain, and appends are decided on them: each must match the events."""
     snapshots: dict[int, bytes] = {}
     snapshot = recorder.snapshot(name)
@@ -150,13 +150,15 @@ def _check_snapshots(recorder: Recorder, name: str, thread_id: str) -> Fault | N
             try:
                 event = read(row.stream, row.version, row.type, row.state, row.position, row.hash)
             except CorruptEventError:
-                return Fault(thread_id, row.version, "its bytes are not an event of its type")
+                return IntegrityFault(thread_id, row.version, "its bytes are not an event of its type")
             control = advance(control, event)
             state = snapshots.get(row.version)
             if state is not None and not _agrees(state, control):
-                return Fault(thread_id, row.version, "the snapshot of what it was then is not what its events come to")
+                return IntegrityFault(
+                    thread_id, row.version, "the snapshot of what it was then is not what its events come to"
+                )
         if not page:
-            return Fault(thread_id, last, "there is a snapshot of a version that is not there")
+            return IntegrityFault(thread_id, last, "there is a snapshot of a version that is not there")
     return None
 
 
@@ -187,7 +189,7 @@ class _Shreds(NamedTuple):
                 self.redacted[data.version] = (data.digest, data.stub)
         return None
 
-    def compare(self, thread_id: str, look: Callable[[int], Row | None]) -> Fault | None:
+    def compare(self, thread_id: str, look: Callable[[int], Row | None]) -> IntegrityFault | None:
         """The first row that is shredded without an event, or the reverse.
 
         ``look`` reads a row again: it may have been redacted after it was checked.
@@ -198,11 +200,11 @@ class _Shreds(NamedTuple):
                 self.note(row, is_thread=True)
         for version in sorted(self.shredded.keys() | self.redacted.keys()):
             if version not in self.redacted:
-                return Fault(thread_id, version, "its bytes were shredded and no event says so")
+                return IntegrityFault(thread_id, version, "its bytes were shredded and no event says so")
             if version not in self.shredded:
-                return Fault(thread_id, version, "it was redacted, and bytes are there again")
+                return IntegrityFault(thread_id, version, "it was redacted, and bytes are there again")
             if self.shredded[version] != self.redacted[version]:
-                return Fault(thread_id, version, "its stub is not the one of the event that redacted it")
+                return IntegrityFault(thread_id, version, "its stub is not the one of the event that redacted it")
         return None
 
 

@@ -22,7 +22,7 @@ from clew.domain.formats.conversation_import import (
     Begin,
     Conversation,
     Extend,
-    Failure,
+    ImportFailure,
     ImportReport,
     Item,
     Occurrences,
@@ -61,7 +61,7 @@ class Imported(NamedTuple):
 
 
 def import_conversations(
-    core: Core, items: Iterator[Item | Failure], *, actor: str | None = None, progress: Progress | None = None
+    core: Core, items: Iterator[Item | ImportFailure], *, actor: str | None = None, progress: Progress | None = None
 ) -> Operation[ImportReport]:
     """Import conversations one by one. Failures are in the report and do not stop the import.
 
@@ -70,7 +70,7 @@ def import_conversations(
     occurrences = Occurrences()
     report = ImportReport(0, 0, 0, 0, [])
     while (item := (yield from read(lambda: next(items, None)))) is not None:
-        if isinstance(item, Failure):
+        if isinstance(item, ImportFailure):
             report.failed.append(item)
         else:
             try:

@@ -26,7 +26,7 @@ _COUNTED = (
 )
 
 
-class Usage(NamedTuple):
+class UsageCounts(NamedTuple):
     """Usage of a thread, of a day, or in total; ``thread_id`` or ``day`` is None if it does not apply.
 
     ``forks`` is the number of those threads that have a parent. Inherited events are counted where they were recorded.
@@ -49,7 +49,9 @@ class Usage(NamedTuple):
     failed_calls: int = 0
 
 
-def usage(core: Core, *, thread: str | None, since: date | None, until: date | None, by: By) -> Operation[list[Usage]]:
+def usage(
+    core: Core, *, thread: str | None, since: date | None, until: date | None, by: By
+) -> Operation[list[UsageCounts]]:
     """The usage on the days (UTC) from ``since`` to ``until``, both included.
 
     By thread, the largest first; by day, in order; in total, one. Only threads that the actor may audit are counted.
@@ -86,14 +88,14 @@ def _forks(core: Core) -> Operation[frozenset[str]]:
     return frozenset(row["thread_id"] for row in rows)
 
 
-def _usage(rows: Iterable[RowValues], forks: frozenset[str], by: By, key: str) -> Usage:
+def _usage(rows: Iterable[RowValues], forks: frozenset[str], by: By, key: str) -> UsageCounts:
     counted = dict.fromkeys(_COUNTED, 0)
     threads: set[str] = set()
     for row in rows:
         threads.add(row["thread_id"])
         for name in _COUNTED:
             counted[name] += row.get(name, 0)  # the tables of an older version may lack one
-    return Usage(
+    return UsageCounts(
         thread_id=key if by == "thread" else None,
         day=date.fromisoformat(key) if by == "day" else None,
         threads=len(threads),

@@ -14,7 +14,7 @@ from clew.domain.formats.conversation_import import (
     Begin,
     Conversation,
     Extend,
-    Failure,
+    ImportFailure,
     Item,
     Occurrences,
     Refuse,
@@ -215,4 +215,4 @@ def test_says_a_failure_on_one_line_of_bounded_length() -> None:
     said = failure(Item("a.jsonl", 3, None), "two\nlines\u2028" + "x" * 1000)
     assert said.error.startswith("two lines x")
     assert len(said.error) == 500
-    assert failure(Item("a.json", None, None, 2), "no") == Failure("a.json", None, "conversation 2: no")
+    assert failure(Item("a.json", None, None, 2), "no") == ImportFailure("a.json", None, "conversation 2: no")

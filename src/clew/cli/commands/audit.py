@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clew.service.audit_trail import AuditEntry
-    from clew.service.usage_queries import Usage
+    from clew.service.usage_queries import UsageCounts
 
 SHOWN = 50
 """Entries without --limit."""
@@ -196,7 +196,7 @@ def _day(context: typer.Context, text: str | None, option: str) -> date | None:
     return None if time is None else time.astimezone(UTC).date()
 
 
-def _print_total(found: Usage, console: Console) -> None:
+def _print_total(found: UsageCounts, console: Console) -> None:
     forks = f" ({plural(found.forks, 'fork')})" if found.forks else ""
     console.print(f"Threads   {found.threads:,}{forks}")
     console.print(f"Messages  {found.messages:,}")
@@ -209,7 +209,7 @@ def _print_total(found: Usage, console: Console) -> None:
         console.print(f"Calls     {found.model_calls:,} to models, {found.tool_calls:,} to tools{failed}")
 
 
-def _thread_table(found: Sequence[Usage]) -> Table:
+def _thread_table(found: Sequence[UsageCounts]) -> Table:
     from rich.text import Text
 
     from clew.cli.rendering.threads import plain_table
@@ -231,7 +231,7 @@ def _thread_table(found: Sequence[Usage]) -> Table:
     return table
 
 
-def _print_days(found: Sequence[Usage], console: Console) -> None:
+def _print_days(found: Sequence[UsageCounts], console: Console) -> None:
     from rich.text import Text
 
     highest = max((each.messages for each in found), default=0)

@@ -21,7 +21,7 @@ from clew.cli.output import one_line, plural, safe, use_utf_8, write_json
 
 if TYPE_CHECKING:
     from clew.conversations import Conversations
-    from clew.domain.formats.conversation_import import Failure, ImportReport, Item
+    from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
     from clew.domain.formats.event_import import EventsReport
 
 STDIN = "-"
@@ -120,9 +120,9 @@ def _import_conversations(context: typer.Context, files: Sequence[Path], actor: 
         with open_store(context, create=True) as conversations, _with_progress(items, files, as_json=as_json) as read:
             report = conversations.import_items(read, actor=actor)
     else:
-        from clew.domain.formats.conversation_import import Failure, ImportReport
+        from clew.domain.formats.conversation_import import ImportFailure, ImportReport
 
-        report = ImportReport(0, 0, 0, 0, [item for item in items if isinstance(item, Failure)])
+        report = ImportReport(0, 0, 0, 0, [item for item in items if isinstance(item, ImportFailure)])
     if as_json:
         from clew.cli.rendering import json_shapes
 
@@ -136,16 +136,16 @@ def _import_conversations(context: typer.Context, files: Sequence[Path], actor: 
         raise typer.Exit(FAILED)
 
 
-def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | Failure], bool]:
+def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | ImportFailure], bool]:
     """The items to import, read up to the first conversation, and whether there is one. Raises ImportFormatError."""
     from clew.domain.errors import ImportFormatError, InvalidContentError
-    from clew.domain.formats.conversation_import import Failure, failure, read_conversation
+    from clew.domain.formats.conversation_import import ImportFailure, failure, read_conversation
     from clew.infrastructure.conversation_files import read_conversations
 
     items = read_conversations(files)
-    failed: list[Item | Failure] = []
+    failed: list[Item | ImportFailure] = []
     for item in items:
-        if isinstance(item, Failure):
+        if isinstance(item, ImportFailure):
             failed.append(item)
             continue
         try:
@@ -159,8 +159,8 @@ def _read_first(files: Sequence[Path]) -> tuple[Iterator[Item | Failure], bool]:
 
 @contextmanager
 def _with_progress(
-    items: Iterator[Item | Failure], files: Sequence[Path], *, as_json: bool
-) -> Iterator[Iterator[Item | Failure]]:
+    items: Iterator[Item | ImportFailure], files: Sequence[Path], *, as_json: bool
+) -> Iterator[Iterator[Item | ImportFailure]]:
     """The same items; on a terminal a bar shows how many of the lines are read."""
     if as_json or not sys.stderr.isatty():
         yield items
@@ -174,7 +174,7 @@ def _with_progress(
     with Progress(console=new_console(stderr=True), transient=True) as progress:
         task = progress.add_task("Importing", total=sum(lines.values()))
 
-        def watched() -> Iterator[Item | Failure]:
+        def watched() -> Iterator[Item | ImportFailure]:
             before, current = 0, None
             for item in items:
                 if current is not None and item.file != current:

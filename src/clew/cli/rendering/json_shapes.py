@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clew.service.message_search import Hit
     from clew.service.projection_status import ProjectionStatus
     from clew.service.thread_queries import ThreadSummary
-    from clew.service.usage_queries import Usage
+    from clew.service.usage_queries import UsageCounts
 
 _FAILURE = ("kind", "message", "status", "code")
 
@@ -87,7 +87,7 @@ def audit_entry(found: AuditEntry) -> dict[str, Any]:
     return {**found._asdict(), "time": json_time(found.time)}
 
 
-def usage(found: Usage) -> dict[str, Any]:
+def usage(found: UsageCounts) -> dict[str, Any]:
     """Usage: of a thread, of a day, or in total."""
     counted = found._asdict()
     thread_id, day = counted.pop("thread_id"), counted.pop("day")

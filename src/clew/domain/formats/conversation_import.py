@@ -40,7 +40,7 @@ class Item(NamedTuple):
     number: int | None = None
 
 
-class Failure(NamedTuple):
+class ImportFailure(NamedTuple):
     """A conversation or a file that was not imported; ``error`` is one line and quotes no message."""
 
     file: str
@@ -58,7 +58,7 @@ class ImportReport(NamedTuple):
     messages: int
     events: int
     skipped: int
-    failed: list[Failure]
+    failed: list[ImportFailure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +213,13 @@ def plan(conversation: Conversation, there: StoredThread | None) -> Plan:
     return Extend(conversation.messages[equal:], there.control.version)
 
 
-def failure(item: Item, error: ClewError | str) -> Failure:
+def failure(item: Item, error: ClewError | str) -> ImportFailure:
     """The failure of an item, on one line even if its keys have line ends."""
     text = str(error) if item.number is None else f"conversation {item.number}: {error}"
     line = "".join(char if char.isprintable() else " " for char in text)
-    return Failure(item.file, item.line, line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + "…")
+    return ImportFailure(
+        item.file, item.line, line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + "…"
+    )
 
 
 def _conversation(id_: Json, fields: JsonObject, values: list[JsonObject]) -> Conversation:
