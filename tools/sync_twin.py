@@ -26,7 +26,7 @@ TWINS = {
     "aio/subscription.py": ("sync/subscription.py", "Live subscriptions of Conversations."),
     "aio/threads.py": (
         "sync/threads.py",
-        "A thread of Conversations: one class with everything that can be done with a conversation and read of it.",
+        "A thread of Conversations: one class with every command and query of a conversation.",
     ),
 }
 """Each source, the file that is generated from it, and what that is."""

@@ -99,8 +99,8 @@ class Engine:
         ``postgresql+shards://…`` for a directory that knows which of several servers has the tenant. Without ``create``
         a missing database raises StoreUnavailableError, and missing tables StoreSchemaError.
 
-        ``projections`` are the read models, by default those that Clew ships. This process fills them, unless
-        ``embedded`` is false: then ``clew project run`` must. ``authorize(actor, action, thread)`` decides what the
+        ``projections`` are the read models, by default those that Clew ships. This process updates them. If
+        ``embedded`` is false, ``clew project run`` must do this. ``authorize(actor, action, thread)`` decides what the
         actor of ``acting_as`` may read: lists leave out what it refuses, and a thread asked for by name raises
         NotAuthorizedError. ``now`` returns microseconds since 1970 (UTC).
 
@@ -334,7 +334,7 @@ class Engine:
     async def position(self) -> int:
         """The newest position of the store: at or after everything that this process has written.
 
-        Give it to ``wait`` on a standby to read there what was written here.
+        Pass it to ``wait`` on a standby to read your own writes there.
         """
         return await drive(self._core.models.position())
 
@@ -348,9 +348,9 @@ class Engine:
     ) -> None:
         """Wait until one projection, or all of them, reach a position, by default the newest at the call.
 
-        On a standby this also waits for the log. ``timeout`` is in seconds. Without one the call waits for ever where
-        no process fills the projections; after ten seconds without progress it logs a warning. ``progress`` gets how
-        far the slowest projection is and how far it has to go, in positions from the first event. Raises
+        On a standby this also waits for the log. ``timeout`` is in seconds. Without one the call waits for ever if no
+        process updates the projections; after ten seconds without progress it logs a warning. ``progress`` gets how far
+        the slowest projection is and how far it has to go, in positions from the first event. Raises
         ProjectionBehindError or UnknownProjectionError.
         """
         await drive(self._core.models.wait(position, projection=projection, timeout=timeout, progress=progress))
@@ -454,7 +454,7 @@ class Engine:
         at_message: int | None = None,
         other_at_message: int | None = None,
     ) -> Diff:
-        """Two threads message by message, from where they part; without ``other_id`` two versions of one thread.
+        """Two threads message by message, from the first difference; without ``other_id`` two versions of one thread.
 
         ``at`` and ``at_message`` are of the first, ``other_at`` and ``other_at_message`` of the second; by default the
         newest versions. Threads without a common past are aligned by their content. Raises UnknownThreadError,

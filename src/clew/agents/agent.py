@@ -72,7 +72,7 @@ def set_engine_factory(factory: Callable[[], EnginePort[Any, Any]]) -> None:
 
 
 class Agent(Generic[LocalT_co, RemoteT_co]):
-    """``clew.Agent`` for any kind of thread: the front door fixes the kinds, and documents the arguments."""
+    """The base of ``clew.Agent`` for any kind of thread. ``clew.Agent`` fixes the kind and documents the arguments."""
 
     def __init__(  # noqa: PLR0913  # named arguments, each documented at the front door
         self,
@@ -241,13 +241,13 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     ) -> Coroutine[Any, Any, AgentResponse[LocalT_co | RemoteT_co]] | AgentStream[LocalT_co | RemoteT_co]:
         """Run the agent on some input. Everything it does is recorded on a thread as it happens.
 
-        Without ``input`` it answers what is on the thread; without a ``thread`` it starts one, which the response
+        Without ``input`` it answers the messages on the thread; without a ``thread`` it starts one, which the response
         names. With ``stream`` it returns an AgentStream of updates instead of a coroutine. RunOptions describes the
         options: thread, actor, fork, at, tools, context_providers, model, options, response_format, deps, on_conflict,
         abandon_run, max_rounds, max_seconds.
 
         Raises UnsupportedThreadError, RunInProgressError or ApprovalPendingError before anything is recorded; and
-        ModelError, ToolFailedError or RunLimitError when what happened until then, and the error, are recorded.
+        ModelError, ToolFailedError or RunLimitError after the steps so far and the error are recorded.
         """
         check_options("run", options, RunOptions)
         messages = input_messages("run", input)
@@ -290,8 +290,8 @@ class Agent(Generic[LocalT_co, RemoteT_co]):
     ) -> Coroutine[Any, Any, AgentResponse[ThreadT]] | AgentStream[ThreadT]:
         """Continue the open run of a thread: after a crash, or when its approvals are decided.
 
-        What is on the log is not done again. A tool that was under way when the process died is called again if it is
-        idempotent; for any other tool an approval is requested (``outcome-unknown``). The options are actor, deps,
+        Steps that are on the log are not repeated. A tool that was running when the process died is called again if it
+        is idempotent; for any other tool an approval is requested (``outcome-unknown``). The options are actor, deps,
         tools, context_providers, response_format and on_conflict (``raise`` or ``wait``). Raises NoOpenRunError,
         ApprovalPendingError, RunInProgressError, AgentChangedError and the errors of ``run``.
         """

@@ -1,4 +1,4 @@
-"""The journal of a run: steps wait until something happens outside, are written together, and then count."""
+"""The journal of a run: steps wait until the next external call, and are then written together."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def failure(error: BaseException) -> Failure:
 class PartialAnswer:
     """The text of an answer that is arriving. Every ``DRAFT_SECONDS`` it is saved as the run's draft.
 
-    Function calls that are not complete are not kept.
+    Incomplete function calls are dropped.
     """
 
     def __init__(self, call: int, author: str | None, save: Callable[[bytes], Awaitable[None]]) -> None:
@@ -224,7 +224,7 @@ class Journal:
         return messages
 
     def discard_history(self) -> None:
-        """Read the history again when it is next asked for: somebody else appended."""
+        """Read the history again at its next use, because another client has appended."""
         self._history = None
 
     def begin_answer(self, author: str | None) -> PartialAnswer:
@@ -252,9 +252,9 @@ class Journal:
     ) -> None:
         """Write the waiting steps, even if the caller is cancelled meanwhile; ``final`` releases the lease.
 
-        Steps that could not be written wait no longer. Only if the store was unavailable, those that report what
-        happened are kept for the end of the run. Raises what the port does, and RunTakenOverError if another process
-        has taken over the run.
+        Steps that could not be written are dropped. Only if the store was unavailable, the steps that report what
+        happened are kept for the end of the run. Raises the errors of the port, and RunTakenOverError if another
+        process has taken over the run.
         """
         steps, self.steps = tuple(self.steps), []
         named = len(self.blobs)

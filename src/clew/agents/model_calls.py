@@ -1,4 +1,4 @@
-"""The model calls of a run: the request is recorded before it is sent, the answer before anything follows from it."""
+"""The model calls of a run: the request is recorded before it is sent, the answer before the run acts on it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ModelCalls:
                 journal.steps += waiting
 
     async def ask(self) -> Answer:
-        """Ask the model on the thread as it is now, again after a fault that may pass; returns its answer."""
+        """Ask the model about the current thread, and retry after a temporary fault; returns its answer."""
         while True:
             question, body = await self._record_call()
             self._sent, self._first = time.monotonic(), None
@@ -115,7 +115,7 @@ class ModelCalls:
             except ConflictError:
                 if not before.began:
                     raise  # nothing is recorded yet: the run is admitted again
-                # Others only appended: ask again, with what they said.
+                # Other clients only appended: ask again, with their messages.
                 journal.steps = waiting
                 journal.discard_history()
             except asyncio.CancelledError:
@@ -249,7 +249,7 @@ class ModelCalls:
         return message.model_copy(update=changes) if changes else message
 
     def interrupt(self, reason: InterruptReason, error: Exception | None) -> None:
-        """Let the end of an open call wait to be written, with what has arrived of its answer."""
+        """Let the end of an open call wait to be written, with the part of its answer that has arrived."""
         journal = self._journal
         if not journal.state.called or any(
             isinstance(step, ModelAnswered | ModelFailed | AnswerInterrupted) for step in journal.steps
@@ -285,4 +285,4 @@ def _as_agent_update(update: Update) -> AgentUpdate:
         case CallDelta(call_id=call_id, name=name, arguments=arguments):
             return AgentUpdate("call", arguments, call_id, name)
         case _:
-            raise AssertionError(update)  # an answer or a binding is no piece of an answer
+            raise AssertionError(update)  # an answer or a binding is not a piece of an answer

@@ -1,8 +1,8 @@
 """The loop of a run: ask the model, carry out the calls in its answer, ask again, until it answers without calls.
 
-Steps wait in the journal and are written together right before something happens outside: before the model is asked,
-before tools are called, and at the end. So a process that dies leaves a log from which any other can continue the run,
-and a run without tools costs two commits.
+Steps wait in the journal and are written together right before an external call (before the model is asked, before
+tools are called) and at the end. If the process dies, any other process can continue the run from the log. A run
+without tools costs two commits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def encloses_caller(self) -> bool:
-        """Whether the run calls the code that asks. Then it cannot end before that code does."""
+        """Whether the calling code runs inside this run. Then the run cannot end before that code does."""
         return self.journal.holder in _enclosing.get()
 
     @property
@@ -201,7 +201,7 @@ class Run:
 
 
 async def ends_recorded(selected: Callable[[RunLog], bool]) -> None:
-    """Wait until the runs of this event loop that are ending have recorded it, of those on ``selected`` logs."""
+    """Wait until the ending runs of this event loop on ``selected`` logs have recorded their ends."""
     for run in list(live_runs.values()):
         if run.in_this_loop and run.ending and selected(run.journal.log):
             await run.over.wait()

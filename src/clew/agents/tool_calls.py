@@ -1,4 +1,4 @@
-"""The function calls of an answer: which are carried out, which wait for approval, and what came of them."""
+"""The function calls of an answer: which are carried out, which wait for approval, and their outcomes."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _stopped(call: CallState) -> Finished:
 
 
 def _rejection(call: CallState) -> str:
-    """What the model is sent for a call that was rejected."""
+    """What the model receives for a rejected call."""
     if call.why == "outcome-unknown":
         return OUTCOME_UNKNOWN
     return f"{REJECTED}: {call.rejection}" if call.rejection else f"{REJECTED}."

@@ -76,7 +76,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Begin a thread at a cut; the control is that of the parent at the cut."""
+    """Begin a thread at a cut; the control is the parent's control at the cut."""
 
     parent_id: str
     parent_version: int
@@ -108,7 +108,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record events that any thread in one of their declared statuses takes."""
+    """Record events. A thread accepts them in the statuses that their types declare."""
 
     events: tuple[ThreadEvent, ...]
 
@@ -284,7 +284,7 @@ def _say(_: str, control: Control, intent: Start | Branch | Say) -> list[Decided
 
 
 def _advance(thread_id: str, control: Control, intent: Advance) -> list[Decided]:
-    """Each step is checked on the run as the steps before it leave it."""
+    """Check each step against the run after the steps before it."""
     decided: list[Decided] = []
     count, version, run = control.messages, control.version, control.run
     for step in intent.steps:
@@ -308,7 +308,7 @@ def check_step(thread_id: str, run: OpenRun | None, run_id: str, attempt: int, s
     """Raise unless ``step`` may come next in this attempt of the run.
 
     Raises RunTakenOverError if another process ended or continued the run, and ApprovalNotPendingError for an approval
-    that is not pending, also because it was given before.
+    that is not pending, for example because it was already given.
     """
     if isinstance(step, ApprovalGiven):
         asked = () if run is None or run.id != run_id else run.asked

@@ -119,8 +119,8 @@ class Control(NamedTuple):
     ``checkpoints`` maps names to versions; times are microseconds since 1970; ``source_id`` is the id of the
     conversation that was imported as this thread; ``run`` is the open run; ``agents`` maps the ids of agents to the
     version where each last began or resumed a run; ``service_thread_id`` is the id of the thread at the service that
-    holds it; ``as_of`` is the cut, by thread and version, as of which the thread reads memory scopes, None if it reads
-    their current state. Nothing in it is changed in place.
+    holds it; ``as_of`` is a cut (thread and version): the thread reads memory scopes as they were there; None means
+    their current state. No field is changed in place.
     """
 
     version: int = 0

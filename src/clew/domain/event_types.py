@@ -40,9 +40,10 @@ class EventType:
     """A declared event type.
 
     ``name`` is its stored name and ``model`` the model of its data. ``stream`` is the kind of stream that it belongs
-    to; ``statuses`` are those of a thread that takes it outside a run. ``headline`` says what happened ("The thread
+    to; ``statuses`` are those in which a thread accepts it outside a run. ``headline`` says what happened ("The thread
     began"), ``sentence`` what the actor did ("started the thread"). ``sample`` holds the fields of an event for tests.
-    ``shreddable`` is false when its stored bytes are never replaced by a stub. ``schema_version`` is written today.
+    ``shreddable`` is false when its stored bytes are never replaced by a stub. New events are stored with
+    ``schema_version``.
     """
 
     name: str
@@ -57,7 +58,7 @@ class EventType:
     schema_version: int
 
     def upcast(self, version: int, data: dict[str, Any]) -> dict[str, Any]:
-        """Data of a schema version as it would be written today."""
+        """Data of an earlier schema version, converted to the current one."""
         for step in self.upcasters[version - 1 :]:
             data = step(data)
         return data
@@ -105,10 +106,10 @@ def event_type(
 ) -> Callable[[type[ModelT]], type[ModelT]]:
     """Declare the model below as the data of events that are stored as ``name``, permanently.
 
-    ``statuses`` are those of a thread that takes the event outside a run. ``sentence`` may name fields that are text
+    ``statuses`` are those in which a thread accepts the event outside a run. ``sentence`` may name fields that are text
     or whole numbers: ``made checkpoint {name} at version {at}``. Text comes quoted and shortened, None as a dash.
-    Without words the event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError for a
-    name that is taken, and for a sentence with a field that the model lacks.
+    Without words the event is "recorded". ``sample`` has the fields of one event, as JSON. Raises ValueError for a name
+    that is taken, and for a sentence with a field that the model lacks.
     """
 
     def declare(model: type[ModelT]) -> type[ModelT]:

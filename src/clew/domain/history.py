@@ -104,8 +104,8 @@ class History:
 class ThreadState:
     """The state of a thread at a version: its control and its messages.
 
-    ``kept`` is what is kept for components. ``past`` holds the messages and that after each earlier version, which a
-    rewind goes back to; only ``evolve`` needs it.
+    ``kept`` holds the data that components store in the thread. ``past`` holds the messages and ``kept`` after each
+    earlier version, so that a rewind can go back; only ``evolve`` needs it.
     """
 
     control: Control = field(default_factory=Control)

@@ -167,7 +167,7 @@ def _results(pairing: _Pairing, caller: int) -> list[tuple[int, Message]]:
 def _with_contents(message: Message, contents: tuple[Content, ...]) -> Message:
     """The message with some of its contents.
 
-    What its source says of the whole is not true of a part, and results that lay among other contents are a tool's.
+    The source describes the whole message, so a part has none. Results from among other contents get the role tool.
     """
     if contents == message.contents:
         return message

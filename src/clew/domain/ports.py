@@ -253,7 +253,7 @@ class ThreadReader(Protocol):
 
 
 class EventOrder(Protocol):
-    """Read all streams in one order. A position is given once, and no event appears later below one that was read."""
+    """Read all streams in one order. A position is unique, and no event appears later below one that was read."""
 
     def events_after(self, position: int, limit: int, prefix: str) -> list[Event]:
         """Events in position order, ``after`` < position, of streams whose name begins with ``prefix``."""
@@ -315,15 +315,15 @@ class SideReader(Protocol):
         ...
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream, also when it has expired; None when it was released."""
+        """The lease of a stream, even if it has expired; None if it was released."""
         ...
 
     def draft(self, stream: str) -> Draft | None:
-        """The part of an answer that a run on the stream had received when it last stored it."""
+        """The part of an answer that a run on the stream stored last."""
         ...
 
     def shredded(self) -> int:
-        """How many rows were ever shredded. Caches of decoded events are valid while it is equal."""
+        """How many rows were ever shredded. Caches of decoded events are valid until this number changes."""
         ...
 
 

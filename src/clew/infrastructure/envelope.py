@@ -1,7 +1,7 @@
 """The stored form of an event: the byte string that is hashed, encrypted, exported and shredded.
 
-Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short keys. 1: encrypted, with a key id (kept
-for that use; read as opaque). 2: the stub of a shredded row, JSON without salt or content.
+Byte 0 names the codec. 0: sixteen bytes of random salt, then JSON with short keys. 1: encrypted, with a key id
+(reserved; read as opaque). 2: the stub of a shredded row, JSON without salt or content.
 
 The short keys: ``i`` event id, ``t`` recorded time in microseconds, ``n`` messages on the path, ``a`` actor, ``r`` run,
 ``c`` cause, ``s`` subject, ``m`` metadata, ``v`` schema version (left out when 1), ``o`` role (stubs only), ``d`` data.
@@ -87,7 +87,7 @@ def encode(event: Event) -> bytes:
 
 
 def _words(data: AnyEvent) -> bytes | None:
-    """The JSON of a message that is one text, which takes a quarter of the time; None for any other event."""
+    """The JSON of a message with one text, made in a quarter of the usual time; None for any other event."""
     if type(data) is not MessageAppended or type(data.message) is not Message:
         return None
     message = data.message
@@ -123,8 +123,8 @@ def decode(
 ) -> Event:
     """The event in stored bytes.
 
-    An unknown type, codec or newer schema version gives an opaque event, and nothing is imported for it. Bytes that are
-    no event of a known type raise CorruptEventError.
+    An unknown type, codec or newer schema version gives an opaque event, and nothing is imported for it. Bytes of a
+    known type that are not a valid event raise CorruptEventError.
     """
     codec = state[0] if state else None
     declared = EVENT_TYPES.get(type_)

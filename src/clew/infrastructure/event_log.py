@@ -70,7 +70,7 @@ class ConversationLog(Application[str]):
         self._recorder = cast("Recorder", self.recorder)
 
     def construct_env(self, name: str, env: Mapping[str, str] | None = None) -> Environment:
-        """Only the arguments: a host's settings for the library are for the host's own applications."""
+        """Only the arguments: the environment has the settings of the host's own applications."""
         return Environment(name, dict(env or {}))
 
     def construct_mapper(self) -> Mapper[str]:
@@ -290,8 +290,8 @@ def _checked(row: Row) -> Row:
 def _after_messages(control: Control, messages: list[Row]) -> Control:
     """The control after messages that follow each other.
 
-    The last of them says how many messages there are then, and only its envelope is read. If it does not say so,
-    because its codec is unknown, the message before it does.
+    The envelope of the last one has the number of messages, so only that envelope is read. If its codec is unknown, the
+    message before it has the number.
     """
     for row in reversed(messages):
         _checked(row)

@@ -125,11 +125,11 @@ class Append(NamedTuple):
     """Everything that one append writes: all of it or nothing.
 
     ``previous`` maps a stream to the hash that its head must have. Versions alone would let an append follow another
-    event than the one that it was decided on. A stream that is missing there is checked by its version only.
+    event than the one that it was decided on. A stream that is not in ``previous`` is checked by its version only.
     ``links`` are the hashes of the events, linked to ``previous``. Callers compute them in many threads, because the
-    writer is one thread.
-    ``digests`` come with the events of another store: for an event that was shredded there, so that its state is a
-    stub, the digest of the original bytes, else None. Such an event is stored and counted as a shredded row.
+    writer is one thread. ``digests`` come with the events of another store. An event that was shredded there has a stub
+    as its state, and here the digest of its original bytes; other events have None. A shredded event is stored and
+    counted as a shredded row.
 
     ``blobs``, ``claims`` and ``drafts`` may come without events; then ``previous`` is not checked. Claims are decided
     in their order, after those of earlier appends. A stream that is claimed, or has a draft, must exist or begin in
@@ -210,7 +210,7 @@ class Streams(Protocol):
 
 
 class PositionOrder(Protocol):
-    """Read all streams in one order. A position is given once, and no event appears later below one that was read."""
+    """Read all streams in one order. A position is unique, and no event appears later below one that was read."""
 
     def rows(self, *, after: int, limit: int, prefix: str = "") -> list[Row]:
         """Rows in position order, ``after`` < position, of streams whose name begins with ``prefix``.
@@ -238,7 +238,7 @@ class PositionOrder(Protocol):
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after every commit, of this process or another. Returns the function that ends it.
 
-        ``wake`` is called by a thread that writes or polls, must return at once, and may be called without need.
+        A thread that writes or polls calls ``wake``, sometimes without a new commit. ``wake`` must return at once.
         """
         ...
 
@@ -271,7 +271,7 @@ class SideTables(Protocol):
         ...
 
     def lease(self, stream: str) -> Lease | None:
-        """The lease of a stream, also when it has expired; None when it was released."""
+        """The lease of a stream, even if it has expired; None if it was released."""
         ...
 
     def draft(self, stream: str) -> Draft | None:
@@ -279,7 +279,7 @@ class SideTables(Protocol):
         ...
 
     def shredded(self) -> int:
-        """How many rows were ever shredded, or came shredded. Caches of decoded events are valid while it is equal."""
+        """How many rows were ever shredded, or imported as shredded. Caches of events are valid until it changes."""
         ...
 
 

@@ -35,8 +35,8 @@ class Schemas(NamedTuple):
 class Store(ABC):
     """The store that a URL names. Each URL scheme has a subclass.
 
-    Nothing is opened before a method opens it. A new kind of store is a subclass and a line in ``SCHEMES``. It must
-    provide a log, tables for projections and an index of vectors. The other methods have a default.
+    An object opens nothing until a method is called. A new kind of store is a subclass and a line in ``SCHEMES``. It
+    must provide a log, tables for projections and an index of vectors. The other methods have a default.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Store(ABC):
 
     @abstractmethod
     def open_projections(self, *, tenant: str | None = None) -> ProjectionStore:
-        """The tables of projections. Nothing is made before something is written."""
+        """The tables of projections. Nothing is created before the first write."""
 
     @abstractmethod
     def open_vectors(self, *, tenant: str | None = None) -> VectorIndex:
-        """The index of vectors. Nothing is made before something is written."""
+        """The index of vectors. Nothing is created before the first write."""
 
     def of_tenant(self, tenant: str, *, create: bool) -> Store:  # noqa: ARG002 - a directory of shards uses both
         """The store that holds a tenant: this one, or a shard of a directory.

@@ -44,7 +44,7 @@ LOCKS = 64
 
 
 class BoundedCache(Generic[T]):
-    """A cache that drops its oldest values above a number or a total weight. Safe for many threads."""
+    """A cache that limits the number and the total weight of its values: it drops the oldest. Thread-safe."""
 
     def __init__(self, most: int, heaviest: int) -> None:
         self._most = most
@@ -81,7 +81,7 @@ class BoundedCache(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CachedHistory:
-    """A thread's history, valid while nothing was shredded since."""
+    """A thread's history, valid until a row is shredded."""
 
     builder: HistoryBuilder
     shredded: int
@@ -89,7 +89,7 @@ class CachedHistory:
 
 @dataclass(frozen=True, slots=True)
 class CachedFold:
-    """The fold of a memory stream, valid while nothing was shredded since; ``made`` holds its search indexes."""
+    """The fold of a memory stream, valid until a row is shredded; ``made`` holds its search indexes."""
 
     fold: Any
     shredded: int
@@ -275,9 +275,9 @@ def commit(
 
     Several intents are decided one after the other, and written together.
 
-    The first decision includes events that this process has submitted and that may not be stored yet. The writer
-    refuses an append that was decided on an event that was not stored in the end. An error of the decision itself is
-    raised only when the control was just read.
+    The first decision includes events that this process has submitted and that may not be stored yet. If such an event
+    is not stored in the end, the writer refuses the append. An error of the decision itself is raised only if the
+    control was just read.
     """
     stream = core.stream(thread_id)
     if options.actor is not None:
@@ -408,7 +408,7 @@ def _decide(
 
 
 def _drop_older(core: Core, stream: str, stored: Control) -> None:
-    """Drop a submitted control that other processes have appended after."""
+    """Drop a submitted control if other processes have appended after it."""
     with core.caches.lock(stream):
         submitted = core.caches.submitted.get(stream)
         if submitted is not None and submitted.version < stored.version:

@@ -1,7 +1,7 @@
 """Operations: what the service does, written once and run by a thread or by asyncio.
 
 An operation is a generator. It yields a `Read`, which is a short call that may read the disk, a `Wait` for a future of
-the writer, or a `Pause`. It is sent the result. The caller that runs it decides how to wait.
+the writer, or a `Pause`, and receives the result. The runner decides how to wait.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def start(core: Core, thread_id: str | None, intent: Start, actor: str | None) -
 
 
 def start_remote(core: Core, service_thread_id: str | None) -> Operation[str]:
-    """Begin a thread that a service holds, if known with its id at the service; returns its id in Clew."""
+    """Begin a thread that a service holds, with the service's id for it if known; returns its id in Clew."""
     chosen = core.thread_id()
     intents: list[Intent] = [Start(kind="remote")]
     if service_thread_id is not None:
@@ -172,7 +172,8 @@ def fork(
 ) -> Operation[str]:
     """Begin a thread at a version of this one; returns its id.
 
-    An inherited version belongs to an ancestor, and the fork is then the ancestor's. Raises ServiceCannotForkError.
+    If the version is inherited, the parent of the fork is the ancestor that owns the version. Raises
+    ServiceCannotForkError.
     """
     control = yield from readable(core, thread_id, "fork")
     if begun.memory not in (None, *get_args(MemoryReading)):

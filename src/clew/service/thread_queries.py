@@ -62,7 +62,7 @@ def existing(
 ) -> Operation[Control]:
     """The control of a thread that must exist. Raises NotAuthorizedError or UnknownThreadError.
 
-    With ``not_deleted``, which is what the caller asked for, it raises ThreadDeletedError for a deleted thread.
+    With ``not_deleted``, the name of the caller's request, a deleted thread raises ThreadDeletedError.
     """
     if core.authorize is not None:
         yield from check(core, action, thread_id)
@@ -138,7 +138,7 @@ def events(core: Core, thread_id: str, after: int, upto: int | None) -> Operatio
 def upto(core: Core, thread_id: str, at: At, at_message: int | None) -> Operation[int | None]:
     """The version up to which events are read. Events of a deleted thread can be read, too.
 
-    None for the newest version if an event is damaged that the control needs: the other events can still be read.
+    None means the newest version: an event that the control needs is damaged, but the other events can still be read.
     """
     try:
         control = yield from existing(core, thread_id)

@@ -1,5 +1,5 @@
 # Generated from src/clew/aio/threads.py by `make generate`. Do not edit it: edit the source.
-"""A thread of Conversations: one class with everything that can be done with a conversation and read of it."""
+"""A thread of Conversations: one class with every command and query of a conversation."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ class Thread:
         expected_version: int | None = None,
         idempotency_key: str | None = None,
     ) -> HistoryMessage | list[HistoryMessage]:
-        """Append one message or many, in one commit; returns them in their places.
+        """Append one or more messages in one commit; returns them as items of the history.
 
-        With ``expected_version`` a thread that has moved on raises ConflictError; without, the messages come after
-        what others appended. The same ``idempotency_key`` again appends nothing and returns what it did the first time;
-        with other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for what cannot be stored.
+        With ``expected_version``, raises ConflictError if the thread has another version; without it, the messages come
+        after those of other writers. A repeated ``idempotency_key`` appends nothing and returns the first result; with
+        other content it raises IdempotencyKeyReusedError. Raises InvalidContentError for content that cannot be stored.
         """
         found = run(
             thread_commands.append(
@@ -266,8 +266,8 @@ class Thread:
     def serialize(self) -> JsonObject:
         """The thread with its whole past as one JSON object; ``json.dump`` accepts it.
 
-        ``restore_thread`` makes the thread of it again, in any store. It contains no instructions and no tool schemas
-        of agents, and no secrets: a component's state that looks like a credential raises CredentialError. Raises
+        ``restore_thread`` restores the thread from it, in any store. It contains no instructions and no tool schemas of
+        agents, and no secrets: a component's state that looks like a credential raises CredentialError. Raises
         CorruptEventError for a thread that does not verify.
         """
         return run(thread_documents.serialize(self._core, self.id))
@@ -321,11 +321,11 @@ class LocalThread(Thread):
 
 
 class RemoteThread(Thread):
-    """A conversation whose history a service holds. Clew has a full record of what passed through.
+    """A conversation whose history a service holds. Clew has a full record of what was sent and received.
 
     Calls to the service use ``client``, by default that of the agent that the thread is bound to. Without either they
-    raise AgentConfigurationError; with a client whose service holds no threads, UnsupportedThreadError; and ModelError
-    for what the service refuses.
+    raise AgentConfigurationError. They raise UnsupportedThreadError if the client's service holds no threads, and
+    ModelError if the service refuses.
     """
 
     kind = "remote"
