@@ -154,7 +154,7 @@ async def test_two_providers_of_one_id_are_refused(any_url: str) -> None:
             await agent.run("Hello.", thread=thread)
         with pytest.raises(AgentConfigurationError, match="two have the id 'watching'"):
             thread.context_providers.add(Watching())
-        with pytest.raises(AgentConfigurationError, match="the class Watching is none"):
+        with pytest.raises(AgentConfigurationError, match="the class Watching is not a context provider"):
             agent_of(engine, context_providers=[Watching])
         assert len(await events_of(thread)) <= 2  # it began, and its provider was told so
 

@@ -443,7 +443,7 @@ def test_with_redis_down_a_run_goes_on_and_the_password_is_nowhere(redis: RedisS
             await agent.run("Look up 3", thread=thread)
             assert len(sent(agent)) == 7
             [failed] = await data_of(thread, ContextFailed)
-            assert "could not be reached" in failed.error.message
+            assert "cannot be reached" in failed.error.message
             redis.start()
             await agent.run("Four.", thread=thread)
             assert sent(agent) == ["tool: 7", "Four."]

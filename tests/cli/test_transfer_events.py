@@ -139,7 +139,7 @@ def test_another_tenant_s_file_is_refused(clew: Clew, exported: str) -> None:
 def test_a_newer_format_is_refused_before_a_database_is_made(clew: Clew) -> None:
     clew.folder.joinpath("new.jsonl").write_text('{"format":{"name":"clew","version":2}}\n', encoding="utf-8")
     assert "A newer Clew wrote the file" in clew.refused(1, "import", "new.jsonl")
-    assert "no such file" in clew.refused(1, "import", "nothing.jsonl")
+    assert "does not exist" in clew.refused(1, "import", "nothing.jsonl")
     assert not clew.folder.joinpath("clew.db").exists()
 
 

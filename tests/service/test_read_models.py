@@ -215,7 +215,7 @@ def test_waits_for_another_process_when_it_does_not_fill_by_itself(file_url: str
         conversations.start_thread()
         with pytest.raises(ProjectionBehindError):
             conversations.wait(timeout=0.01)
-        with pytest.raises(UnknownProjectionError, match="not filled from here"):
+        with pytest.raises(UnknownProjectionError, match="this process cannot build it"):
             conversations.rows("events", ALL)
         with Conversations.open(file_url, projections=[Events()], embedded=False) as other:
             runner = Runner(other._core, (), lambda *_: None)

@@ -177,7 +177,7 @@ def test_a_standby_explains_where_to_update_a_missing_projection(
     pair: Pair, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--db", pair.standby, "threads"]) == 1
-    assert "not filled yet" in (said := capsys.readouterr().err)
+    assert "was not built yet" in (said := capsys.readouterr().err)
     assert "on its primary" in said
 
 

@@ -143,9 +143,9 @@ def test_explains_errors_of_a_directory_and_of_its_arguments(three: list[str]) -
         with pytest.raises(ShardError, match="already"):
             shards.add(name, address(place))
     assert ask(three[2], "SELECT to_regclass('clew_event')") == [(None,)], "no tables are made for nothing"
-    with pytest.raises(ShardError, match="no shard 'none'"):
+    with pytest.raises(ShardError, match="shard 'none' does not exist"):
         shards.take_no_more("none")
-    with pytest.raises(ShardError, match="no shard 'none'"):
+    with pytest.raises(ShardError, match="shard 'none' does not exist"):
         shards.move("none", address(three[1]))
     with pytest.raises(StoreUrlError, match="does not name a directory"):
         Shards.open(three[0])
