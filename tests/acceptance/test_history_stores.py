@@ -245,7 +245,7 @@ def test_with_redis_down_a_run_goes_on(redis: RedisServer, tmp_path: Path) -> No
             await agent.run("Who am I?", thread=thread)
             assert said((await requests(thread))[-1]) == [*HELLO, ("user", "Who am I?")]
             (failed,) = await events(thread, "context-failed")
-            assert "could not be reached" in failed.data.error.message
+            assert "cannot be reached" in failed.data.error.message
 
     asyncio.run(talk())
     assert all(PASSWORD.encode() not in file.read_bytes() for file in tmp_path.iterdir())
