@@ -234,7 +234,7 @@ def test_installing_writes_the_script_and_one_line_however_often(
     assert (clew.folder / installed).read_text() == clew.text("completion", shell)
     if read_by is not None:
         lines = (clew.folder / read_by).read_text().splitlines()
-        file = clew.folder / installed
+        file = shlex.quote(str(clew.folder / installed))
         assert lines == ["mine=1", f"[ -f {file} ] && . {file} # tab completion of clew"]
         assert f'"read_by":"{clew.folder / read_by}"' in done.stdout
 
