@@ -251,7 +251,7 @@ def test_without_the_package_it_names_the_extra(monkeypatch: pytest.MonkeyPatch)
         return really(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"clew\[redis\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[redis\]"):
         RedisHistory("redis://localhost", "default", "any")
 
 

@@ -389,7 +389,7 @@ class TestAnOpenSourceMemory:
 class TestThePackage:
     def test_is_asked_for_by_name_when_it_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "mem0", None)
-        with pytest.raises(MissingExtraError, match=r"clew\[mem0\]"):
+        with pytest.raises(MissingExtraError, match=r"\.\[mem0\]"):
             Mem0Memory(api_key=KEY, user_id="u")
 
     def test_is_imported_without_its_telemetry_and_its_filter_of_warnings(self, tmp_path: Path) -> None:

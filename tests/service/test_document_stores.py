@@ -512,7 +512,7 @@ def test_says_what_to_install_before_a_store_is_begun_that_could_not_be_searched
         embedder = CountingEmbedder()
         store = await engine.documents("Others", namespace="n", embedder=embedder)
         monkeypatch.setitem(sys.modules, "numpy", None)
-        with pytest.raises(MissingExtraError, match=r"clew\[vectors\]"):
+        with pytest.raises(MissingExtraError, match=r"\.\[vectors\]"):
             await engine.documents("Memories", namespace="n", embedder=embedder)
         with pytest.raises(MissingExtraError):
             await store.upsert([doc("words")])

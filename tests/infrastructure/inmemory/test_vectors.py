@@ -35,7 +35,7 @@ def test_a_child_of_a_fork_searches_on_its_own() -> None:
 
 def test_says_what_to_install_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(MissingExtraError, match=r"clew\[vectors\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[vectors\]"):
         put(InMemoryVectors(), (1, 0))
 
 
