@@ -14,6 +14,7 @@ from clew.domain.authorization import Authorize
 from clew.domain.decider import Start
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
+from clew.domain.fork_tree import Branch
 from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.json_values import Json, JsonObject
@@ -23,7 +24,6 @@ from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.projection import Projection, Query, RowValues
 from clew.domain.runs.ports import OnExisting
-from clew.domain.views.fork_tree import Branch
 from clew.infrastructure import clock
 from clew.infrastructure.conversation_files import read_conversations
 from clew.service import (

@@ -10,7 +10,7 @@ from clew.aio.threads import LocalThread, RemoteThread
 from clew.domain.decider import Start
 from clew.domain.errors import InvalidNameError, ThreadExistsError, ThreadStatusError
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import MAX_LENGTH
+from clew.domain.streams import MAX_LENGTH
 from clew.engine import Agent, Engine
 from clew.service import thread_commands
 from clew.service.async_operations import drive

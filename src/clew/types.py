@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from clew.domain.differences.word_diff import Kind as DiffKind
     from clew.domain.event_types import Status
     from clew.domain.events import Event, MemoryReading
+    from clew.domain.fork_tree import Branch, BranchCheckpoint
     from clew.domain.formats.conversation_import import ImportFailure, ImportReport, Item
     from clew.domain.formats.event_import import EventsReport, RefusedLine
-    from clew.domain.history import History, HistoryMessage, ThreadState
+    from clew.domain.history import History, HistoryMessage, Step, ThreadState
     from clew.domain.history_stores import StoreFactory
     from clew.domain.json_values import Json, JsonObject
     from clew.domain.memory.facts import FactOrigin, FactStatus, FactUse, FoundFact
@@ -76,9 +77,7 @@ if TYPE_CHECKING:
     from clew.domain.reducers.reducer import Group, Groups, ReductionTrigger
     from clew.domain.runs.ports import EnginePort, OnExisting, ThreadPort
     from clew.domain.runs.request_building import Request
-    from clew.domain.views.fork_tree import Branch, BranchCheckpoint
-    from clew.domain.views.replay import Step
-    from clew.domain.views.search_terms import Snippet, SnippetPart
+    from clew.domain.search_terms import Snippet, SnippetPart
     from clew.infrastructure.scripted_client import FaultKind
     from clew.infrastructure.scripted_client import Line as ScriptLine
     from clew.infrastructure.scripted_client import LineFunction as ScriptFunction
@@ -253,8 +252,8 @@ _HOMES = {
     "At": "clew.service.thread_queries",
     "AuditEntry": "clew.service.audit_trail",
     "Authorize": "clew.domain.authorization",
-    "Branch": "clew.domain.views.fork_tree",
-    "BranchCheckpoint": "clew.domain.views.fork_tree",
+    "Branch": "clew.domain.fork_tree",
+    "BranchCheckpoint": "clew.domain.fork_tree",
     "CallDelta": "clew.domain.models.client",
     "CallLocation": "clew.domain.decider_state",
     "ColumnKind": "clew.domain.projection:Kind",
@@ -343,10 +342,10 @@ _HOMES = {
     "ShardEvent": "clew.service.shards",
     "ShardEvents": "clew.service.shards",
     "Side": "clew.domain.differences.word_diff",
-    "Snippet": "clew.domain.views.search_terms",
-    "SnippetPart": "clew.domain.views.search_terms",
+    "Snippet": "clew.domain.search_terms",
+    "SnippetPart": "clew.domain.search_terms",
     "Status": "clew.domain.event_types",
-    "Step": "clew.domain.views.replay",
+    "Step": "clew.domain.history",
     "StoreFactory": "clew.domain.history_stores",
     "Subscription": "clew.aio.subscription",
     "SyncLocalThread": "clew.sync.threads:LocalThread",

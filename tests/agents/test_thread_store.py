@@ -15,7 +15,7 @@ from tests.agents.turns import Child, Gate, Wire, taking_turns, types_of
 from clew import Agent, Engine, ScriptedChatClient, ThreadStore, tool
 from clew.domain.context.provider import ContextProvider, ProviderContext
 from clew.domain.messages import Message
-from clew.domain.names import check_id
+from clew.domain.streams import check_id
 from clew.errors import InvalidNameError, ThreadDeletedError
 from clew.infrastructure.scripted_client import call
 from clew.thread_store import thread_id_of

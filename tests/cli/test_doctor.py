@@ -9,10 +9,10 @@ import pytest
 from tests.cli.conftest import CalledClew
 
 from clew.conversations import Conversations
+from clew.domain.diagnostics import Finding, binary_size
 from clew.domain.errors import StoreUrlError
 from clew.domain.ports import IntegrityFault, Verdict
 from clew.domain.projection import Parked
-from clew.domain.views.diagnostics import Finding, binary_size
 from clew.infrastructure.sqlite import doctor as sqlite_doctor
 from clew.infrastructure.sqlite.doctor import of_disk, of_library, of_write_ahead_log
 from clew.infrastructure.sqlite.schema import SCHEMA_VERSION

@@ -11,8 +11,8 @@ from tests.cli.conftest import CalledClew
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask
 
 from clew.conversations import Conversations
+from clew.domain.diagnostics import Finding
 from clew.domain.messages import Message
-from clew.domain.views.diagnostics import Finding
 from clew.infrastructure.postgres import doctor
 from clew.infrastructure.postgres.sql_files import statements
 from clew.projections import SHIPPED

@@ -14,9 +14,8 @@ from clew.cli.stepper.state import HELP, Stepper, press
 from clew.conversations import Conversations
 from clew.domain.decider_state import Control
 from clew.domain.events import Event, MessageAppended, Opaque
-from clew.domain.history import HistoryMessage
+from clew.domain.history import HistoryMessage, Step
 from clew.domain.messages import Message
-from clew.domain.views.replay import Step
 
 nasty = st.text(alphabet=st.sampled_from("a b\t\n\r\x1b[2J\x07漢字é\u0301\u202e😀\u200d\u2028")) | st.text()
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from clew import Conversations, Message
 from clew.cli.rendering import threads as thread_rendering
-from clew.domain.views.fork_tree import BranchCheckpoint, branches
+from clew.domain.fork_tree import BranchCheckpoint, branches
 from clew.service.thread_queries import ThreadSummary
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from tests.acceptance.clew_command import COMMAND, ENVIRONMENT, GLAZE
 from tests.service.moving_stores import STARTED, copied, file_of, fill, forged, state
 
 from clew import Conversations, Message
-from clew.domain.chain import digest
 from clew.domain.ports import Blob, Write
+from clew.domain.streams import digest
 
 if TYPE_CHECKING:
     from tests.cli.conftest import CalledClew as Clew

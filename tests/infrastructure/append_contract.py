@@ -20,8 +20,8 @@ from tests.infrastructure.recording import (
     together,
 )
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import ConflictError, IdempotencyKeyReusedError, InvalidNameError
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder import Append, Appended, Fork, Key, RecordedConflictError, Recorder
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 from tests.infrastructure.recording import PATIENCE, addresses, append, event, failure, fill, held, recomputed
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder import (
     Append,
     Fork,

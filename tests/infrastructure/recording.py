@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from clew.domain.chain import ROOT, digest, link
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder import Append, Appended, Recorder, Row
 
 Opener = Callable[[], Any]

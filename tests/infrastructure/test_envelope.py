@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 from tests.domain.strategies import CONTENTS, DATA, TRICKY_KEYS, event, events_of, exact, nested
 
-from clew.domain.chain import digest
 from clew.domain.decider import Say, decide
 from clew.domain.decider_state import Control
 from clew.domain.errors import CorruptEventError, InvalidContentError
@@ -29,6 +28,7 @@ from clew.domain.events import (
 )
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, FunctionCall, Message, Raw, Text
+from clew.domain.streams import digest
 from clew.infrastructure.envelope import SALT, decode, encode, stub
 from clew.infrastructure.event_log import EnvelopeMapper
 

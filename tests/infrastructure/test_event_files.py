@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.service.moving_stores import SAID, STARTED, STUB, file_of, forged, redaction
 
-from clew.domain.chain import digest
 from clew.domain.errors import ImportFormatError
+from clew.domain.streams import digest
 from clew.infrastructure.event_files import EventFile, Redactions, is_event_file
 
 GONE = digest(SAID)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.domain.strategies import jsons, objects, texts
 
 from clew.conversations import Conversations
-from clew.domain.chain import digest
 from clew.domain.decider_state import SNAPSHOT_EVERY, CallLocation, Control, OpenRun, advance
 from clew.domain.events import Event
 from clew.domain.messages import Message
 from clew.domain.ports import Appended, Blob, Claim, Draft, Lease, Write
 from clew.domain.runs.errors import RunInProgressError
+from clew.domain.streams import digest
 from clew.infrastructure.event_log import ConversationLog, EnvelopeMapper
 from clew.infrastructure.recorder import read_control, write_control
 from clew.infrastructure.stores import store_at

@@ -14,10 +14,10 @@ import pytest
 from tests.infrastructure.tampering import Place, Store, build
 
 from clew.conversations import Conversations
-from clew.domain.chain import digest, link
 from clew.domain.errors import CorruptEventError, UnknownThreadError
 from clew.domain.messages import Message
 from clew.domain.ports import Blob, IntegrityFault, Write
+from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import decode, encode, stub
 
 COLUMNS = ("type", "version", "state", "hash")

@@ -20,8 +20,8 @@ from tests.infrastructure.recording import (
     recomputed,
 )
 
-from clew.domain.chain import digest
 from clew.domain.errors import ClosedError, StoreUnavailableError
+from clew.domain.streams import digest
 from clew.infrastructure.recorder import Append, Blob, Claim, Draft, Key, Lease, Recorder, Shred
 
 

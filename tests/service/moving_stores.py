@@ -10,11 +10,11 @@ from typing import Any
 from eventsourcing.persistence import StoredEvent
 
 from clew.conversations import Conversations
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.formats.clew_jsonl import End, Entry, Header, write_line
 from clew.domain.formats.event_import import EventsReport
 from clew.domain.messages import Message
 from clew.domain.ports import Fork, Row
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder import Append
 
 CANARY = "four-nine-two"

@@ -11,11 +11,11 @@ import pytest
 from tests.service.moving_stores import STARTED, copied, file_of, forged, state
 
 from clew.conversations import Conversations
-from clew.domain.chain import digest
 from clew.domain.errors import CorruptEventError
 from clew.domain.formats.clew_jsonl import read_line, write_line
 from clew.domain.messages import Message
 from clew.domain.ports import Blob, Write
+from clew.domain.streams import digest
 from clew.engine import Engine
 from clew.service import event_transfer
 

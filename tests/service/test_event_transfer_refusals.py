@@ -22,11 +22,11 @@ from tests.service.moving_stores import (
 )
 
 from clew.conversations import Conversations
-from clew.domain.chain import digest
 from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.formats.clew_jsonl import write_line
 from clew.domain.messages import Message
 from clew.domain.ports import Blob, Fork
+from clew.domain.streams import digest
 from clew.infrastructure import event_files
 from clew.service import event_transfer
 

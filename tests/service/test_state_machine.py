@@ -18,7 +18,7 @@ from clew.domain.errors import ClewError
 from clew.domain.events import to_time
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import Message
-from clew.domain.names import parse_stream_name
+from clew.domain.streams import parse_stream_name
 from clew.sync.threads import Thread
 
 STEPS = 100_000

@@ -27,7 +27,7 @@ from tests.servers.tenanted import Logins, keep_apart
 
 from clew import Conversations, Document, Engine, Message
 from clew.domain.errors import NotRedactableError, ThreadStatusError, UnknownThreadError
-from clew.domain.names import tenant_part
+from clew.domain.streams import tenant_part
 from clew.infrastructure.postgres.stream_ids import stream_id
 from clew.service.projection_runner import Runner
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from clew.conversations import Conversations
 from clew.domain.decider_state import SNAPSHOT_EVERY
 from clew.domain.errors import NotRedactableError, ThreadDeletedError, UnknownThreadError, UnknownVersionError
+from clew.domain.history import Step
 from clew.domain.messages import Message
-from clew.domain.views.replay import Step
 from clew.engine import Engine
 from clew.service import thread_versions
 from clew.sync.threads import LocalThread

@@ -52,13 +52,13 @@ from clew.domain.json_values import JsonObject, check_text
 from clew.domain.messages import Message
 from clew.domain.models.client import ModelClient, ThreadKind
 from clew.domain.models.request_encoding import checked_options
-from clew.domain.names import check_id
 from clew.domain.reducers.reducer import Reducer
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.errors import AgentConfigurationError, NoOpenRunError, UnsupportedThreadError
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.ports import EnginePort, LocalT_co, OnExisting, RemoteT_co, ThreadPort, ThreadT
 from clew.domain.runs.state import RunState
+from clew.domain.streams import check_id
 
 _COMPARED_THREADS = 1_024
 """Threads of which an agent remembers that it was compared with its last run there."""

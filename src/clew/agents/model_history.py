@@ -13,9 +13,9 @@ from clew.domain.context.events import ContextStateRecorded, HistoryReduced
 from clew.domain.context.state import HISTORY_STORE, ProviderState
 from clew.domain.history import HistoryMessage
 from clew.domain.history_stores import StoreContext, as_reduction, is_key
-from clew.domain.names import parse_stream_name
 from clew.domain.reducers.history_reduction import reduce_history, reducible
 from clew.domain.reducers.reducer import counts_own
+from clew.domain.streams import parse_stream_name
 
 
 class ModelHistory:

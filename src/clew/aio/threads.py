@@ -25,7 +25,7 @@ from clew.domain.decider import Checkpoint, Delete, End, Intent, Resume, Suspend
 from clew.domain.differences.diff import Diff
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading, ServiceDeletion
-from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
+from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.ports import MemoryPort
 from clew.domain.messages import Message
@@ -36,7 +36,6 @@ from clew.domain.runs.errors import AgentConfigurationError, ServiceDeletionErro
 from clew.domain.runs.events import AgentIdentity
 from clew.domain.runs.request_building import Request
 from clew.domain.runs.service_comparison import reconciled
-from clew.domain.views.replay import Step
 from clew.service import (
     conversation_transfer,
     remote_threads,

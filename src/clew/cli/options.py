@@ -33,7 +33,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 def _check_actor(actor: str | None) -> str | None:
     """Raises InvalidNameError for an actor that cannot be recorded, before a database is opened or made."""
     if actor is not None:
-        from clew.domain.names import check_id
+        from clew.domain.streams import check_id
 
         check_id(actor, "actor")
     return actor
@@ -122,26 +122,26 @@ def parse_moment(text: str | None, option: str = "--at") -> Moment:
 
     ``option`` is the name that errors give it. Raises InvalidTimeError for a time without an offset.
     """
-    from clew.domain import names
+    from clew.domain import streams
     from clew.domain.errors import UnknownVersionError
 
     if text is None:
         return Moment()
-    if names.is_version(text):
+    if streams.is_version(text):
         digits = text.lstrip("0") or "0"
         if len(digits) > 18:  # noqa: PLR2004  # as for messages; no thread has that many versions
             raise UnknownVersionError(f"{option}: no thread has a version of {len(digits)} digits.")
         return Moment(at=int(digits))
-    number = names.message_number(text)
+    number = streams.message_number(text)
     if number is not None:
         return Moment(at_message=number)
-    time = names.moment(text)
+    time = streams.moment(text)
     return Moment(at=text if time is None else _with_offset(time, text, option))
 
 
 def parse_time(context: typer.Context, text: str | None, option: str) -> datetime | None:
     """A time in ISO 8601 with an offset, a date, or an age such as 7d. Raises InvalidTimeError or WrongUsage."""
-    from clew.domain import names
+    from clew.domain import streams
 
     if text is None:
         return None
@@ -150,7 +150,7 @@ def parse_time(context: typer.Context, text: str | None, option: str) -> datetim
             return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: int(age[1])})
         except OverflowError:
             raise WrongUsage(context, f"{option} {text!r}: that is before the year 1") from None
-    time = None if names.is_version(text) else names.moment(text)
+    time = None if streams.is_version(text) else streams.moment(text)
     if time is None:
         raise WrongUsage(context, f"{option} {text!r} is not a time. Give {AGO}")
     return _with_offset(time, text, option)

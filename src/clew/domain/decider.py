@@ -40,7 +40,6 @@ from clew.domain.events import (
 from clew.domain.json_values import JsonObject, check_json, check_text
 from clew.domain.messages import Message, Value, check_message
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import check_checkpoint_name, check_label_name
 from clew.domain.runs.errors import ApprovalNotPendingError, RunTakenOverError
 from clew.domain.runs.events import (
     AnswerInterrupted,
@@ -57,6 +56,7 @@ from clew.domain.runs.events import (
     ToolStarted,
     placed,
 )
+from clew.domain.streams import check_checkpoint_name, check_label_name
 
 RunStep: TypeAlias = RunEvent | ContextEvent | Message
 """A step of a run: an event of the run or of a component, or a message."""

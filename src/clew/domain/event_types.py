@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from clew.domain.messages import Value
-from clew.domain.names import Kind
+from clew.domain.streams import Kind
 
 Status: TypeAlias = Literal["active", "suspended", "ended", "deleted"]
 

@@ -16,8 +16,8 @@ from clew.domain.json_values import Json, JsonObject
 from clew.domain.memory.events import MemoryEvent
 from clew.domain.messages import Message, Role, Value
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import parse_stream_name
 from clew.domain.runs.events import RunEvent
+from clew.domain.streams import parse_stream_name
 
 MemoryReading: TypeAlias = Literal["live", "as-of"]
 """How a thread reads shared memory scopes: live, or as of a cut with what was learned from there on."""

@@ -16,7 +16,7 @@ from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json
 from clew.domain.messages import FunctionCall, FunctionResult, Message
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import stream_name
+from clew.domain.streams import stream_name
 
 
 class StoredMessage(NamedTuple):

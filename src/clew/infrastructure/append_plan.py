@@ -13,9 +13,9 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import IdempotencyKeyReusedError, InvalidNameError
 from clew.domain.runs.errors import RunInProgressError, RunTakenOverError
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder import (
     Append,
     Appended,

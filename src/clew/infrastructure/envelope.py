@@ -22,9 +22,9 @@ from clew.domain.event_types import EventType
 from clew.domain.events import EVENT_TYPES, AnyEvent, Event, MessageAppended, Opaque, Shredded
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import ROLES, Message, Text, explain
-from clew.domain.names import StreamName, parse_stream_name
 from clew.domain.ports import Row
 from clew.domain.projection import Recorded, Unreadable
+from clew.domain.streams import StreamName, parse_stream_name
 from clew.infrastructure.clock import SALT_BYTES, salt
 
 JSON = 0

@@ -10,7 +10,6 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import JSONTranscoder, Mapper, StoredEvent
 from eventsourcing.utils import Environment
 
-from clew.domain.chain import digest, link
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, Event
@@ -30,6 +29,7 @@ from clew.domain.ports import (
     Write,
 )
 from clew.domain.projection import Recorded, Unreadable
+from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import RecordedRows, decode, encode, peek, recorded, stub
 from clew.infrastructure.recorder import Append, NewEvent, Recorder, Snapshot, read_control, write_control
 from clew.infrastructure.verification import is_whole, verify_lineages, verify_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from clew.domain.names import Kind, parse_stream_name, stream_prefix
+from clew.domain.streams import Kind, parse_stream_name, stream_prefix
 
 _LAST = "\x7f"
 """Sorts after every character of a stream's name, which is ASCII."""

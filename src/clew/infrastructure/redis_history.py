@@ -11,8 +11,8 @@ from urllib.parse import quote, urlsplit
 from clew.domain.errors import HistoryStoreError, InvalidContentError
 from clew.domain.history_stores import HistoryStore, StoredMessage, kept_from
 from clew.domain.json_values import Json
-from clew.domain.names import check_id
 from clew.domain.runs.errors import AgentConfigurationError, MissingExtraError
+from clew.domain.streams import check_id
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

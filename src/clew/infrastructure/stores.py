@@ -13,9 +13,9 @@ from urllib.parse import quote, urlsplit
 from clew.domain.errors import StoreUrlError
 
 if TYPE_CHECKING:
+    from clew.domain.diagnostics import Finding
     from clew.domain.memory.ports import VectorIndex
     from clew.domain.projection_store import ProjectionStore
-    from clew.domain.views.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.name_listing import NameListing
 

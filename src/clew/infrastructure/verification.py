@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.decider_state import Control, advance
 from clew.domain.errors import CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, MessageRedacted, ThreadForked
-from clew.domain.names import parse_stream_name
 from clew.domain.ports import Blob, IntegrityFault, StreamInfo, Verdict
+from clew.domain.streams import ROOT, digest, link, parse_stream_name
 from clew.infrastructure.envelope import decode, peek
 from clew.infrastructure.recorder import read_control
 

@@ -11,9 +11,9 @@ from clew.domain.errors import InvalidNameError, ScopeError
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import JsonObject
 from clew.domain.messages import FunctionCall, FunctionResult, Message, Text
-from clew.domain.names import check_id
 from clew.domain.reducers.reducer import checked_limit
 from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.streams import check_id
 
 MOST_SAID = 4_000
 """Characters of a message that a model learns from; of a longer one, the beginning and the end."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.domain.projection import Change, ForgetText, IndexText, Recorded, Rows
-from clew.domain.views.search_terms import only_words
+from clew.domain.search_terms import only_words
 
 
 class Search:

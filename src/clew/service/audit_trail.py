@@ -11,8 +11,8 @@ from clew.domain.errors import InvalidTimeError
 from clew.domain.event_sentences import with_article
 from clew.domain.event_types import quoted
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED, to_microseconds, to_time
-from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Recorded, RowValues, Unreadable, Where
+from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check, permitted
 from clew.service.core import Core
 from clew.service.operations import Operation, Page, Pages, read

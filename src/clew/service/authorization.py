@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from clew.domain.authorization import Action
 from clew.domain.errors import InvalidAuthorizeError, NotAuthorizedError
-from clew.domain.names import parse_stream_name
+from clew.domain.streams import parse_stream_name
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 

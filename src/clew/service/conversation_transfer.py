@@ -39,8 +39,8 @@ from clew.domain.formats.markdown import ForkedThread, as_markdown
 from clew.domain.formats.openai_messages import encode, encode_redacted
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
-from clew.domain.names import parse_stream_name
 from clew.domain.ports import StreamInfo
+from clew.domain.streams import parse_stream_name
 from clew.service import thread_queries
 from clew.service.authorization import check, check_there, permitted
 from clew.service.core import ATTEMPTS, CommitOptions, Core, commit

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from clew.domain.authorization import Authorize, check_function
-from clew.domain.chain import ROOT
 from clew.domain.decider import Intent, decide
 from clew.domain.decider_state import SNAPSHOT_EVERY, Control, advance
 from clew.domain.errors import ClewError, ConflictError, CorruptEventError
 from clew.domain.events import MESSAGE_APPENDED, TYPE_NAMES, Event
 from clew.domain.history import HistoryBuilder, unshared
 from clew.domain.memory.ports import VectorIndex
-from clew.domain.names import check_id, stream_prefix, thread_stream
 from clew.domain.ports import NOTHING, Appended, Blob, Claim, Draft, EventLog, Fork, Key, Shred, Write
 from clew.domain.projection import Projection, check_projections
 from clew.domain.runs.errors import RunInProgressError
+from clew.domain.streams import ROOT, check_id, stream_prefix, thread_stream
 from clew.infrastructure import clock, process_forks
 from clew.infrastructure.stores import store_at
 from clew.projections import SHIPPED

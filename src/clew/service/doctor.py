@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from clew.domain.diagnostics import Finding
 from clew.domain.errors import ClewError, StoreSchemaError
-from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Verdict
 from clew.domain.projection import Projection
-from clew.domain.views.diagnostics import Finding
+from clew.domain.streams import parse_stream_name
 from clew.infrastructure import clock
 from clew.infrastructure.stores import Store, store_at
 from clew.service.core import Core, open_core

@@ -30,8 +30,8 @@ from clew.domain.formats.event_import import (
     named_blobs,
     with_batch,
 )
-from clew.domain.names import Kind, stream_prefix
 from clew.domain.ports import Blob, EventLog, Fork, Restore, Row, Write
+from clew.domain.streams import Kind, stream_prefix
 from clew.infrastructure.envelope import decode_row
 from clew.infrastructure.event_files import EventFile, FileLine, Redactions
 from clew.service.authorization import allows, asked_of, check_there

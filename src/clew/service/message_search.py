@@ -7,12 +7,12 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from clew.domain import search_terms
 from clew.domain.events import to_time
+from clew.domain.fork_tree import containing
 from clew.domain.messages import Role
 from clew.domain.projection import Query, Recorded, Unreadable, Where, Words
-from clew.domain.views import search_terms
-from clew.domain.views.fork_tree import containing
-from clew.domain.views.search_terms import Snippet
+from clew.domain.search_terms import Snippet
 from clew.projections.search import searchable, tenant_scope, thread_scope
 from clew.service.authorization import permitted
 from clew.service.core import Core

@@ -12,7 +12,6 @@ from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
 from clew.domain.errors import InvalidProjectionError, StoreError
-from clew.domain.names import stream_name
 from clew.domain.ports import EventLog
 from clew.domain.projection import (
     Delete,
@@ -29,6 +28,7 @@ from clew.domain.projection import (
     Upsert,
 )
 from clew.domain.projection_store import ProjectionSession
+from clew.domain.streams import stream_name
 
 Events: TypeAlias = Sequence[Recorded | Unreadable]
 

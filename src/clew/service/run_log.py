@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from clew.domain.chain import ROOT
 from clew.domain.decider import Branch, Intent, Start, check_readable
 from clew.domain.decider_state import Control
 from clew.domain.errors import ConflictError, HistoryStoreSharedError
@@ -18,6 +17,7 @@ from clew.domain.json_values import Json
 from clew.domain.ports import Blob, Claim, Draft, Fork, Lease, Write
 from clew.domain.runs.ports import Holding
 from clew.domain.runs.service_state import ServiceSide
+from clew.domain.streams import ROOT
 from clew.service import thread_queries
 from clew.service.async_operations import ThreadsafeEvent, drive, settled
 from clew.service.authorization import check

@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from clew.domain.errors import AmbiguousThreadError, InvalidContentError, UnknownThreadError
 from clew.domain.event_types import Status
 from clew.domain.events import to_microseconds, to_time
+from clew.domain.fork_tree import Branch, BranchCheckpoint, branches
 from clew.domain.json_values import JsonObject, check_json
-from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, RowValues, Where
-from clew.domain.views.fork_tree import Branch, BranchCheckpoint, branches
+from clew.domain.streams import parse_stream_name
 from clew.projections.directory import comparable
 from clew.service.authorization import check, permitted
 from clew.service.core import Core, load

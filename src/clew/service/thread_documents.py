@@ -32,11 +32,11 @@ from clew.domain.formats.thread_document import read_document, write_document
 from clew.domain.history import HistoryBuilder
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog, Fork, Restore, Row
 from clew.domain.runs.events import ServiceThreadBound
 from clew.domain.runs.ports import OnExisting
 from clew.domain.runs.service_state import service_side
+from clew.domain.streams import parse_stream_name
 from clew.infrastructure.envelope import decode_row
 from clew.service import thread_commands
 from clew.service.authorization import check_there

@@ -22,8 +22,8 @@ from clew.domain.events import Event, to_microseconds, to_time
 from clew.domain.history import History, HistoryBuilder, ThreadState
 from clew.domain.json_values import JsonObject
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import parse_stream_name
 from clew.domain.ports import Cut, EventLog, StreamInfo, Verdict
+from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedHistory, Core, load
 from clew.service.operations import Operation, Read, read, undamaged

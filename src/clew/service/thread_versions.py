@@ -9,8 +9,7 @@ from clew.domain.decider_state import detached
 from clew.domain.differences.diff import Diff
 from clew.domain.differences.diff import diff as compared
 from clew.domain.events import Event, HistoryRewound
-from clew.domain.history import HistoryMessage
-from clew.domain.views.replay import Step, Walk, removed_messages
+from clew.domain.history import HistoryMessage, Step, Walk, removed_messages
 from clew.service.core import Core
 from clew.service.operations import Operation, read
 from clew.service.thread_queries import At, event, history, readable, resolve

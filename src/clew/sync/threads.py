@@ -10,14 +10,13 @@ from typing import ClassVar, Literal, Self, TypeVar, overload
 from clew.domain.decider import Delete, End, Resume, Suspend
 from clew.domain.event_types import Status
 from clew.domain.events import Event, MemoryReading
-from clew.domain.history import History, HistoryMessage, StateBuilder, ThreadState
+from clew.domain.history import History, HistoryMessage, StateBuilder, Step, ThreadState
 from clew.domain.json_values import Json, JsonObject
 from clew.domain.messages import Message
 from clew.domain.model_view import ModelView, model_view
 from clew.domain.models.client import ThreadKind
 from clew.domain.ports import Verdict
 from clew.domain.runs.request_building import Request
-from clew.domain.views.replay import Step
 from clew.service import (
     conversation_transfer,
     run_requests,

@@ -21,8 +21,8 @@ from clew.domain.context.provider import ContextProvider, OnFailure
 from clew.domain.errors import InvalidNameError
 from clew.domain.messages import Message
 from clew.domain.models.client import ThreadKind
-from clew.domain.names import check_id
 from clew.domain.runs.errors import ContextProviderError, ModelRequestError, ProviderContractError
+from clew.domain.streams import check_id
 from clew.engine import Agent, Engine
 from clew.infrastructure.scripted_client import Line, ScriptedChatClient, call
 

@@ -9,7 +9,7 @@ from tests.domain.made_differences import in_any_order, mirrored_fields
 from tests.domain.strategies import jsons, keys, nested, scalars
 
 from clew.domain.differences.content_diff import canonical, field_diffs, parsed, plain
-from clew.domain.formats.json_delta import same
+from clew.domain.formats.openai_messages import same
 from clew.domain.json_values import Json
 from clew.domain.messages import ApprovalRequest, ApprovalResponse, Content, FunctionCall, FunctionResult, Media, Text
 

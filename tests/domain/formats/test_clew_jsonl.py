@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.chain import digest
 from clew.domain.errors import ImportFormatError
 from clew.domain.formats.clew_jsonl import End, Entry, Header, is_header, read_line, write_line
 from clew.domain.ports import Blob, Fork, Row
+from clew.domain.streams import digest
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 STATES = (

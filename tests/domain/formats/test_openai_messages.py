@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.domain.errors import ImportFormatError, InvalidContentError
-from clew.domain.formats.json_delta import difference, patched, same
-from clew.domain.formats.openai_messages import decode, encode, encode_redacted
+from clew.domain.formats.openai_messages import decode, difference, encode, encode_redacted, patched, same
 from clew.domain.json_values import check_json
 from clew.domain.messages import (
     ApprovalRequest,

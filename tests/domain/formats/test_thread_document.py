@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tests.service.moving_stores import SAID, STARTED, STUB, Written, fill, forged, redaction, state, unknown
 
 from clew.conversations import Conversations
-from clew.domain.chain import digest, link
 from clew.domain.errors import ThreadDocumentError
 from clew.domain.events import Event
 from clew.domain.formats.lineage import OwnRows, verified
@@ -25,6 +24,7 @@ from clew.domain.formats.thread_document import json_schema, read_document, writ
 from clew.domain.json_values import MAX_BYTES
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.ports import Fork, Row
+from clew.domain.streams import digest, link
 from clew.infrastructure.envelope import decode
 
 ROOT = Path(__file__).parent.parent.parent.parent

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.strategies import objects, texts
 
-from clew.domain.chain import digest
 from clew.domain.history import HistoryMessage
 from clew.domain.messages import FunctionCall, Message
 from clew.domain.model_view import NO_RESULT, model_view
@@ -19,6 +18,7 @@ from clew.domain.models.request_encoding import request_body, request_bytes
 from clew.domain.runs.definitions import Definitions, changed, read_definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
 from clew.domain.runs.request_building import body_digest, question_of, rebuilt, unsent
+from clew.domain.streams import digest
 
 LOOKUP = ToolSchema(name="lookup", description="Look up.", parameters={"type": "object", "properties": {}})
 FORMAT = ResponseFormat(name="Weather", json_schema={"type": "object"})

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import psycopg
 from tests.infrastructure.recording import append, event, failure, run_threads
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import StoreUnavailableError
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.postgres.stream_ids import stream_id, tenant_id
 from clew.infrastructure.recorder import Fork, Key, RecordedConflictError, Recorder

@@ -15,7 +15,7 @@ from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import ask
 from tests.servers.tenanted import keep_apart
 
-from clew.domain.chain import digest
+from clew.domain.streams import digest
 from clew.infrastructure.postgres.append_transaction import COPY_THRESHOLD
 from clew.infrastructure.postgres.datastore import PostgresDatastore
 from clew.infrastructure.postgres.recorder import PostgresRecorder

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, failure, fill, recomputed
 
-from clew.domain.chain import digest
+from clew.domain.streams import digest
 from clew.infrastructure.postgres import append_transaction
 from clew.infrastructure.postgres.recorder import PostgresRecorder
 from clew.infrastructure.recorder import Append, Fork, RecordedConflictError

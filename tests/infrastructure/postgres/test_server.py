@@ -15,8 +15,8 @@ from tests.infrastructure.recording import PATIENCE, append, event, failure, fil
 from tests.servers.cutting_proxy import CuttingProxy
 from tests.servers.postgres_server import GUARDED, PASSWORD, PostgresServer, ask, end_sessions
 
-from clew.domain.chain import ROOT, digest
 from clew.domain.errors import StoreError, StoreSchemaError, StoreUnavailableError, StoreUrlError
+from clew.domain.streams import ROOT, digest
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.pipeline import BoundStatement
 from clew.infrastructure.postgres.recorder import PostgresRecorder

@@ -14,7 +14,7 @@ from tests.servers.postgres_server import ask
 
 from clew.domain.projection import IndexText, Words
 from clew.domain.projection_store import ProjectionStore
-from clew.domain.views.search_terms import only_words
+from clew.domain.search_terms import only_words
 from clew.infrastructure.postgres import text_index
 from clew.infrastructure.postgres.projection_store import PostgresProjections
 from clew.infrastructure.sqlite.projection_store import SQLiteProjections

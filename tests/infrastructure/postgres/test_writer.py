@@ -14,8 +14,8 @@ from tests.infrastructure.recording import PATIENCE, append, event
 from tests.servers.postgres_server import PostgresServer
 from tests.servers.tenanted import keep_apart
 
-from clew.domain.chain import ROOT
 from clew.domain.errors import StoreUnavailableError
+from clew.domain.streams import ROOT
 from clew.infrastructure.inmemory.recorder import InMemoryRecorder
 from clew.infrastructure.postgres.append_streams import only_stream
 from clew.infrastructure.postgres.connection import Session

@@ -20,7 +20,7 @@ import pytest
 from tests.infrastructure.recording import PATIENCE, append, event, fill, in_child, last_version
 from tests.infrastructure.sqlite.test_processes import environment
 
-from clew.domain.chain import ROOT, digest, link
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.recorder import Append, Row
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder
 

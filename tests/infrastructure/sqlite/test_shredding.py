@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.infrastructure.recording import append, event, fill, in_child, wait_until
 
-from clew.domain.chain import digest
+from clew.domain.streams import digest
 from clew.infrastructure.recorder import Append, Key, Shred
 from clew.infrastructure.sqlite.checkpoints import Checkpoints
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder

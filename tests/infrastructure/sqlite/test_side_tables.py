@@ -16,8 +16,8 @@ from tests.infrastructure.recording import append, event, failure, fill, in_chil
 from tests.infrastructure.sqlite.test_processes import finish, start
 from tests.infrastructure.sqlite.test_shredding import bytes_of
 
-from clew.domain.chain import digest
 from clew.domain.runs.errors import RunInProgressError
+from clew.domain.streams import digest
 from clew.infrastructure.recorder import Blob, Claim, Draft, Lease, Shred
 from clew.infrastructure.sqlite import checkpoints as sqlite_checkpoints
 from clew.infrastructure.sqlite.recorder import SQLiteRecorder

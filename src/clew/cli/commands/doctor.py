@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from clew.cli.options import Chosen
+    from clew.domain.diagnostics import Finding
     from clew.domain.ports import Verdict
-    from clew.domain.views.diagnostics import Finding
 
 STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 

@@ -15,7 +15,7 @@ from clew.cli.output import write_json
 if TYPE_CHECKING:
     from clew.cli.stepper.state import Stepper
     from clew.cli.stepper.terminal import Screen
-    from clew.domain.views.replay import Step
+    from clew.domain.history import Step
     from clew.sync.threads import Thread
 
 NEAR = 100
@@ -53,8 +53,7 @@ def replay(context: typer.Context, thread: ThreadArgument, at: AtOption = None, 
 def steps(thread: Thread, last: Step) -> Iterator[Step]:
     """Every step up to ``last``, in order, in one pass. Each contains only the message that it appended."""
     from clew.domain.decider_state import Control, advance
-    from clew.domain.history import as_message
-    from clew.domain.views.replay import Step
+    from clew.domain.history import Step, as_message
 
     control = Control()
     for event in thread.events(at=last.version):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from clew.conversations import Conversations
     from clew.domain.event_types import Status
+    from clew.domain.fork_tree import Branch
     from clew.domain.json_values import Json
-    from clew.domain.views.fork_tree import Branch
     from clew.service.thread_queries import ThreadSummary
 
 FIRST_EVENTS = 8

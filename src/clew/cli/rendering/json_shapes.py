@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from clew.cli.commands.completion import Installed
     from clew.domain.differences.content_diff import FieldDiff
     from clew.domain.differences.diff import Diff, DiffRow
+    from clew.domain.fork_tree import Branch
     from clew.domain.formats.conversation_import import ImportReport
     from clew.domain.formats.event_import import EventsReport
-    from clew.domain.history import History, HistoryMessage
+    from clew.domain.history import History, HistoryMessage, Step
     from clew.domain.memory.facts import Fact, FactOrigin, FactUse, FoundFact
     from clew.domain.ports import Verdict
     from clew.domain.runs.request_building import Request
     from clew.domain.runs.summaries import Contribution, RunSummary
-    from clew.domain.views.fork_tree import Branch
-    from clew.domain.views.replay import Step
     from clew.infrastructure.stores import Schemas
     from clew.service.audit_trail import AuditEntry
     from clew.service.memory.scope_queries import ScopeSummary

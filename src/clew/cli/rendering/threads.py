@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clew.domain.event_types import Status
-    from clew.domain.views.fork_tree import Branch
+    from clew.domain.fork_tree import Branch
     from clew.service.thread_queries import ThreadSummary
 
 STATUS_STYLES: Mapping[Status, str] = {"active": "green", "suspended": "yellow", "ended": "blue", "deleted": "red"}

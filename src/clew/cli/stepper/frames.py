@@ -16,8 +16,7 @@ from clew.domain import messages as content_types
 from clew.domain.events import EVENT_TYPES, MESSAGE_APPENDED
 
 if TYPE_CHECKING:
-    from clew.domain.history import HistoryMessage
-    from clew.domain.views.replay import Step
+    from clew.domain.history import HistoryMessage, Step
 
 SHORT = 4
 """Lines of a message, except the newest one."""

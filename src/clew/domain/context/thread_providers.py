@@ -8,8 +8,8 @@ from typing import Any
 
 from clew.domain.context.provider import ContextProvider, ContextProviders
 from clew.domain.context.state import HISTORY_STORE
-from clew.domain.names import check_id
 from clew.domain.runs.errors import AgentConfigurationError
+from clew.domain.streams import check_id
 
 
 class ThreadProviders:

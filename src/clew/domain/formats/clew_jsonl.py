@@ -7,9 +7,9 @@ import re
 from base64 import b64decode, b64encode
 from typing import Any, NamedTuple, TypeAlias
 
-from clew.domain.chain import digest
 from clew.domain.errors import ImportFormatError
 from clew.domain.ports import Blob, Fork, Row
+from clew.domain.streams import digest
 
 FORMAT = "clew"
 FORMAT_VERSION = 1

@@ -16,8 +16,7 @@ from clew.domain.decider import Start
 from clew.domain.decider_state import Control
 from clew.domain.errors import ClewError, ImportFormatError
 from clew.domain.events import Source, ThreadStarted
-from clew.domain.formats.json_delta import same
-from clew.domain.formats.openai_messages import decode, encode
+from clew.domain.formats.openai_messages import decode, encode, same
 from clew.domain.history import HistoryMessage
 from clew.domain.json_values import Json, JsonObject, check_json
 from clew.domain.messages import Message

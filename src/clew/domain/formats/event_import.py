@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.context.events import ContextProvided
 from clew.domain.errors import ClewError, CorruptEventError, ImportFormatError, InvalidNameError, ThreadDivergedError
 from clew.domain.events import MESSAGE_APPENDED, NEVER_SHREDDED, Event, MessageRedacted, Shredded, ThreadForked
 from clew.domain.formats.clew_jsonl import Entry
-from clew.domain.names import Kind, check_id, parse_stream_name, stream_name
 from clew.domain.ports import Fork, Row, Shred
 from clew.domain.runs.events import RunResumed, RunStarted
+from clew.domain.streams import ROOT, Kind, check_id, digest, link, parse_stream_name, stream_name
 
 Address: TypeAlias = tuple[str, int]
 """A row's stream and version."""

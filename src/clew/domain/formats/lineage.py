@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from clew.domain.chain import ROOT, digest, link
 from clew.domain.errors import CorruptEventError, InvalidNameError, ThreadDocumentError
 from clew.domain.events import (
     MESSAGE_APPENDED,
@@ -17,8 +16,8 @@ from clew.domain.events import (
     Shredded,
     ThreadForked,
 )
-from clew.domain.names import StreamName, check_id, parse_stream_name, stream_name
 from clew.domain.ports import Fork, Row
+from clew.domain.streams import ROOT, StreamName, check_id, digest, link, parse_stream_name, stream_name
 
 AGAIN = "Take another copy of the document, or serialize the thread again."
 

@@ -1,10 +1,10 @@
 """Conversion between OpenAI chat messages and Clew's messages, without loss.
 
-Decoding reads the fields that Clew's messages have; encoding writes the simplest OpenAI form. If that differs from the
-original, ``Message.source["openai"]`` stores the difference: ``parts`` (the content was a list where a string would
-do), ``function_call`` (the call had the older form), and ``patch`` (see ``clew.domain.formats.json_delta``). If the
-patch would nest too deep, ``text`` stores the whole message as JSON instead. So a decoded message is always encoded
-equal to its original, whatever fields it has.
+Decoding reads the fields that Clew's messages have; encoding writes the simplest OpenAI form. If that form differs from
+the original, ``Message.source["openai"]`` stores the difference: ``parts`` (the content was a list, although a string
+would do), ``function_call`` (the call had the older form), and ``patch`` (see ``difference``). If the patch would nest
+too deep, ``text`` stores the whole message as JSON instead. So the encoded message always equals the original, whatever
+fields it has.
 
 Content without an OpenAI form is written as a content part with Clew's own JSON: reasoning, approvals, media other than
 images, and function results outside tool messages. Images lose their media type, and calls come after other contents.
@@ -19,7 +19,6 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from clew.domain.errors import ImportFormatError, InvalidContentError
-from clew.domain.formats.json_delta import difference, patched, same
 from clew.domain.json_values import Json, JsonObject, check_json, check_text
 from clew.domain.messages import (
     ApprovalRequest,
@@ -274,3 +273,57 @@ def _refused(words: Sequence[Content]) -> str | None:
             return refusal
         case _:
             return None
+
+
+def same(one: Json, other: Json) -> bool:
+    """Whether two values are the same JSON: 1, 1.0 and true differ, and the order of keys does not count."""
+    return difference(one, other) is None
+
+
+def difference(old: Json, new: Json) -> JsonObject | None:
+    """The patch from ``old`` to ``new``, None if they are the same JSON. Nearly equal values have a small patch.
+
+    A patch is an object. ``{"is": value}`` replaces the whole value. Otherwise ``set`` has the added keys, ``drop``
+    names the removed keys, and ``in`` has patches for keys in both values, or for indexes of equally long lists (as
+    decimal text).
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _object_difference(old, new)
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        inner: JsonObject = {}
+        for place, (before, after) in enumerate(zip(old, new, strict=True)):
+            if (patch := difference(before, after)) is not None:
+                inner[str(place)] = patch
+        return {"in": inner} if inner else None
+    # Floats are compared as text: 0.0 and -0.0 are equal numbers, but not the same JSON.
+    equal = repr(old) == repr(new) if isinstance(old, float) else old == new
+    return None if type(old) is type(new) and equal else {"is": new}
+
+
+def patched(old: Json, patch: JsonObject) -> Json:
+    """The result of applying the patch to ``old``, which does not change; patches of missing keys are ignored."""
+    if "is" in patch:
+        return patch["is"]
+    inner = cast("dict[str, JsonObject]", patch.get("in", {}))
+    if isinstance(old, list):
+        return [patched(item, inner[str(place)]) if str(place) in inner else item for place, item in enumerate(old)]
+    if not isinstance(old, dict):
+        return old
+    dropped = cast("list[str]", patch.get("drop", []))
+    kept = {key: patched(item, inner.get(key, {})) for key, item in old.items() if key not in dropped}
+    return {**kept, **cast("JsonObject", patch.get("set", {}))}
+
+
+def _object_difference(old: JsonObject, new: JsonObject) -> JsonObject | None:
+    patch: JsonObject = {}
+    if added := {key: value for key, value in new.items() if key not in old}:
+        patch["set"] = added
+    if gone := [key for key in old if key not in new]:
+        patch["drop"] = list(gone)
+    inner: JsonObject = {}
+    for key, before in old.items():
+        if key in new and (change := difference(before, new[key])) is not None:
+            inner[key] = change
+    if inner:
+        patch["in"] = inner
+    return patch or None

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from clew.domain.chain import digest
 from clew.domain.models.client import ResponseFormat, ToolSchema
 from clew.domain.ports import Blob
 from clew.domain.runs.events import Fingerprint
+from clew.domain.streams import digest
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clew.domain.chain import digest
 from clew.domain.context.contributions import NO_CONTRIBUTIONS, Contributions
 from clew.domain.context.events import HistoryReduced
 from clew.domain.history import HistoryMessage
@@ -17,6 +16,7 @@ from clew.domain.models.request_encoding import request_body, request_bytes, str
 from clew.domain.reducers.history_reduction import reduced
 from clew.domain.runs.definitions import Definitions
 from clew.domain.runs.events import ModelCalled, ServiceCall
+from clew.domain.streams import digest
 
 
 @dataclass(frozen=True, slots=True)

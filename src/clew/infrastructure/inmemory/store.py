@@ -9,7 +9,7 @@ from clew.domain.errors import StoreUrlError
 from clew.infrastructure.stores import FORMS, Store, without_secrets
 
 if TYPE_CHECKING:
-    from clew.domain.views.diagnostics import Finding
+    from clew.domain.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.inmemory.vectors import InMemoryVectors
     from clew.infrastructure.sqlite.projection_store import SQLiteProjections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from clew.domain.chain import ROOT, digest, link
+from clew.domain.streams import ROOT, digest, link
 from clew.infrastructure.append_plan import KnownHead, PlannedRow, stream_name
 from clew.infrastructure.recorder import Append
 

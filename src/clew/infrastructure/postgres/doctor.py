@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.types.numeric import Int8
 
+from clew.domain.diagnostics import Finding, binary_size, runs_finding
 from clew.domain.errors import ClewError
-from clew.domain.views.diagnostics import Finding, binary_size, runs_finding
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.connection import Rows
 from clew.infrastructure.postgres.connection_pool import ConnectionPool

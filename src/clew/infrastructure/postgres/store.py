@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from clew.domain.errors import StoreUrlError
-from clew.domain.names import tenant_part
+from clew.domain.streams import tenant_part
 from clew.infrastructure.stores import Schemas, Store, without_secrets
 
 if TYPE_CHECKING:
-    from clew.domain.views.diagnostics import Finding
+    from clew.domain.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.postgres.address import Address
     from clew.infrastructure.postgres.name_listing import PostgresNames

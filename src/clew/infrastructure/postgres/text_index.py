@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from psycopg.types.numeric import Int8
 
-from clew.domain.names import tenant_part
 from clew.domain.projection import Indexed, Words
-from clew.domain.views.search_terms import compared
+from clew.domain.search_terms import compared
+from clew.domain.streams import tenant_part
 from clew.infrastructure.postgres.connection import Session
 from clew.infrastructure.postgres.sql_files import statements
 from clew.infrastructure.postgres.stream_ids import HIGHEST, index_name, table_name, tenant_id, within

@@ -14,7 +14,7 @@ from uuid import UUID
 import psycopg
 
 from clew.domain.errors import ShardError, StoreSchemaError, StoreUrlError
-from clew.domain.names import tenant_part
+from clew.domain.streams import tenant_part
 from clew.infrastructure.postgres import schema
 from clew.infrastructure.postgres.address import Address
 from clew.infrastructure.postgres.errors import unavailable

@@ -10,7 +10,7 @@ from clew.domain.errors import StoreUrlError
 from clew.infrastructure.stores import FORMS, Schemas, Store, without_secrets
 
 if TYPE_CHECKING:
-    from clew.domain.views.diagnostics import Finding
+    from clew.domain.diagnostics import Finding
     from clew.infrastructure.event_log import ConversationLog
     from clew.infrastructure.sqlite.name_listing import SQLiteNames
     from clew.infrastructure.sqlite.projection_store import SQLiteProjections

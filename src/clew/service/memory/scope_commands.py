@@ -26,7 +26,7 @@ from clew.domain.memory.scope import (
     check_fact,
     decide,
 )
-from clew.domain.names import check_id
+from clew.domain.streams import check_id
 from clew.service.core import load as load_thread
 from clew.service.memory.scopes import (
     Scope,

@@ -16,9 +16,9 @@ from clew.domain.memory.events import FactReference, Provenance
 from clew.domain.memory.facts import Fact, FactOrigin, FactUse
 from clew.domain.memory.ports import MemoryAt
 from clew.domain.memory.scope import ReadPoint, ScopeFold
-from clew.domain.names import parse_stream_name
 from clew.domain.projection import Query, Where
 from clew.domain.runs.events import ModelCalled
+from clew.domain.streams import parse_stream_name
 from clew.service import thread_queries
 from clew.service.authorization import check, permitted
 from clew.service.core import CachedFold, Core

@@ -17,8 +17,8 @@ from clew.domain.events import to_microseconds, to_time
 from clew.domain.memory.facts import Fact
 from clew.domain.memory.ports import Screen
 from clew.domain.memory.scope import AsOf, Inherited, ReadPoint, ScopeFold
-from clew.domain.names import parse_stream_name
 from clew.domain.ports import EventLog
+from clew.domain.streams import parse_stream_name
 from clew.service.authorization import check
 from clew.service.core import Core
 from clew.service.core import load as load_thread

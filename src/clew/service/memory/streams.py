@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from clew.domain.chain import ROOT
 from clew.domain.errors import ClewError, ConflictError, InvalidNameError, ScopeError
 from clew.domain.events import TYPE_NAMES, Event
 from clew.domain.memory.events import MemoryEvent
-from clew.domain.names import check_id, stream_name, stream_prefix
 from clew.domain.ports import Appended, Key, Write
+from clew.domain.streams import ROOT, check_id, stream_name, stream_prefix
 from clew.service.core import ATTEMPTS, CachedFold, Core
 from clew.service.operations import Operation, read, wait
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clew.domain.errors import InvalidNameError
-from clew.domain.names import (
+from clew.domain.streams import (
     MAX_LENGTH,
     check_checkpoint_name,
     check_id,

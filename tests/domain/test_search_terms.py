@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clew.domain.errors import InvalidSearchError
 from clew.domain.projection import Words
-from clew.domain.views.search_terms import SNIPPET, only_words, parse, places, snippet, tokens
+from clew.domain.search_terms import SNIPPET, only_words, parse, places, snippet, tokens
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,28 @@
-"""Names: of streams, threads, tenants and checkpoints."""
+"""Streams of events: their names, the checks of these and other names, and the hash chain of a stream.
+
+The hash of an event covers the hash before it. So the head hash of a thread identifies its whole past, as a git commit
+hash does.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime
 from functools import lru_cache
+from hashlib import sha256
+from struct import Struct
 from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from clew.domain.errors import InvalidNameError
 
 Kind: TypeAlias = Literal["thread", "memory", "chat", "system"]
+
+ROOT = bytes(32)
+"""The hash before the first event of a stream without a parent."""
+
+_LENGTH = Struct(">I").pack
+_VERSION = Struct(">Q").pack
 
 MAX_LENGTH = 200
 """Characters of an id, a tenant, or the name of a checkpoint or a label."""
@@ -113,3 +125,24 @@ def moment(text: str) -> datetime | None:
 @lru_cache(maxsize=4_096)
 def _escape(part: str) -> str:
     return quote(part, safe=_SAFE).replace("~", "%7E")
+
+
+def digest(state: bytes) -> bytes:
+    """The SHA-256 of an event's stored bytes, 32 bytes. It remains when the bytes are shredded."""
+    return sha256(state).digest()
+
+
+def link(previous: bytes, stream: str, version: int, type_: str, state_digest: bytes) -> bytes:
+    """The hash of an event: SHA-256 over the previous hash, the event's address and the digest of its bytes.
+
+    The address is length-prefixed (4 bytes each for name and type, 8 for the version, big-endian), so that no two
+    addresses have the same bytes. A fork's first event is linked to its parent's hash at the cut.
+    """
+    return sha256(previous + _prefixed(stream) + _VERSION(version) + _prefixed(type_) + state_digest).digest()
+
+
+@lru_cache(maxsize=4_096)
+def _prefixed(text: str) -> bytes:
+    """Text after its length. Cached, because most events belong to streams that were written before."""
+    encoded = text.encode()
+    return _LENGTH(len(encoded)) + encoded

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.domain.views.fork_tree import Branch, BranchCheckpoint, branches, containing
+from clew.domain.fork_tree import Branch, BranchCheckpoint, branches, containing
 
 
 class Thread(NamedTuple):

@@ -1,1 +1,0 @@
-"""Views of the log: the tree of forks, search, replay, the audit trail and diagnostics."""
