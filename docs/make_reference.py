@@ -112,7 +112,8 @@ def described(module: str, name: str, each: Any) -> Iterator[str]:
     held = list(fields(each))
     shape = f"\n\n{call(name, held)}" if held else ""
     if name in CONSTRUCTED:
-        shape = f"\n\n{signature(name, members(each)['__init__'], constructor=True)}"
+        constructor = members(each).get("__init__")
+        shape = f"\n\n{signature(name, constructor, constructor=True)}" if constructor else f"\n\n{name}()"
     yield f"```python\nfrom {module} import {name}{shape}\n```"
     yield prose(each)
     if name in SYNC_OF:

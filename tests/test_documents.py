@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import pkgutil
 import re
@@ -12,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from types import FunctionType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -309,6 +311,21 @@ def test_each_recipe_is_followed_by_a_test() -> None:
         assert heading, f"CONTRIBUTING.md has no recipe for {recipe}"
         named = re.findall(r"`(tests/[\w/]+\.py)`", section.partition("\n## ")[0])
         assert any((ROOT / path).is_file() for path in named), f"no test follows the recipe for {recipe}: {named}"
+
+
+def test_the_code_of_the_recipes_imports_what_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    blocks = [dedent(block) for block in re.findall(r"^ *```\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)]
+    trees = [ast.parse(block) for block in blocks if "\nclass " in block or " import " in block]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert len(imports) > len(RECIPES)
+    missing = [
+        f"{node.module}: {name.name}"
+        for node in imports
+        for name in node.names
+        if not hasattr(importlib.import_module(str(node.module)), name.name)
+    ]
+    assert missing == ["clew.domain.events: MessagePinned"]  # the recipe adds it
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
